@@ -1,0 +1,132 @@
+"""The contract between what decides and what touches the world.
+
+What decides is a synchronous function of (state, event, now); a thin shell carries its decisions out; the simulator
+is a second shell. This room knows neither Kafka nor the disk: only the shape of a state machine.
+
+Rules that every machine keeps:
+
+- `now` is an argument (epoch milliseconds); ids and randomness come from a seeded source given at construction.
+- A parked request is a ticket, an integer. No futures, callbacks or closures in state.
+- An error that the peer caused is a reply with an error code; an error that we caused is an AssertionError.
+- Never iterate over a set of strings: the order differs between runs.
+
+Sources: etcd/raft's Ready, Kafka's CoordinatorShard (group-coordinator), dask's WorkerState.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Millis: TypeAlias = int
+"""Milliseconds since the epoch, by the shell's clock."""
+
+Ticket: TypeAlias = int
+"""Names one request whose answer may come later."""
+
+NO_PRODUCER_ID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """One record to append to the shard's partition, key and value already encoded; value None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRecord:
+    """One record as it stands in the log."""
+
+    offset: int
+    timestamp_ms: Millis
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedBatch:
+    """Records of one appended batch, in order; producer_id is -1 where the coordinator itself wrote them."""
+
+    base_offset: int
+    records: Sequence[AppliedRecord]
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    transactional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply that ticket has been waiting for; `reply` is a wire message."""
+
+    ticket: Ticket
+    reply: object
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a shard wants: records in its log, as one batch, and answers that leave once they are committed.
+
+    `records` empty: the answers still wait for everything the shard had appended before (rule 7 of the design).
+    """
+
+    records: tuple[ShardRecord, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+NOTHING = Decision()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One client request as a shard sees it: a wire message and who sent it."""
+
+    api_key: int
+    version: int
+    client_id: str
+    client_host: str
+    body: object
+
+
+class Machine(Protocol):
+    """A pure state machine: events in, effects out."""
+
+    def step(self, now: Millis, event: object) -> list[object]: ...
+
+    def deadline(self) -> Millis | None:
+        """When to step with an expiry event; None is never."""
+        ...
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        ...
+
+
+class Shard(Protocol):
+    """A machine whose memory is a log partition.
+
+    `decide` never changes durable state: that only happens in `apply`, right after the append, or by replay at start.
+    What no record carries (parked tickets, heartbeats, members of a rebalance under way) is soft state: `decide` and
+    `expire` may change it, and it dies with the shard. If an append fails the shard is thrown away and rebuilt by
+    replay, so there is no rollback.
+    """
+
+    def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision: ...
+
+    def expire(self, now: Millis) -> Decision: ...
+
+    def apply(self, now: Millis, batch: AppliedBatch) -> None: ...
+
+    def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None: ...
+
+    def loaded(self, now: Millis) -> Decision:
+        """Called once when the replay has reached the log's end."""
+        ...
+
+    def abandon(self, ticket: Ticket) -> None:
+        """The connection behind this ticket is gone: the answer would reach nobody."""
+        ...
+
+    def deadline(self) -> Millis | None: ...
+
+    def check(self) -> None: ...
