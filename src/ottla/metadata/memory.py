@@ -1,0 +1,74 @@
+"""A metadata store in memory: the simulator's, and the twin of the one on disk.
+
+It belongs to the world, not to the node: a simulated crash throws the node away and keeps this object, as a disk
+would keep every commit that returned.
+"""
+
+from collections.abc import Sequence
+
+from ottla.metadata.store import (
+    CHANGES_MAX,
+    Changes,
+    Conflict,
+    Delete,
+    Guard,
+    Put,
+    Versioned,
+    Write,
+    check_batch,
+)
+
+
+class MemoryStore:
+    """See `store.MetadataStore`."""
+
+    __slots__ = ("_changed", "_generation", "_rows")
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._rows: dict[str, Versioned] = {}
+        self._changed: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def get(self, key: str) -> Versioned | None:
+        return self._rows.get(key)
+
+    def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
+        return sorted((key, row) for key, row in self._rows.items() if key.startswith(prefix))
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        check_batch(writes)
+        for item in (*guards, *writes):
+            if item.expected is not None:
+                row = self._rows.get(item.key)
+                found = row.version if row else 0
+                if found != item.expected:
+                    raise Conflict(item.key, item.expected, found)
+        self._generation += 1
+        for write in writes:
+            match write:
+                case Put(key, value):
+                    self._rows[key] = Versioned(bytes(value), self._generation)
+                case Delete(key):
+                    self._rows.pop(key, None)
+        self._changed[self._generation] = tuple(sorted(write.key for write in writes))
+        self._changed.pop(self._generation - CHANGES_MAX, None)
+        return self._generation
+
+    def changes_since(self, generation: int) -> Changes | None:
+        if not 0 <= generation <= self._generation:
+            return None
+        if generation < self._generation - CHANGES_MAX:
+            return None
+        keys: dict[str, None] = {}
+        for at in range(generation + 1, self._generation + 1):
+            for key in self._changed[at]:
+                keys.pop(key, None)
+                keys[key] = None
+        return Changes(self._generation, tuple(keys))
+
+    def close(self) -> None:
+        """Nothing to close: the rows outlive the node."""

@@ -1,0 +1,117 @@
+"""What a metadata store is: a small ordered map whose atomic batches of writes are checked against versions.
+
+Knows keys, bytes and versions; does not know what a topic is. Single-key compare-and-set would be too weak (a zombie
+controller must be stopped by the version of *another* key), so `commit` takes any number of writes and guards and
+does all or nothing.
+
+Invariants:
+- `generation` starts at 0 and rises by one with every commit; it never repeats, not even across a crash.
+- A key's version is the generation that last wrote it. So a key that was deleted and made again never has an old
+  version, and no caller can mistake the new one for the one it read.
+- A commit that returned is durable.
+
+Twins: `memory.MemoryStore` and `sqlite.SqliteStore`, held to each other by tests/metadata. The interface is what
+ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+ABSENT: Final = 0
+"""As an expected version: the key must not exist."""
+
+CHANGES_MAX: Final = 1000
+"""Generations whose changed keys a store remembers; a reader further behind reads everything again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A value and the generation that wrote it."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write `value`. `expected`: None any state, ABSENT no such key, else the version it must have."""
+
+    key: str
+    value: bytes
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the key; removing an absent key is no error unless `expected` says otherwise."""
+
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A key that is only looked at: it must have this version (ABSENT: must not exist) for the batch to happen."""
+
+    key: str
+    expected: int
+
+
+Write: TypeAlias = Put | Delete
+
+
+class Conflict(Exception):
+    """A key was not at the version a write or guard expected; nothing was written."""
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        super().__init__(f"{key} is at version {found}, not {expected}")
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class StoreFailed(Exception):
+    """The store can't be read or written (disk full, file damaged, locked too long): one sentence why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Keys written or removed after some generation, each once, by their last write, then by name.
+
+    `generation` is the newest one covered.
+    """
+
+    generation: int
+    keys: tuple[str, ...]
+
+
+class MetadataStore(Protocol):
+    """Any store raises StoreFailed where its medium fails."""
+
+    @property
+    def generation(self) -> int:
+        """The number of the newest commit; 0 for an empty store."""
+        ...
+
+    def get(self, key: str) -> Versioned | None: ...
+
+    def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
+        """Every key that starts with `prefix`, in the order of the keys' code points."""
+        ...
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        """Do all writes or none; returns the new generation. Raises Conflict. A key may be written once a batch."""
+        ...
+
+    def changes_since(self, generation: int) -> Changes | None:
+        """What changed after `generation`; None where that is too long ago to tell (read everything again)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def check_batch(writes: Sequence[Write]) -> None:
+    """Two writes of one key in a batch are a mistake of ours."""
+    keys = [write.key for write in writes]
+    assert len(set(keys)) == len(keys), f"a key is written twice in one batch: {sorted(keys)}"

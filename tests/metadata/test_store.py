@@ -1,0 +1,171 @@
+"""The two stores against each other, and what a commit promises."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ottla.metadata import store as store_module
+from ottla.metadata.memory import MemoryStore
+from ottla.metadata.producer_ids import BLOCK, KEY, NoProducerIds, ProducerIds
+from ottla.metadata.sqlite import SqliteStore
+from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
+
+KEYS = st.sampled_from(["topic/a", "topic/a-b", "topic/b", "topic", "config/", "config/é", "config/\U0001f600", "k\0z"])
+EXPECTED = st.one_of(st.none(), st.integers(0, 12))
+WRITES = st.lists(
+    st.one_of(st.builds(Put, KEYS, st.binary(max_size=8), EXPECTED), st.builds(Delete, KEYS, EXPECTED)),
+    max_size=4,
+    unique_by=lambda write: write.key,
+)
+GUARDS = st.lists(st.builds(Guard, KEYS, st.integers(0, 12)), max_size=2)
+
+
+class TwinStores(RuleBasedStateMachine):
+    """Every call answers the same from both, failed ones included, and a reopened file has lost nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.directory.name, "metadata.db")
+        self.memory = MemoryStore()
+        self.sqlite = SqliteStore(self.path)
+
+    @rule(writes=WRITES, guards=GUARDS, again=st.integers(1, 3))
+    def commit(self, writes: list[Put | Delete], guards: list[Guard], again: int) -> None:
+        for _ in range(again):
+            assert outcome(self.memory, writes, guards) == outcome(self.sqlite, writes, guards)
+
+    @rule()
+    def reopen(self) -> None:
+        self.sqlite.close()
+        self.sqlite = SqliteStore(self.path)
+
+    @rule(generation=st.integers(-1, 30))
+    def changes(self, generation: int) -> None:
+        assert self.memory.changes_since(generation) == self.sqlite.changes_since(generation)
+
+    @rule(prefix=st.sampled_from(["", "t", "topic", "topic/", "config/", "é", "config/\U0001f600", "k\0"]))
+    def list_prefix(self, prefix: str) -> None:
+        assert list(self.memory.list(prefix)) == list(self.sqlite.list(prefix))
+
+    @rule(key=KEYS)
+    def get(self, key: str) -> None:
+        assert self.memory.get(key) == self.sqlite.get(key)
+
+    @invariant()
+    def same_generation(self) -> None:
+        assert self.memory.generation == self.sqlite.generation
+
+    def teardown(self) -> None:
+        self.sqlite.close()
+        self.directory.cleanup()
+
+
+def outcome(store: MetadataStore, writes: list[Put | Delete], guards: list[Guard]) -> object:
+    try:
+        return store.commit(writes, guards)
+    except Conflict as conflict:
+        return conflict.key, conflict.expected, conflict.found
+
+
+TestTwinStores = TwinStores.TestCase
+TestTwinStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> MetadataStore:
+    return MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "metadata.db"))
+
+
+def test_a_guard_on_another_key_stops_the_whole_batch(store: MetadataStore) -> None:
+    epoch = store.commit([Put("controller", b"1", ABSENT)])
+    store.commit([Put("controller", b"2", epoch)])
+    with pytest.raises(Conflict):
+        store.commit([Put("topic/a", b"zombie")], [Guard("controller", epoch)])
+    assert store.get("topic/a") is None
+
+
+def test_a_recreated_key_never_has_an_old_version(store: MetadataStore) -> None:
+    first = store.commit([Put("k", b"a", ABSENT)])
+    store.commit([Delete("k", first)])
+    store.commit([Put("k", b"a", ABSENT)])
+    with pytest.raises(Conflict):
+        store.commit([Put("k", b"b", first)])
+
+
+def test_changes_too_long_ago_say_so(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("memory", "sqlite"):
+        monkeypatch.setattr(sys.modules[f"ottla.metadata.{module}"], "CHANGES_MAX", 3)
+    for i in range(5):
+        store.commit([Put(f"k{i}", b"")])
+    assert store.changes_since(1) is None
+    changes = store.changes_since(2)
+    assert changes == store_module.Changes(5, ("k2", "k3", "k4"))
+
+
+def test_two_connections_see_each_other(tmp_path: Path) -> None:
+    path = str(tmp_path / "metadata.db")
+    one, two = SqliteStore(path), SqliteStore(path)
+    version = one.commit([Put("k", b"a", ABSENT)])
+    assert two.generation == version
+    two.commit([Put("k", b"b", version)])
+    with pytest.raises(Conflict):
+        one.commit([Put("k", b"c", version)])
+
+
+def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match=r"can't be opened: unable to open database file"):
+        SqliteStore(str(tmp_path / "no" / "metadata.db"))
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"not a database at all" * 1000)
+    with pytest.raises(StoreFailed, match="can't be opened"):
+        SqliteStore(str(tmp_path / "metadata.db"))
+
+
+KILLED = """
+import sys
+from ottla.metadata.sqlite import SqliteStore
+from ottla.metadata.store import Put
+store = SqliteStore(sys.argv[1])
+for i in range(1_000_000):
+    print(store.commit([Put("a", str(i).encode()), Put("b", str(i).encode())]), flush=True)
+"""
+
+
+def test_a_returned_commit_survives_kill(tmp_path: Path) -> None:
+    path = str(tmp_path / "metadata.db")
+    child = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    acknowledged = [int(child.stdout.readline()) for _ in range(50)][-1]
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    store = SqliteStore(path)
+    a, b = store.get("a"), store.get("b")
+    assert a is not None
+    assert a == b
+    assert store.generation >= acknowledged
+    assert a.version == store.generation
+
+
+def test_producer_ids_are_never_given_twice(store: MetadataStore) -> None:
+    one, two = ProducerIds(store), ProducerIds(store)
+    taken = [ids.take() for _ in range(BLOCK + 1) for ids in (one, two)]
+    taken += [ProducerIds(store).take() for _ in range(3)]
+    assert len(set(taken)) == len(taken)
+    assert min(taken) == 0
+
+
+def test_producer_ids_run_out_with_a_sentence(store: MetadataStore) -> None:
+    store.commit([Put(KEY, b'{"next_producer_id": 9223372036854775000}')])
+    with pytest.raises(NoProducerIds, match="every producer id"):
+        ProducerIds(store).take()
