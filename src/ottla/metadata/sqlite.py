@@ -129,7 +129,7 @@ class SqliteStore:
         connection.execute("DELETE FROM change WHERE generation <= ?", (generation - CHANGES_MAX,))
         connection.execute("UPDATE head SET generation = ?", (generation,))
 
-    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
+    def _rows(self, query: str, values: tuple[object, ...] = ()) -> Sequence[Any]:
         try:
             return self._connection.execute(query, values).fetchall()
         except self._failure as error:
