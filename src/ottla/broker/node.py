@@ -1,0 +1,281 @@
+"""One node: routes requests to handlers, owns the topics, the shards and the parked requests.
+
+A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has no clock and no randomness: the shell
+(`ottla.server`, or `ottla.sim` under test) gives it time, entropy and frames, and carries out its effects.
+
+    shell                                    node
+    receive(now, context, frame)      ->     parts of the answer | Parked | None
+    tick(now) when deadline() comes   ->
+    disconnected(now, context)        ->
+    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store
+    synced(now, token, failed)        ->
+
+Invariant: each frame gets exactly one answer, in `receive` or later by a Reply effect; acks=0 gets none.
+
+Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaManager.scala.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ottla.broker import api
+from ottla.broker.authz import Authorizer, Operation, ResourceType
+from ottla.broker.configs import BrokerSettings
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.metrics import Metrics
+from ottla.broker.partition import Partition
+from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
+from ottla.broker.shards import ShardHost
+from ottla.broker.topics import Topic, Topics
+from ottla.broker.upkeep import Upkeep
+from ottla.broker.waiting import ParkedWork, WaitingRoom
+from ottla.groups.shard import GroupShard
+from ottla.log.files import File, FileSystem
+from ottla.machine import Millis, Ticket
+from ottla.metadata.store import MetadataStore
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+_PREFIX = struct.Struct(">hhi")
+
+
+class Entropy(Protocol):
+    """Where ids and random choices come from: `random.Random` in both shells, seeded in the simulator."""
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def random(self) -> float: ...
+
+
+class Node:
+    """A single broker. See the module's docstring for how a shell drives it."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        files: FileSystem,
+        directory: str,
+        store: MetadataStore,
+        *,
+        entropy: Entropy,
+        same_boot: bool,
+        notes: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.files = files
+        self.directory = directory
+        self.store = store
+        self.entropy = entropy
+        self.same_boot = same_boot
+        self.notes = notes
+        self.node_id: int = settings["node.id"]
+        self.cluster_id = ""
+        self.authorizer: Authorizer | None = None
+        self.metrics = Metrics()
+        self.group_commit: bool = settings["ottla.durability"] == "fsync"
+        self.topics = Topics(self)
+        self.groups = ShardHost(self, GROUPS_TOPIC, GroupShard)
+        self.fetch_sessions = FetchSessions(self)
+        self.upkeep = Upkeep(self)
+        self.waiting = WaitingRoom()
+        self._effects: list[Effect] = []
+        self._ready_fetches: dict[Ticket, None] = {}
+        self._unsynced: dict[Partition, None] = {}
+        self._commits_in_flight: dict[int, list[tuple[Partition, int]]] = {}
+        self._next_token = 1
+        self._served = api.load()
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def start(self, now: Millis) -> None:
+        """Load metadata, open every log, begin to load the coordinators.
+
+        Raises StartRefused (broker.upkeep) with one sentence when the directory belongs to another node or version.
+        """
+        clean = self.upkeep.begin(now)
+        self.topics.load(now, clean_shutdown=clean)
+        self.groups.start(now)
+        self.upkeep.watch_all(now)
+
+    def stop(self, now: Millis) -> None:
+        """Close cleanly: parked requests are not answered (their connections go with the process)."""
+        self.groups.stop()
+        self.upkeep.finish(now)
+
+    def advertised(self, context: ConnectionContext) -> tuple[str, int]:
+        """Host and port of the listener this client asked on."""
+        return context.listener_host, context.listener_port
+
+    def authorize(
+        self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """The one seam of access control; without an authorizer everything is allowed."""
+        return self.authorizer is None or self.authorizer.allows(context, operation, resource_type, name)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def receive(self, now: Millis, context: ConnectionContext, frame: memoryview) -> list[Part] | Parked | None:
+        """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
+
+        Returns the parts of the answer, `Parked`, or None where the request has no answer. Raises Refused where Kafka
+        closes the connection: an unknown API, an unsupported version, a frame that does not parse.
+        """
+        if len(frame) < 8:
+            raise Refused(f"a request of {len(frame)} bytes has no header")
+        api_key, version, correlation_id = _PREFIX.unpack_from(frame)
+        served = self._served.get(api_key)
+        if served is None:
+            raise Refused(f"API key {api_key} is not served")
+        if not served.min_version <= version <= served.max_version and not served.answers_any_version:
+            raise Refused(f"{served.name} version {version} is not served")
+        try:
+            if served.receive is not None:
+                return served.receive(self, now, context, version, correlation_id, frame)
+            header, position = decode_request_header(frame)
+            body = served.decode(frame, position, version)
+        except MalformedFrame as error:
+            raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+        request = Request(context, api_key, version, correlation_id, header.client_id, now, body)
+        answer = served.handle(self, request)
+        if answer is None or isinstance(answer, Parked):
+            return answer
+        return [encode_response(header, answer)]
+
+    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+        """The connection is gone: what it waited for reaches nobody."""
+        for ticket in self.waiting.of_connection(context.identity):
+            waiting = self.waiting.take(ticket)
+            if waiting is not None:
+                waiting.what.abandon(self, ticket)
+            self._ready_fetches.pop(ticket, None)
+
+    # ---- parked requests -------------------------------------------------------------------------------------------
+
+    def park(self, request: Request, deadline: Millis | None, what: ParkedWork) -> Ticket:
+        """Keep the request for later; `what.expire` is called when the deadline comes first."""
+        return self.waiting.park(request, deadline, what)
+
+    def request_of(self, ticket: Ticket) -> Request | None:
+        waiting = self.waiting.get(ticket)
+        return None if waiting is None else waiting.request
+
+    def answer(self, ticket: Ticket, message: Any) -> None:
+        """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
+        waiting = self.waiting.take(ticket)
+        if waiting is not None:
+            request = waiting.request
+            header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
+            self._effects.append(Reply(ticket, request.context.identity, [encode_response(header, message)]))
+
+    def reply(self, ticket: Ticket, parts: list[Part]) -> None:
+        """Answer a parked request with parts that are already encoded; no parts: there is no answer."""
+        waiting = self.waiting.take(ticket)
+        if waiting is not None:
+            self._effects.append(Reply(ticket, waiting.request.context.identity, parts))
+
+    def close_connection(self, context: ConnectionContext, why: str) -> None:
+        self._effects.append(Close(context.identity, why))
+
+    def committed(self, ticket: Ticket, partition: Partition, reply: object | None) -> None:
+        """What `ticket` waited for in `partition` is below the high watermark."""
+        if reply is not None:
+            self.answer(ticket, reply)
+            return
+        waiting = self.waiting.get(ticket)
+        if waiting is not None:
+            waiting.what.committed(self, ticket, partition)
+
+    def fetch_grew(self, ticket: Ticket, size: int) -> None:
+        """`size` more bytes are there for a parked fetch; answered in `take_effects` once its min_bytes are full."""
+        waiting = self.waiting.get(ticket)
+        if waiting is not None and waiting.what.grew(size):
+            self._ready_fetches[ticket] = None
+
+    # ---- durability ------------------------------------------------------------------------------------------------
+
+    def appended(self, partition: Partition, size: int) -> None:
+        """Something was appended to `partition`: upkeep (flush and roll by time, compaction) may have to look sooner."""
+        self.upkeep.appended(partition)
+
+    def sync_soon(self, partition: Partition) -> None:
+        """Group commit: cover this partition with the next fsync."""
+        self._unsynced[partition] = None
+
+    def sync_files(self, files: list[File]) -> int:
+        """Ask the shell to fsync `files`; the token comes back in `synced`."""
+        token, self._next_token = self._next_token, self._next_token + 1
+        self._effects.append(Sync(token, files))
+        return token
+
+    def synced(self, now: Millis, token: int, failed: str | None) -> None:
+        """An fsync asked for by a Sync effect has ended; `failed` is the system's sentence where it did not work."""
+        commits = self._commits_in_flight.pop(token, None)
+        if commits is None:
+            self.upkeep.synced(now, token, failed)
+            return
+        for partition, end_offset in commits:
+            if failed is not None:
+                self.upkeep.storage_failed(partition, failed)
+            else:
+                partition.log.synced(end_offset)
+                partition.commit_up_to(end_offset, 1 << 62)
+
+    def _begin_group_commit(self) -> None:
+        if not self._unsynced or self._commits_in_flight:
+            return
+        commits = [(partition, partition.log.log_end_offset) for partition in self._unsynced]
+        files = [file for partition in self._unsynced for file in partition.log.pending_sync()]
+        self._unsynced.clear()
+        self._commits_in_flight[self.sync_files(files)] = commits
+
+    # ---- time and effects ------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        """When `tick` has to be called next."""
+        times = [t for t in (self.waiting.deadline(), self.groups.deadline(), self.upkeep.deadline()) if t is not None]
+        return min(times) if times else None
+
+    def tick(self, now: Millis) -> None:
+        for ticket in self.waiting.due(now):
+            waiting = self.waiting.get(ticket)
+            if waiting is not None:
+                waiting.what.expire(self, now, ticket)
+        self.groups.tick(now)
+        self.upkeep.tick(now)
+
+    def take_effects(self, now: Millis) -> list[Effect]:
+        """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
+        if self._ready_fetches:
+            ready, self._ready_fetches = self._ready_fetches, {}
+            for ticket in ready:
+                waiting = self.waiting.get(ticket)
+                if waiting is not None:
+                    waiting.what.expire(self, now, ticket)
+        if self._unsynced:
+            self._begin_group_commit()
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- topics ----------------------------------------------------------------------------------------------------
+
+    def partition_opened(self, now: Millis, partition: Partition) -> None:
+        """A partition begins its life on this node: `Topics` calls this at creation and at start."""
+        self.upkeep.watch(now, partition)
+
+    def topic_deleted(self, now: Millis, topic: Topic) -> None:
+        """`Topics` took the topic out of its tables: whoever waits for one of its partitions is told."""
+        for partition in topic.partitions:
+            for ticket in partition.resign():
+                waiting = self.waiting.get(ticket)
+                if waiting is not None:
+                    waiting.what.expire(self, now, ticket)
+            self._unsynced.pop(partition, None)
+            self.upkeep.forget(partition)
+        self.groups.topic_deleted(now, topic)
