@@ -1,0 +1,397 @@
+"""Produce, key 0, versions 3 to 13: append record batches to partitions.
+
+What it does: checks each partition's one batch, appends it, and answers at once (acks 0 and 1), or when the high
+watermark covers it (acks all; and acks 1 too where durability is fsync).
+
+What changed per version: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message,
+9 flexible, 10 leader hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
+
+What is skipped: transactional batches, until transactions are served (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
+
+This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
+version, no transactional id) and hands every other frame to the generated codec; `tests/broker/test_produce.py` holds
+the two against each other. ARCHITECTURE.md says what was measured.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
+from ottla.broker.waiting import ParkedWork
+from ottla.log.log import AppendRefused, StorageFailed
+from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partition import Partition
+
+KEY = 0
+VERSIONS = (0, 13)
+"""Advertised from 0 because librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does."""
+
+FIRST_SERVED_VERSION = 3
+FIRST_FLEXIBLE_VERSION = 9
+FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_LEADER_HINTS = 10
+FIRST_VERSION_BY_TOPIC_ID = 13
+
+INTERNAL_TOPICS_CLIENT = "__admin_client"
+"""The only client id that may write to internal topics; Kafka's own admin tools use it."""
+
+_INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
+_ZSTD = 4
+_NONE = int(ErrorCode.NONE)
+_CLIENT_ID_LENGTH = struct.Struct(">h")
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_INDEX = struct.Struct(">i")
+_COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
+_COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
+
+
+class PartitionAppend:
+    """One partition of a produce request: where its batch goes, and what came of it."""
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "index",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "partition",
+        "records",
+        "required_offset",
+        "topic",
+    )
+
+    def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
+        self.topic = topic
+        self.index = index
+        self.records = records
+        self.partition: Partition | None = None
+        self.error = _NONE
+        self.message: str | None = None
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.log_start_offset = -1
+        self.required_offset = -1
+
+    def refuse(self, error: ErrorCode, message: str | None = None) -> None:
+        self.error = int(error)
+        self.message = message
+
+
+class ParkedProduce(ParkedWork):
+    """A produce request that waits for the high watermark of some of its partitions."""
+
+    __slots__ = ("appends", "waits_for")
+
+    def __init__(self, appends: list[PartitionAppend], waits_for: dict[Partition, None]) -> None:
+        self.appends = appends
+        self.waits_for = waits_for
+
+    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+        self.waits_for.pop(partition, None)
+        if not self.waits_for:
+            self._answer(node, ticket)
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """Too late, or the partition is lost: what is appended stays, and the producer is told to ask again."""
+        for append in self.appends:
+            partition = append.partition
+            if partition is not None and partition in self.waits_for:
+                if partition.log.failed:
+                    append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+                elif node.topics.partition(partition.topic.name, partition.index) is not partition:
+                    append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                else:
+                    append.refuse(ErrorCode.REQUEST_TIMED_OUT)
+                append.base_offset = -1
+        self._answer(node, ticket)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
+
+    def _answer(self, node: Node, ticket: Ticket) -> None:
+        request = node.request_of(ticket)
+        if request is not None:
+            node.answer(ticket, response_of(node, request.context, request.version, self.appends))
+
+
+def receive(
+    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+) -> list[Part] | Parked | None:
+    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame."""
+    parsed = parse_common(frame, version)
+    if parsed is None:
+        if version < FIRST_SERVED_VERSION:
+            raise Refused(f"Produce version {version} is not served")
+        header, position = decode_request_header(frame)
+        body, _ = ProduceRequest.decode(frame, position, version)
+        client_id, transactional_id, acks, timeout_ms = (
+            header.client_id,
+            body.transactional_id,
+            body.acks,
+            body.timeout_ms,
+        )
+        by_id = version >= FIRST_VERSION_BY_TOPIC_ID
+        appends = [
+            PartitionAppend(topic.topic_id if by_id else topic.name, part.index, part.records)
+            for topic in body.topic_data
+            for part in topic.partition_data
+        ]
+    else:
+        transactional_id = None
+        client_id, acks, timeout_ms, appends = parsed
+
+    if transactional_id is not None:
+        _refuse_all(appends, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif not -1 <= acks <= 1:
+        _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
+    else:
+        for append in appends:
+            append_one(node, now, context, version, client_id, append)
+
+    if acks == 0:
+        if any(append.error for append in appends):
+            node.close_connection(context, "a produce request with acks=0 failed")
+        return None
+    if node.group_commit:
+        waits_for = {a.partition: None for a in appends if a.partition is not None and not a.error}
+        for partition in [p for p in waits_for if _is_committed(p, appends)]:
+            del waits_for[partition]
+        if waits_for:
+            return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
+    if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
+        return [_common_answer(version, correlation_id, appends[0])]
+    header = RequestHeader(KEY, version, correlation_id, client_id)
+    return [encode_response(header, response_of(node, context, version, appends))]
+
+
+def append_one(
+    node: Node, now: Millis, context: ConnectionContext, version: int, client_id: str | None, append: PartitionAppend
+) -> None:
+    """Find the partition and append its batch, or say in `append` why not."""
+    key = append.topic
+    if type(key) is str:
+        topic, unknown = node.topics.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic, unknown = node.topics.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
+    if node.authorizer is not None:
+        name = key if isinstance(key, str) else None if topic is None else topic.name
+        if name is not None and not node.authorize(context, Operation.WRITE, ResourceType.TOPIC, name):
+            append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return
+    if topic is None:
+        append.refuse(unknown)
+        return
+    if not 0 <= append.index < len(topic.partitions):
+        append.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return
+    if topic.internal and client_id != INTERNAL_TOPICS_CLIENT:
+        append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {topic.name} is internal.")
+        return
+    records = append.records
+    if records is None or not len(records):
+        append.refuse(ErrorCode.INVALID_RECORD, "A produce request needs one record batch for each partition.")
+        return
+    if len(records) > 22:
+        attributes = records[22]
+        if attributes & ATTRIBUTES_TRANSACTIONAL:
+            append.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return
+        if attributes & 7 == _ZSTD and version < FIRST_VERSION_WITH_ZSTD:
+            append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
+            return
+    partition = topic.partitions[append.index]
+    try:
+        appended = partition.append(now, records)
+    except AppendRefused as refused:
+        append.refuse(refused.error_code, refused.sentence)
+        node.metrics.produce_failed(topic.name)
+        return
+    except StorageFailed as failed:
+        node.upkeep.storage_failed(partition, str(failed))
+        append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+        node.metrics.produce_failed(topic.name)
+        return
+    append.partition = partition
+    append.base_offset = appended.base_offset
+    append.log_append_time_ms = appended.log_append_time_ms
+    append.log_start_offset = partition.log.log_start_offset
+    append.required_offset = appended.last_offset + 1
+
+
+def response_of(
+    node: Node, context: ConnectionContext, version: int, appends: list[PartitionAppend]
+) -> ProduceResponse:
+    """The wire answer, partitions grouped by topic in the order of the request."""
+    topics: dict[str | bytes, TopicProduceResponse] = {}
+    by_id = version >= FIRST_VERSION_BY_TOPIC_ID
+    hints = False
+    for append in appends:
+        topic = topics.get(append.topic)
+        if topic is None:
+            topic = topics[append.topic] = TopicProduceResponse(partition_responses=[])
+            if by_id:
+                topic.topic_id = append.topic
+            else:
+                topic.name = append.topic
+        answer = PartitionProduceResponse(
+            index=append.index,
+            error_code=append.error,
+            base_offset=append.base_offset,
+            log_append_time_ms=append.log_append_time_ms,
+            log_start_offset=append.log_start_offset,
+            error_message=append.message,
+        )
+        partition = append.partition
+        if append.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
+            answer.current_leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
+            hints = True
+        topic.partition_responses.append(answer)
+    response = ProduceResponse(responses=list(topics.values()))
+    if hints and version >= FIRST_VERSION_WITH_LEADER_HINTS:
+        host, port = node.advertised(context)
+        response.node_endpoints = [NodeEndpoint(node.node_id, host, port, None)]
+    return response
+
+
+def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]] | None:
+    """Client id, acks, timeout_ms and appends of a flexible request without transactional id; None: ask the codec.
+
+    The client id is only told apart as far as it matters: INTERNAL_TOPICS_CLIENT or None.
+
+    Counts and sizes of more than four bytes, tagged fields and anything that does not fit are left to the codec too, so
+    there is one place that says what is malformed.
+    """
+    if version < FIRST_FLEXIBLE_VERSION:
+        return None
+    try:
+        client_id_length = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
+        position = 10 + max(client_id_length, 0)
+        if frame[position] or frame[position + 1]:  # tags of the header; a transactional id
+            return None
+        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position + 2)
+        position += 8
+        appends: list[PartitionAppend] = []
+        by_id = version >= FIRST_VERSION_BY_TOPIC_ID
+        topics = frame[position]
+        position += 1
+        if not 0 < topics < 0x80:
+            return None
+        for _ in range(topics - 1):
+            if by_id:
+                topic: str | bytes = bytes(frame[position : position + 16])
+                position += 16
+            else:
+                length = frame[position]
+                if not 0 < length < 0x80:
+                    return None
+                topic = str(frame[position + 1 : position + length], "utf-8")
+                position += length
+            partitions = frame[position]
+            position += 1
+            if not 0 < partitions < 0x80:
+                return None
+            for _ in range(partitions - 1):
+                index = _INDEX.unpack_from(frame, position)[0]
+                size = frame[position + 4]
+                position += 5
+                if size >= 0x80:
+                    size &= 0x7F
+                    shift = 7
+                    while True:
+                        byte = frame[position]
+                        position += 1
+                        size |= (byte & 0x7F) << shift
+                        if byte < 0x80:
+                            break
+                        shift += 7
+                        if shift > 28:
+                            return None
+                end = position + size - 1
+                if size == 0 or frame[end]:  # null records; tags of the partition
+                    return None
+                appends.append(PartitionAppend(topic, index, frame[position:end]))
+                position = end + 1
+            if frame[position]:  # tags of the topic
+                return None
+            position += 1
+        if frame[position]:  # tags of the request
+            return None
+    except (IndexError, struct.error, UnicodeDecodeError):
+        return None
+    privileged = client_id_length == len(INTERNAL_TOPICS_CLIENT) and frame[10:24] == _INTERNAL_TOPICS_CLIENT
+    return (INTERNAL_TOPICS_CLIENT if privileged else None, acks, timeout_ms, appends)
+
+
+def _common_answer(version: int, correlation_id: int, append: PartitionAppend) -> bytes:
+    """The answer to one partition that went well: the generated encoder would write the same bytes."""
+    topic = append.topic
+    if type(topic) is str:
+        name = topic.encode()
+        key = bytes((len(name) + 1,)) + name if len(name) < 0x7F else None
+        if key is None:
+            key = bytes((((len(name) + 1) & 0x7F) | 0x80, (len(name) + 1) >> 7)) + name
+    else:
+        key = topic
+    tail = _COMMON_ANSWER_TAIL.pack(
+        2,
+        append.index,
+        _NONE,
+        append.base_offset,
+        append.log_append_time_ms,
+        append.log_start_offset,
+        1,  # no record errors
+        0,  # no message
+        0,  # tags of the partition
+        0,  # tags of the topic
+        0,  # throttle time
+        0,  # tags of the answer
+    )
+    return _COMMON_ANSWER_HEAD.pack(6 + len(key) + len(tail), correlation_id, 0, 2) + key + tail
+
+
+def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
+    for append in appends:
+        append.refuse(error)
+
+
+def _is_committed(partition: Partition, appends: list[PartitionAppend]) -> bool:
+    committed = partition.log.high_watermark
+    return all(a.required_offset <= committed for a in appends if a.partition is partition)
+
+
+def _park(
+    node: Node,
+    now: Millis,
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    timeout_ms: int,
+    appends: list[PartitionAppend],
+    waits_for: dict[Partition, None],
+) -> Parked:
+    for append in appends:
+        append.records = None  # the frame's memory belongs to the shell again
+    request = Request(context, KEY, version, correlation_id, None, now, None)
+    ticket = node.park(request, now + max(timeout_ms, 0), ParkedProduce(appends, waits_for))
+    for partition in waits_for:
+        required = max(a.required_offset for a in appends if a.partition is partition)
+        partition.committed_waiters.append((required, ticket, None))
+    return Parked(ticket)

@@ -1,0 +1,279 @@
+"""Fetch, key 1, versions 4 to 18: read record batches, waiting for them if asked to.
+
+What it does: finds or opens the fetch session, reads each partition up to the client's isolation level, and answers when
+`min_bytes` can be read, an error stands, or `max_wait_ms` is over. Records leave as file slices.
+
+What changed per version: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12 flexible and diverging
+epochs (KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hints (KIP-951), 17 directory ids,
+18 the replica's high watermark.
+
+What is skipped: fetching from followers (one node has none) and, until replication is served, followers themselves:
+a replica id is answered NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH, as Kafka answers strangers.
+
+Sources: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch, KIP-320 for the epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
+from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
+from ottla.broker.requests import ConnectionContext, Parked, Part, Request
+from ottla.broker.waiting import ParkedWork
+from ottla.log.log import Isolation, OffsetOutOfRange, StorageFailed
+from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import decode_request_header
+from ottla.protocol.messages.fetch import FetchRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partition import Partition
+
+KEY = 1
+VERSIONS = (4, 18)
+
+FIRST_VERSION_BY_TOPIC_ID = 13
+CONSUMER = -1
+
+_NONE = int(ErrorCode.NONE)
+_LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class Fetch:
+    """One fetch: what is asked of which partitions, in which session."""
+
+    __slots__ = (
+        "context",
+        "correlation_id",
+        "incremental",
+        "isolation",
+        "max_bytes",
+        "partitions",
+        "replica_id",
+        "session",
+        "version",
+    )
+
+    def __init__(self, context: ConnectionContext, version: int, correlation_id: int, body: FetchRequest) -> None:
+        self.context = context
+        self.version = version
+        self.correlation_id = correlation_id
+        self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
+        self.max_bytes = body.max_bytes
+        self.replica_id = body.replica_id
+        if version >= 15 and body.replica_state is not None:
+            self.replica_id = body.replica_state.replica_id
+        self.partitions: list[FetchPartition] = []
+        self.session: FetchSession | None = None
+        self.incremental = False
+
+
+class ParkedFetch(ParkedWork):
+    """A fetch that waits for `missing` more bytes in any of its partitions."""
+
+    __slots__ = ("fetch", "missing", "watched")
+
+    def __init__(self, fetch: Fetch, missing: int, watched: list[Partition]) -> None:
+        self.fetch = fetch
+        self.missing = missing
+        self.watched = watched
+
+    def grew(self, size: int) -> bool:
+        self.missing -= size
+        return self.missing <= 0
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        self.abandon(node, ticket)
+        answers, _, _ = read_all(node, self.fetch)
+        node.reply(ticket, finish(node, self.fetch, answers))
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        for partition in self.watched:
+            partition.fetch_waiters.pop(ticket, None)
+
+
+def receive(
+    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+) -> list[Part] | Parked | None:
+    """Serve one Fetch frame; see `Node.receive`. Raises MalformedFrame."""
+    header, position = decode_request_header(frame)
+    body, _ = FetchRequest.decode(frame, position, version)
+    fetch = Fetch(context, version, correlation_id, body)
+    error = _resolve_session(node, now, fetch, body)
+    if error is not None:
+        return encode_fetch_response(version, correlation_id, int(error), body.session_id, [], None)
+    answers, size, hurry = read_all(node, fetch)
+    if hurry or size >= body.min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
+        return finish(node, fetch, answers)
+    watched = [answer.partition for answer in answers if answer.partition is not None]
+    request = Request(context, KEY, version, correlation_id, header.client_id, now, None)
+    ticket = node.park(request, now + body.max_wait_ms, ParkedFetch(fetch, body.min_bytes - size, watched))
+    for partition in watched:
+        partition.fetch_waiters[ticket] = None
+    return Parked(ticket)
+
+
+def read_all(node: Node, fetch: Fetch) -> tuple[list[PartitionAnswer], int, bool]:
+    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more."""
+    answers: list[PartitionAnswer] = []
+    left = fetch.max_bytes
+    size = 0
+    hurry = False
+    for asked in fetch.partitions:
+        answer = _read_one(node, fetch, asked, left, size == 0)
+        answers.append(answer)
+        if answer.records is not None:
+            size += answer.records.length
+            left -= answer.records.length
+        if answer.error or answer.diverging is not None:
+            hurry = True
+    return answers, size, hurry
+
+
+def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
+    """The parts of the answer; an incremental one leaves out the partitions that have nothing new to tell."""
+    session, session_id = fetch.session, 0
+    if session is not None:
+        session_id = session.identity
+        told: list[PartitionAnswer] = []
+        for asked, answer in zip(fetch.partitions, answers, strict=True):
+            has_records = answer.records is not None
+            news = asked.tell(
+                answer.error,
+                has_records,
+                answer.high_watermark,
+                answer.log_start_offset,
+                answer.diverging is not None,
+            )
+            if news or not fetch.incremental:
+                told.append(answer)
+            if has_records:
+                session.move_to_end(asked)
+        answers = told
+    size = sum(answer.records.length for answer in answers if answer.records is not None)
+    node.metrics.fetched(size)
+    endpoint = None
+    if fetch.version >= 16 and any(answer.current_leader is not None for answer in answers):
+        host, port = node.advertised(fetch.context)
+        endpoint = (node.node_id, host, port)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, session_id, answers, endpoint)
+
+
+def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) -> ErrorCode | None:
+    """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
+    by_id = fetch.version >= FIRST_VERSION_BY_TOPIC_ID
+    asked: dict[tuple[TopicKey, int], FetchPartition] = {}
+    for topic in body.topics:
+        key = topic.topic_id if by_id else topic.topic
+        for part in topic.partitions:  # the last one wins where a partition is named twice
+            asked[(key, part.partition)] = FetchPartition(
+                key,
+                part.partition,
+                part.fetch_offset,
+                part.partition_max_bytes,
+                part.current_leader_epoch,
+                part.last_fetched_epoch,
+            )
+    sessions, epoch = node.fetch_sessions, body.session_epoch
+    if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if body.session_id:
+            sessions.close(body.session_id)
+        if epoch == INITIAL_EPOCH and fetch.version >= 7 and asked:
+            fetch.session = sessions.open(now, asked)
+        fetch.partitions = list(asked.values())
+        return None
+    session = sessions.resume(now, body.session_id, epoch, by_id)
+    if isinstance(session, ErrorCode):
+        return session
+    forgotten = [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in body.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    session.update(list(asked.values()), forgotten)
+    fetch.partitions = list(session.partitions.values())
+    if session.partitions:
+        fetch.session, fetch.incremental = session, True
+    else:
+        sessions.close(session.identity)
+    return None
+
+
+def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
+    """Read one partition, at most `left` bytes, or one whole batch if it is the `first` to give any."""
+    answer = PartitionAnswer(asked.topic, asked.index)
+    partition = _find(node, fetch, asked, answer)
+    if partition is None:
+        return answer
+    log = partition.log
+    epoch = asked.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        behind = epoch < partition.leader_epoch
+        answer.error = int(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if behind:
+            answer.current_leader = (partition.leader, partition.leader_epoch)
+        return answer
+    if fetch.replica_id >= 0:
+        answer.error = int(ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return answer
+    if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
+        diverging = _diverging(partition, asked)
+        if diverging is ErrorCode.OFFSET_OUT_OF_RANGE:
+            answer.error = int(diverging)
+            return answer
+        if diverging is not None:
+            answer.diverging = diverging
+            answer.high_watermark = log.high_watermark
+            answer.last_stable_offset = log.last_stable_offset
+            answer.log_start_offset = log.log_start_offset
+            return answer
+    try:
+        result = log.read(asked.fetch_offset, max(0, min(asked.max_bytes, left)), fetch.isolation, first)
+    except OffsetOutOfRange:
+        answer.error = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return answer
+    except StorageFailed as failed:
+        node.upkeep.storage_failed(partition, str(failed))
+        answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        return answer
+    answer.partition = partition
+    answer.high_watermark = result.high_watermark
+    answer.last_stable_offset = result.last_stable_offset
+    answer.log_start_offset = result.log_start_offset
+    answer.aborted = result.aborted
+    answer.records = result.slice
+    return answer
+
+
+def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
+    """The partition, or None with the error in `answer`."""
+    if isinstance(asked.topic, str):
+        topic, unknown = node.topics.by_name.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        name: str | None = asked.topic
+    else:
+        topic, unknown = node.topics.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
+        name = None if topic is None else topic.name
+    if name is not None and not node.authorize(fetch.context, Operation.READ, ResourceType.TOPIC, name):
+        answer.error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return None
+    if topic is None:
+        answer.error = int(unknown)
+    elif 0 <= asked.index < len(topic.partitions):
+        return topic.partitions[asked.index]
+    else:
+        answer.error = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    answer.aborted = []
+    return None
+
+
+def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
+    """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
+    epoch, end_offset = partition.log.leader_epochs.end_offset_for(asked.last_fetched_epoch, partition.log.log_end_offset)
+    if epoch < 0 or end_offset < 0:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return epoch, end_offset
+    return None

@@ -1,0 +1,166 @@
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+
+Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
+Does not know: how records are read.
+
+Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; a session id is never 0 and never in use twice.
+A session is evicted when it was idle for two minutes, or is that old and the newcomer has more partitions.
+
+Source: KIP-227, Kafka's FetchSession.scala.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+TopicKey: TypeAlias = str | bytes
+"""A topic's name (up to version 12) or its id (from 13)."""
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EVICTION_MS = 120_000
+NOT_TOLD = -1
+
+
+class FetchPartition:
+    """One partition of a fetch: what is asked, and what the session's client was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: TopicKey,
+        index: int,
+        fetch_offset: int,
+        max_bytes: int,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.told_high_watermark = NOT_TOLD
+        self.told_log_start_offset = NOT_TOLD
+
+    def ask(self, newer: FetchPartition) -> None:
+        """The client changed what it wants of this partition."""
+        self.fetch_offset = newer.fetch_offset
+        self.max_bytes = newer.max_bytes
+        self.current_leader_epoch = newer.current_leader_epoch
+        self.last_fetched_epoch = newer.last_fetched_epoch
+
+    def tell(self, error: int, has_records: bool, high_watermark: int, log_start_offset: int, diverging: bool) -> bool:
+        """Note what an incremental answer would say; True when the partition has to be in it."""
+        changed = has_records or diverging or error != 0
+        if high_watermark != self.told_high_watermark:
+            changed = True
+            self.told_high_watermark = high_watermark
+        if log_start_offset != self.told_log_start_offset:
+            changed = True
+            self.told_log_start_offset = log_start_offset
+        if error:
+            self.told_high_watermark = NOT_TOLD  # so that the recovery is told too
+        return changed
+
+
+class FetchSession:
+    """One client's session. `epoch` is what its next request must carry."""
+
+    __slots__ = ("created", "epoch", "identity", "last_used", "partitions")
+
+    def __init__(self, identity: int, now: Millis, partitions: dict[tuple[TopicKey, int], FetchPartition]) -> None:
+        self.identity = identity
+        self.epoch = 1
+        self.created = now
+        self.last_used = now
+        self.partitions = partitions
+
+    def update(self, asked: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
+        for partition in asked:
+            known = self.partitions.get((partition.topic, partition.index))
+            if known is None:
+                self.partitions[(partition.topic, partition.index)] = partition
+            else:
+                known.ask(partition)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def move_to_end(self, partition: FetchPartition) -> None:
+        """A partition that gave records goes last, so that the others get their turn."""
+        key = (partition.topic, partition.index)
+        known = self.partitions.pop(key, None)
+        if known is not None:
+            self.partitions[key] = known
+
+
+class FetchSessions:
+    """All sessions of a node, least recently used first."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, now: Millis, partitions: dict[tuple[TopicKey, int], FetchPartition]) -> FetchSession | None:
+        """A new session, or None when the cache is full of better ones: the client then goes on without."""
+        slots: int = self._node.settings["max.incremental.fetch.session.cache.slots"]
+        if len(self._sessions) >= slots and not self._evict(now, len(partitions)):
+            return None
+        identity = 0
+        while identity == 0 or identity in self._sessions:
+            identity = 1 + self._node.entropy.randrange(0x7FFF_FFFE)
+        session = FetchSession(identity, now, partitions)
+        self._sessions[identity] = session
+        return session
+
+    def close(self, identity: int) -> None:
+        self._sessions.pop(identity, None)
+
+    def resume(self, now: Millis, identity: int, epoch: int, by_id: bool) -> FetchSession | ErrorCode:
+        """The session an incremental request belongs to, its epoch moved on; or the error that ends the request."""
+        session = self._sessions.get(identity)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        key = next(iter(session.partitions), None)
+        if key is not None and isinstance(key[0], bytes) != by_id:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.epoch = session.epoch + 1 if session.epoch < 0x7FFF_FFFF else 1
+        session.last_used = now
+        del self._sessions[identity]
+        self._sessions[identity] = session
+        return session
+
+    def _evict(self, now: Millis, newcomers_partitions: int) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.last_used > EVICTION_MS:
+            del self._sessions[oldest.identity]
+            return True
+        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions))
+        if len(smallest.partitions) < newcomers_partitions and now - smallest.created > EVICTION_MS:
+            del self._sessions[smallest.identity]
+            return True
+        return False
