@@ -1,0 +1,63 @@
+"""Kafka's APIs: key, name, the versions the codec knows, and where the request and response classes are.
+
+Knows nothing of what a broker advertises. A module of `messages` is imported when its class is first asked for.
+Source: the message definitions of Apache Kafka 4.3; ApiMessageType.java for the versions of the headers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ottla.protocol.messages._apis import API_TABLE
+from ottla.protocol.wire import Message
+
+API_VERSIONS_KEY = 18
+
+
+class Api:
+    """One API. `min_version` to `max_version` is what the codec can read and write."""
+
+    __slots__ = ("_module", "_request", "_response", "flexible_since", "key", "max_version", "min_version", "name")
+
+    def __init__(
+        self, key: int, name: str, min_version: int, max_version: int, flexible_since: int, module: str
+    ) -> None:
+        self.key = key
+        self.name = name
+        self.min_version = min_version
+        self.max_version = max_version
+        self.flexible_since = flexible_since
+        self._module = module
+        self._request: type[Message] | None = None
+        self._response: type[Message] | None = None
+
+    @property
+    def request(self) -> type[Message]:
+        if self._request is None:
+            self._request = self._load("Request")
+        return self._request
+
+    @property
+    def response(self) -> type[Message]:
+        if self._response is None:
+            self._response = self._load("Response")
+        return self._response
+
+    def _load(self, kind: str) -> type[Message]:
+        return getattr(import_module(f"ottla.protocol.messages.{self._module}"), self.name + kind)
+
+    def __repr__(self) -> str:
+        return f"Api({self.key}, {self.name}, {self.min_version}-{self.max_version})"
+
+
+APIS: dict[int, Api] = {row[0]: Api(*row) for row in API_TABLE}
+
+
+def request_header_version(key: int, version: int) -> int:
+    """1, or 2 with tagged fields. KeyError when the API is unknown."""
+    return 2 if version >= APIS[key].flexible_since else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """0, or 1 with tagged fields; always 0 for ApiVersions, so that a client that knows less can read it (KIP-511)."""
+    return 1 if version >= APIS[key].flexible_since and key != API_VERSIONS_KEY else 0

@@ -1,0 +1,80 @@
+"""Keys and values of the records in Kafka's internal topics.
+
+Knows their framing: a key starts with the two-byte number of its type, a value with the two-byte version it was
+written in; what follows is a generated message. Does not know what the records mean.
+Source: CoordinatorRecordSerde.java, CoordinatorRecordType.java of the group, transaction and share coordinators.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from struct import Struct as Format
+from typing import Any
+
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.messages._records import RECORD_TABLE
+from ottla.protocol.wire import Buffer, Message
+
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+
+_pack_int16 = Format(">h").pack
+_unpack_int16 = Format(">h").unpack_from
+
+_KINDS: dict[tuple[str, int], tuple[str, str, str]] = {
+    (topic, record_type): (module, key, value) for topic, record_type, module, key, value in RECORD_TABLE
+}
+_loaded: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+
+class UnknownRecordType(MalformedFrame):
+    """A key of a type that this version does not know. Replay steps over such records, as Kafka's does."""
+
+    def __init__(self, record_type: int) -> None:
+        super().__init__(f"unknown type of record: {record_type}")
+        self.record_type = record_type
+
+
+def record_classes(topic: str, record_type: int) -> tuple[Any, Any]:
+    """The message classes of key and value. Raises UnknownRecordType."""
+    kind = (topic, record_type)
+    if kind not in _loaded:
+        if kind not in _KINDS:
+            raise UnknownRecordType(record_type)
+        module, key, value = _KINDS[kind]
+        loaded = import_module(f"ottla.protocol.messages.{module}")
+        _loaded[kind] = getattr(loaded, key), getattr(loaded, value)
+    return _loaded[kind]
+
+
+def encode_key(key: Message) -> bytes:
+    out = bytearray(_pack_int16(key.RECORD_TYPE))
+    key.encode(out, 0)
+    return bytes(out)
+
+
+def encode_value(value: Message, version: int) -> bytes:
+    out = bytearray(_pack_int16(version))
+    value.encode(out, version)
+    return bytes(out)
+
+
+def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, Any]:
+    """(key, value) as messages; the value is None in a tombstone.
+
+    Raises UnknownRecordType for a key of a later version, MalformedFrame for anything else that cannot be read.
+    """
+    if len(key) < 2:
+        raise MalformedFrame("the key of a coordinator record is cut short")
+    key_class, value_class = record_classes(topic, _unpack_int16(key, 0)[0])
+    decoded_key, _ = key_class.decode(key, 2, 0)
+    if value is None:
+        return decoded_key, None
+    if len(value) < 2:
+        raise MalformedFrame("the value of a coordinator record is cut short")
+    (version,) = _unpack_int16(value, 0)
+    if not value_class.MIN_VERSION <= version <= value_class.MAX_VERSION:
+        raise MalformedFrame(f"{value_class.__name__} has no version {version}")
+    decoded_value, _ = value_class.decode(value, 2, version)
+    return decoded_key, decoded_value

@@ -1,0 +1,174 @@
+"""Frames: a four-byte length, a header, a message.
+
+Knows request headers v1 and v2 and response headers v0 and v1 (RequestHeader.json, ResponseHeader.json), and how to
+cut a stream into frames. Does no I/O and keeps no state but the splitter's unfinished frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct as Format
+from typing import Any
+
+from ottla.protocol.apis import API_VERSIONS_KEY, APIS
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.wire import (
+    SHORT_INPUT,
+    Buffer,
+    Message,
+    Struct,
+    skip_tags,
+    write_nullable_string,
+)
+
+_unpack_header = Format(">hhih").unpack_from
+_pack_header = Format(">hhi").pack
+_unpack_int32 = Format(">i").unpack_from
+_pack_int32 = Format(">i").pack
+_pack_length_into = Format(">i").pack_into
+
+FLEXIBLE_SINCE: dict[int, int] = {key: api.flexible_since for key, api in APIS.items()}
+
+REQUEST_SIZE_MAX = 104857600
+"""Kafka's default of `socket.request.max.bytes`."""
+
+
+class UnsupportedApi(MalformedFrame):
+    """A request with an API key that is not in `APIS`: how long its header is cannot be known. Kafka hangs up."""
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
+        super().__init__(f"unknown API key {api_key}")
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+
+
+class FrameTooLarge(MalformedFrame):
+    """A frame whose length is negative or above the bound: nothing behind it can be read."""
+
+
+class RequestHeader(Struct):
+    """Who asks what. The version of the header itself follows from the key and the version."""
+
+    __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int = 0, client_id: str | None = None) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+
+
+def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
+    """The header of a frame without its length, and where the request begins.
+
+    The version is not held against what the codec knows: that is the broker's to answer.
+    Raises MalformedFrame, and its subclass UnsupportedApi for a key that is not in `APIS`.
+    """
+    try:
+        key, version, correlation_id, length = _unpack_header(view, pos)
+        pos += 10
+        since = FLEXIBLE_SINCE.get(key)
+        if since is None:
+            raise UnsupportedApi(key, version, correlation_id)
+        if length < 0:
+            client_id = None
+        else:
+            end = pos + length
+            if end > len(view):
+                raise MalformedFrame("the client id is longer than the frame")
+            client_id = str(view[pos:end], "utf-8")
+            pos = end
+        if version >= since:
+            if view[pos]:
+                pos = skip_tags(view, pos)
+            else:
+                pos += 1
+    except SHORT_INPUT as error:
+        raise MalformedFrame("the request header is cut short or holds bad text") from error
+    return RequestHeader(key, version, correlation_id, client_id), pos
+
+
+def decode_request(view: Buffer, pos: int = 0) -> tuple[RequestHeader, Any]:
+    """The header and the request of a frame without its length; bytes behind the request are ignored, as in Kafka.
+
+    Raises MalformedFrame, also when the codec does not know the version.
+    """
+    header, pos = decode_request_header(view, pos)
+    api = APIS[header.api_key]
+    if not api.min_version <= header.api_version <= api.max_version:
+        raise MalformedFrame(f"{api.name} has no version {header.api_version}")
+    message, _ = api.request.decode(view, pos, header.api_version)
+    return header, message
+
+
+def encode_request(header: RequestHeader, message: Message) -> bytearray:
+    """A whole frame, length included."""
+    out = bytearray(4)
+    out += _pack_header(header.api_key, header.api_version, header.correlation_id)
+    write_nullable_string(out, header.client_id)
+    if header.api_version >= FLEXIBLE_SINCE[header.api_key]:
+        out.append(0)
+    message.encode(out, header.api_version)
+    _pack_length_into(out, 0, len(out) - 4)
+    return out
+
+
+def encode_response(header: RequestHeader, message: Message) -> bytearray:
+    """A whole frame, length included, that answers the request with this header."""
+    out = bytearray(4)
+    out += _pack_int32(header.correlation_id)
+    if header.api_version >= FLEXIBLE_SINCE[header.api_key] and header.api_key != API_VERSIONS_KEY:
+        out.append(0)
+    message.encode(out, header.api_version)
+    _pack_length_into(out, 0, len(out) - 4)
+    return out
+
+
+def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
+    """(correlation id, response) of a frame without its length. Raises MalformedFrame."""
+    try:
+        (correlation_id,) = _unpack_int32(view, 0)
+        pos = 4
+        if version >= FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY:
+            pos = skip_tags(view, pos)
+    except SHORT_INPUT as error:
+        raise MalformedFrame("the response header is cut short") from error
+    message, _ = APIS[api_key].response.decode(view, pos, version)
+    return correlation_id, message
+
+
+class FrameSplitter:
+    """Cuts a stream into frames. Holds at most one unfinished frame (`frame_bytes_max`) and what came with it."""
+
+    __slots__ = ("_buffer", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int = REQUEST_SIZE_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    def feed(self, chunk: Buffer) -> Iterator[memoryview]:
+        """The frames that `chunk` completes, without their lengths. Each is a copy of its own.
+
+        Take every frame before feeding again. Raises FrameTooLarge as soon as a length says so.
+        """
+        self._buffer += chunk
+        start = 0
+        try:
+            while len(self._buffer) - start >= 4:
+                (length,) = _unpack_int32(self._buffer, start)
+                if not 0 <= length <= self.frame_bytes_max:
+                    raise FrameTooLarge(f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted")
+                end = start + 4 + length
+                if len(self._buffer) < end:
+                    break
+                frame = memoryview(bytes(memoryview(self._buffer)[start + 4 : end]))
+                start = end
+                yield frame
+        finally:
+            del self._buffer[:start]
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait for the rest of their frame."""
+        return len(self._buffer)

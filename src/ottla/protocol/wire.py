@@ -1,0 +1,375 @@
+"""The primitives of Kafka's wire format: what the generated messages read and write with.
+
+Knows integers, strings, byte blocks, array lengths, tagged fields and unsigned varints, in the old and the flexible
+(KIP-482) encoding. Knows no message. Source: Kafka's protocol guide and ByteBufferAccessor.java.
+
+Invariants: a reader takes `(view, pos)` and gives `(value, next position)`; every length and count is held against
+the bytes that remain before anything of that size is made, so a lying frame claims no memory. Short input raises
+MalformedFrame, struct.error or IndexError; the generated `decode` turns all of them into MalformedFrame.
+As in Kafka any negative length of a nullable field means null.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, ClassVar, TypeAlias
+
+from ottla.protocol.errors import MalformedFrame
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ZERO_UUID = bytes(16)
+NEVER_FLEXIBLE = 32767
+"""FLEXIBLE_SINCE of a message that has no flexible version."""
+
+EMPTY: list[Any] = []
+"""Stands for "a fresh empty list" in a signature. Never changed, never stored."""
+
+SHORT_INPUT = (struct.error, IndexError, UnicodeDecodeError)
+"""What reading past the end, or text that is not UTF-8, raises inside the readers besides MalformedFrame."""
+
+_STRING_LENGTH_MAX = 0x7FFF
+
+_unpack_int16 = struct.Struct(">h").unpack_from
+_unpack_int32 = struct.Struct(">i").unpack_from
+_pack_int16 = struct.Struct(">h").pack
+_pack_int32 = struct.Struct(">i").pack
+
+
+class Struct:
+    """A struct of the protocol: slots in wire order, compared and shown by value."""
+
+    __slots__: ClassVar[tuple[str, ...]] = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+
+    def encode(self, out: bytearray, version: int) -> None:
+        """Append this struct as `version` writes it. Fields the version lacks are left out."""
+        raise NotImplementedError
+
+
+class Message(Struct):
+    """A request, a response or a stored record: the one that may be decoded from outside."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int] = -1
+    RECORD_TYPE: ClassVar[int] = -1
+    """The number in the key of a record of an internal topic."""
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_SINCE: ClassVar[int]
+
+    @staticmethod
+    def decode(view: Buffer, pos: int, version: int) -> tuple[Any, int]:
+        """(message, next position). Raises MalformedFrame and nothing else; slices of `view` stay in `records`."""
+        raise NotImplementedError
+
+
+# Unsigned varints
+
+
+def read_uvarint(view: Buffer, pos: int) -> tuple[int, int]:
+    """An unsigned varint of at most 31 bits in at most five bytes."""
+    byte = view[pos]
+    if byte < 0x80:
+        return byte, pos + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        pos += 1
+        byte = view[pos]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0x7FFFFFFF:
+                break
+            return value, pos + 1
+    raise MalformedFrame(f"a varint before byte {pos + 1} is too long")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def size_of_uvarint(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+# Strings
+
+
+def read_string(view: Buffer, pos: int) -> tuple[str, int]:
+    (length,) = _unpack_int16(view, pos)
+    pos += 2
+    end = pos + length
+    if length < 0 or end > len(view):
+        raise _bad_length("string", length, pos)
+    return str(view[pos:end], "utf-8"), end
+
+
+def read_nullable_string(view: Buffer, pos: int) -> tuple[str | None, int]:
+    (length,) = _unpack_int16(view, pos)
+    pos += 2
+    if length < 0:
+        return None, pos
+    end = pos + length
+    if end > len(view):
+        raise _bad_length("string", length, pos)
+    return str(view[pos:end], "utf-8"), end
+
+
+def read_compact_string(view: Buffer, pos: int) -> tuple[str, int]:
+    length = view[pos] - 1
+    pos += 1
+    if length > 126:
+        length, pos = _long_string(view, pos - 1)
+    end = pos + length
+    if length < 0 or end > len(view):
+        raise _bad_length("string", length, pos)
+    return str(view[pos:end], "utf-8"), end
+
+
+def read_compact_nullable_string(view: Buffer, pos: int) -> tuple[str | None, int]:
+    length = view[pos] - 1
+    pos += 1
+    if length > 126:
+        length, pos = _long_string(view, pos - 1)
+    elif length < 0:
+        return None, pos
+    end = pos + length
+    if end > len(view):
+        raise _bad_length("string", length, pos)
+    return str(view[pos:end], "utf-8"), end
+
+
+def _long_string(view: Buffer, pos: int) -> tuple[int, int]:
+    length, pos = read_uvarint(view, pos)
+    if not 0 < length <= _STRING_LENGTH_MAX + 1:
+        raise _bad_length("string", length - 1, pos)
+    return length - 1, pos
+
+
+def write_string(out: bytearray, value: str) -> None:
+    encoded = value.encode()
+    out += _pack_int16(len(encoded))
+    out += encoded
+
+
+def write_nullable_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out += b"\xff\xff"
+    else:
+        encoded = value.encode()
+        out += _pack_int16(len(encoded))
+        out += encoded
+
+
+def write_compact_string(out: bytearray, value: str) -> None:
+    encoded = value.encode()
+    length = len(encoded)
+    if length < 127:
+        out.append(length + 1)
+    elif length > _STRING_LENGTH_MAX:
+        raise ValueError(f"a string of {length} bytes is too long for the protocol")
+    else:
+        write_uvarint(out, length + 1)
+    out += encoded
+
+
+def write_compact_nullable_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_string(out, value)
+
+
+# Blocks of bytes: `bytes` fields are copied, `records` fields are slices of the frame
+
+
+def _block(view: Buffer, pos: int) -> tuple[int, int, int]:
+    (length,) = _unpack_int32(view, pos)
+    pos += 4
+    end = pos + length
+    if end > len(view):
+        raise _bad_length("block of bytes", length, pos)
+    return length, pos, end
+
+
+def _compact_block(view: Buffer, pos: int) -> tuple[int, int, int]:
+    length = view[pos] - 1
+    pos += 1
+    if length > 126:
+        length, pos = read_uvarint(view, pos - 1)
+        length -= 1
+    end = pos + length
+    if end > len(view):
+        raise _bad_length("block of bytes", length, pos)
+    return length, pos, end
+
+
+def read_bytes(view: Buffer, pos: int) -> tuple[bytes, int]:
+    length, pos, end = _block(view, pos)
+    if length < 0:
+        raise _bad_length("block of bytes", length, pos)
+    return bytes(view[pos:end]), end
+
+
+def read_nullable_bytes(view: Buffer, pos: int) -> tuple[bytes | None, int]:
+    length, pos, end = _block(view, pos)
+    return (None, pos) if length < 0 else (bytes(view[pos:end]), end)
+
+
+def read_compact_bytes(view: Buffer, pos: int) -> tuple[bytes, int]:
+    length, pos, end = _compact_block(view, pos)
+    if length < 0:
+        raise _bad_length("block of bytes", length, pos)
+    return bytes(view[pos:end]), end
+
+
+def read_compact_nullable_bytes(view: Buffer, pos: int) -> tuple[bytes | None, int]:
+    length, pos, end = _compact_block(view, pos)
+    return (None, pos) if length < 0 else (bytes(view[pos:end]), end)
+
+
+def read_records(view: Buffer, pos: int) -> tuple[Buffer, int]:
+    length, pos, end = _block(view, pos)
+    if length < 0:
+        raise _bad_length("block of records", length, pos)
+    return view[pos:end], end
+
+
+def read_nullable_records(view: Buffer, pos: int) -> tuple[Buffer | None, int]:
+    length, pos, end = _block(view, pos)
+    return (None, pos) if length < 0 else (view[pos:end], end)
+
+
+def read_compact_records(view: Buffer, pos: int) -> tuple[Buffer, int]:
+    length, pos, end = _compact_block(view, pos)
+    if length < 0:
+        raise _bad_length("block of records", length, pos)
+    return view[pos:end], end
+
+
+def read_compact_nullable_records(view: Buffer, pos: int) -> tuple[Buffer | None, int]:
+    length, pos, end = _compact_block(view, pos)
+    return (None, pos) if length < 0 else (view[pos:end], end)
+
+
+def write_bytes(out: bytearray, value: Buffer) -> None:
+    out += _pack_int32(len(value))
+    out += value
+
+
+def write_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        out += _pack_int32(len(value))
+        out += value
+
+
+def write_compact_bytes(out: bytearray, value: Buffer) -> None:
+    write_uvarint(out, len(value) + 1)
+    out += value
+
+
+def write_compact_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_uvarint(out, len(value) + 1)
+        out += value
+
+
+# Arrays
+
+
+def read_array_length(view: Buffer, pos: int, element_size: int) -> tuple[int, int]:
+    """The count of an array whose elements take at least `element_size` bytes each; negative when null."""
+    (count,) = _unpack_int32(view, pos)
+    pos += 4
+    if count * element_size > len(view) - pos:
+        raise _bad_length("array", count, pos)
+    return count, pos
+
+
+def read_compact_array_length(view: Buffer, pos: int, element_size: int) -> tuple[int, int]:
+    count = view[pos] - 1
+    pos += 1
+    if count > 126:
+        count, pos = read_uvarint(view, pos - 1)
+        count -= 1
+    if count * element_size > len(view) - pos:
+        raise _bad_length("array", count, pos)
+    return count, pos
+
+
+def read_uuids(view: Buffer, pos: int, count: int) -> list[bytes]:
+    """`count` uuids; the caller has checked that they are there."""
+    return [bytes(view[at : at + 16]) for at in range(pos, pos + 16 * count, 16)]
+
+
+def write_array_length(out: bytearray, count: int) -> None:
+    out += _pack_int32(count)
+
+
+def null_array(pos: int) -> MalformedFrame:
+    return MalformedFrame(f"the array before byte {pos} may not be null")
+
+
+# Tagged fields
+
+
+def skip_tags(view: Buffer, pos: int) -> int:
+    """Step over a section of tagged fields none of which is known."""
+    count, pos = read_tag_count(view, pos)
+    for _ in range(count):
+        _, pos, end = read_tag(view, pos)
+        pos = end
+    return pos
+
+
+def read_tag_count(view: Buffer, pos: int) -> tuple[int, int]:
+    count, pos = read_uvarint(view, pos)
+    if count * 2 > len(view) - pos:
+        raise _bad_length("section of tagged fields", count, pos)
+    return count, pos
+
+
+def read_tag(view: Buffer, pos: int) -> tuple[int, int, int]:
+    """(tag, where its value starts, where it ends)."""
+    tag, pos = read_uvarint(view, pos)
+    size, pos = read_uvarint(view, pos)
+    end = pos + size
+    if end > len(view):
+        raise _bad_length("tagged field", size, pos)
+    return tag, pos, end
+
+
+def bad_tag(tag: int, end: int) -> MalformedFrame:
+    return MalformedFrame(f"tagged field {tag} does not end at byte {end} as it claims")
+
+
+def write_tags(out: bytearray, tagged: list[tuple[int, bytearray]]) -> None:
+    """The tagged fields that have a value, in rising order of their tags."""
+    write_uvarint(out, len(tagged))
+    for tag, value in tagged:
+        write_uvarint(out, tag)
+        write_uvarint(out, len(value))
+        out += value
+
+
+def _bad_length(what: str, length: int, pos: int) -> MalformedFrame:
+    if length < 0:
+        return MalformedFrame(f"the {what} before byte {pos} may not be null")
+    return MalformedFrame(
+        f"the {what} of length {length} at byte {pos} is longer than the input or the protocol allows"
+    )

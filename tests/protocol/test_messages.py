@@ -1,0 +1,38 @@
+"""Every generated message in every version against kio: the same bytes for the same values, both ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, to_ours
+
+CASES = list(cases())
+EXAMPLES = settings(
+    max_examples=6,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_same_bytes_as_kio_both_ways(case: Case) -> None:
+    @EXAMPLES
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        theirs = data.draw(messages_of(case.kio))
+        expected = kio_bytes(theirs)
+        ours = to_ours(case, theirs)
+        out = bytearray(b"before")
+        ours.encode(out, case.version)
+        assert bytes(out[6:]) == expected
+        view = memoryview(b"ab" + expected + b"trailing")
+        decoded, end = case.ours.decode(view, 2, case.version)
+        assert decoded == ours
+        assert end == 2 + len(expected)
+        assert kio_read(case.kio, expected) == kio_read(case.kio, bytes(out[6:]))
+
+    check()
