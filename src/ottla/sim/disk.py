@@ -1,0 +1,525 @@
+"""The simulated disk: the file system seam of `ottla.log.files`, in memory, with all the ways a disk may forget.
+
+Knows, for every file and every directory entry, what the living machine sees and what would be found after the power
+went. Knows nothing of logs.
+
+The model, which is as unkind as POSIX allows:
+- A write or truncation is seen at once and is volatile until the file's sync. At a power cut each volatile operation
+  may be lost, kept, or torn at any byte; a hole left by a lost one below a kept one reads as zeros.
+- A creation, rename or unlink is volatile until the directory is synced. At a power cut any subset may have happened,
+  except that what happened to one name stays in order, and a rename is one step.
+- Syncing a file says nothing about its name, and syncing a directory nothing about the files in it.
+- The death of the process alone loses nothing (`Disk.kill`).
+
+`fuse` counts operations that change something; when it reaches zero the power goes in the middle of that one, and
+everything the dying process still tries raises `PowerCut` again. `PowerCut` is no Exception, so no handler in the
+node's code takes it for an error.
+
+Sources: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); TigerBeetle's storage fault model.
+"""
+
+import errno
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+SYNC_FAILED = "simulated EIO from fsync"
+
+Serial: TypeAlias = int
+
+
+class PowerCut(BaseException):
+    """The process is gone, here and now."""
+
+
+class Inode:
+    """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter; `volatile` lies
+    between: (position, bytes) for a write, (size, None) for a truncation, oldest first. `settled` counts operations
+    that have left `volatile` in this inode's life."""
+
+    __slots__ = ("content", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
+
+    def __init__(self, serial: Serial, parent: "Directory", name: str) -> None:
+        self.serial = serial
+        self.parent = parent
+        self.name = name
+        self.content = bytearray()
+        self.kept = bytearray()
+        self.volatile: list[tuple[int, bytes | None]] = []
+        self.settled = 0
+        self.handle: SimFile | None = None
+
+    def settle(self, up_to: int) -> None:
+        """All operations numbered below `up_to` reach the platter."""
+        count = max(0, up_to - self.settled)
+        for operation in self.volatile[:count]:
+            _apply(self.kept, operation)
+        del self.volatile[:count]
+        self.settled += count
+
+    def survive(self, rng: random.Random) -> None:
+        """The power went: decide what is found."""
+        if self.volatile:
+            found = self.kept
+            for operation in _survivors(self.volatile, rng):
+                _apply(found, operation)
+            if len(found) < len(self.content) and rng.random() >= 0.9:
+                # The size reached the disk, the bytes did not.
+                found.extend(bytes(len(self.content) - len(found)))
+            self.settled += len(self.volatile)
+            self.volatile.clear()
+            self.content = bytearray(found)
+        self.handle = None
+
+
+class Directory:
+    """Names. `entries` is what the living see, `kept` what a power cut leaves for certain."""
+
+    __slots__ = ("entries", "kept", "name", "parent", "serial")
+
+    def __init__(self, serial: Serial, parent: "Directory | None", name: str) -> None:
+        self.serial = serial
+        self.parent = parent
+        self.name = name
+        self.entries: dict[str, Inode | Directory] = {}
+        self.kept: dict[str, Inode | Directory] = {}
+
+
+Slot: TypeAlias = tuple[Directory, str, "Inode | Directory | None"]
+"""This name in this directory now means this (None: nothing)."""
+
+
+def _apply(found: bytearray, operation: tuple[int, bytes | None]) -> None:
+    position, octets = operation
+    if octets is None:
+        del found[position:]
+        return
+    if position > len(found):
+        found.extend(bytes(position - len(found)))
+    found[position : position + len(octets)] = octets
+
+
+def _survivors(volatile: list[tuple[int, bytes | None]], rng: random.Random) -> Iterator[tuple[int, bytes | None]]:
+    manner = rng.random()
+    if manner < 0.15:
+        return
+    if manner < 0.30:
+        yield from volatile
+        return
+    if manner < 0.70:  # in order, up to some byte of some operation
+        last = rng.randrange(len(volatile))
+        yield from volatile[:last]
+        yield _torn(volatile[last], rng)
+        return
+    for operation in volatile:  # each on its own
+        chance = rng.random()
+        if chance < 0.5:
+            yield operation
+        elif chance < 0.75:
+            yield _torn(operation, rng)
+
+
+def _torn(operation: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:
+    position, octets = operation
+    if octets is None:
+        return operation
+    cut = rng.randrange(len(octets) + 1)
+    if rng.random() < 0.8:
+        return position, octets[:cut]
+    return position + cut, octets[cut:]
+
+
+class SimFile:
+    """A handle of one life of the process; see `ottla.log.files.File` for what each method promises."""
+
+    __slots__ = ("_disk", "_inode", "_life", "_open", "pins")
+
+    def __init__(self, disk: "Disk", inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._life = disk.life
+        self._open = True
+        self.pins = 0
+
+    @property
+    def path(self) -> str:
+        return path_of(self._inode)
+
+    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
+        disk, inode = self._disk, self._use()
+        octets = b"".join(buffers)
+        disk.burn(lambda part: self._put(inode, octets[: int(part * len(octets))]))
+        room = disk.room(len(octets))
+        self._put(inode, octets[:room])
+        if room < len(octets):
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
+
+    def _put(self, inode: Inode, octets: bytes) -> None:
+        if octets:
+            inode.volatile.append((len(inode.content), octets))
+            inode.content += octets
+            self._disk.used += len(octets)
+            self._disk.dirty[inode.serial] = inode
+
+    def read(self, position: int, length: int) -> bytes:
+        content = self._use().content
+        return bytes(content[position : position + length])
+
+    def readinto(self, position: int, target: memoryview) -> int:
+        chunk = self.read(position, len(target))
+        target[: len(chunk)] = chunk
+        return len(chunk)
+
+    def size(self) -> int:
+        return len(self._use().content)
+
+    def truncate(self, size: int) -> None:
+        inode = self._use()
+        self._disk.burn()
+        assert size <= len(inode.content), f"{self.path} would grow by a truncation"
+        if size < len(inode.content):
+            self._disk.used -= len(inode.content) - size
+            del inode.content[size:]
+            inode.volatile.append((size, None))
+            self._disk.dirty[inode.serial] = inode
+
+    def sync(self) -> None:
+        """Blocks, as the node's own calls do. A `Sync` effect of the node uses `begin_sync` and `end_sync`."""
+        self._disk.burn()
+        self.end_sync(self.begin_sync())
+
+    def begin_sync(self) -> int:
+        """What a sync that begins now covers: the number of the first operation that it may miss."""
+        inode = self._use()
+        return inode.settled + len(inode.volatile)
+
+    def end_sync(self, up_to: int) -> None:
+        if self._disk.sync_failures and self._disk.rng.random() < self._disk.sync_failures:
+            raise OSError(errno.EIO, SYNC_FAILED, self.path)
+        self._disk.settle(self._inode, up_to)
+
+    def pin(self) -> None:
+        self._use()
+        self.pins += 1
+
+    def unpin(self) -> None:
+        assert self.pins > 0, f"{self.path} is unpinned more often than pinned"
+        self.pins -= 1
+
+    def close(self) -> None:
+        if self._inode.handle is self:
+            self._inode.handle = None
+        self._open = False
+
+    def fileno(self) -> int:
+        raise OSError(errno.EBADF, "a simulated file has no descriptor")
+
+    def _use(self) -> Inode:
+        if self._life != self._disk.life or self._disk.fuse == 0:
+            raise PowerCut("a file of a process that is gone")
+        assert self._open, f"{self.path} is used after it was closed"
+        return self._inode
+
+
+class Disk:
+    """The file system; outlives the node. `rng` decides what a fault leaves, never what a healthy call does."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.life = 1
+        self.used = 0
+        self.capacity: int | None = None
+        self.sync_failures = 0.0
+        self.lies = False
+        """Planted by tests: a sync that promises and does nothing. The checkers must notice."""
+        self.fuse: int | None = None
+        self.operations = 0
+        self.dirty: dict[Serial, Inode] = {}
+        self._serial = 0
+        self._root = Directory(0, None, "")
+        self._volatile: list[tuple[Slot, ...]] = []
+
+    # ---- ottla.log.files.FileSystem --------------------------------------------------------------------------------
+
+    def open(self, path: str, create: bool = False) -> SimFile:
+        directory, name = self._place(path)
+        inode = directory.entries.get(name)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            self.burn()
+            if not self.room(1):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            inode = self._new_file(directory, name)
+        if isinstance(inode, Directory):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        if inode.handle is None:
+            inode.handle = SimFile(self, inode)
+        return inode.handle
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).content)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._directory(path).entries)
+
+    def makedirs(self, path: str) -> None:
+        self._alive()
+        directory = self._root
+        for name in _names(path):
+            found = directory.entries.get(name)
+            if found is None:
+                self.burn()
+                if not self.room(1):
+                    raise OSError(errno.ENOSPC, "No space left on device", path)
+                found = Directory(self._next_serial(), directory, name)
+                self._change((directory, name, found))
+            if not isinstance(found, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            directory = found
+
+    def rename(self, old: str, new: str) -> None:
+        source, old_name = self._place(old)
+        target, new_name = self._place(new)
+        node = source.entries.get(old_name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", old)
+        displaced = target.entries.get(new_name)
+        if isinstance(displaced, Directory) and (isinstance(node, Inode) or displaced.entries):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", new)
+        self.burn()
+        if isinstance(displaced, Inode) and displaced is not node:
+            self._gone(displaced)
+        self._change((source, old_name, None), (target, new_name, node))
+        node.parent, node.name = target, new_name
+
+    def unlink(self, path: str) -> None:
+        inode = self._file(path)
+        self.burn()
+        self._gone(inode)
+        self._change((inode.parent, inode.name, None))
+
+    def rmtree(self, path: str) -> None:
+        directory = self._directory(path)
+        for name in sorted(directory.entries):
+            if isinstance(directory.entries[name], Directory):
+                self.rmtree(f"{path}/{name}")
+            else:
+                self.unlink(f"{path}/{name}")
+        self.burn()
+        assert directory.parent is not None, "the root is not removed"
+        self._change((directory.parent, directory.name, None))
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        self.burn()
+        if not self.lies:
+            self._keep([op for op in self._volatile if any(slot[0] is directory for slot in op)])
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self._file(path).content)
+
+    def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.open(temporary, create=True)
+        file.truncate(0)
+        file.write(data)
+        if durable:
+            file.sync()
+        file.close()
+        self.rename(temporary, path)
+        if durable:
+            self.sync_directory(path.rpartition("/")[0] or "/")
+
+    # ---- what the world does to it -----------------------------------------------------------------------------------
+
+    def burn(self, partly: Callable[[float], None] | None = None) -> None:
+        """One step along the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
+        self._alive()
+        self.operations += 1
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse == 0:
+                if partly is not None:
+                    partly(self.rng.random())
+                raise PowerCut("the fuse burnt down")
+
+    def room(self, wanted: int) -> int:
+        """How many of the wanted bytes still fit."""
+        return wanted if self.capacity is None else max(0, min(wanted, self.capacity - self.used))
+
+    def settle(self, inode: Inode, up_to: int) -> None:
+        if not self.lies:
+            inode.settle(up_to)
+            if not inode.volatile:
+                self.dirty.pop(inode.serial, None)
+
+    def write_back(self) -> None:
+        """What a kernel does in its own time: some dirty files and the oldest renames reach the platter."""
+        if self.lies:
+            return
+        for inode in list(self.dirty.values()):
+            if self.rng.random() < 0.5:
+                self.settle(inode, inode.settled + self.rng.randrange(len(inode.volatile) + 1))
+        if self._volatile:
+            self._keep(self._volatile[: self.rng.randrange(len(self._volatile) + 1)])
+
+    def kill(self) -> None:
+        """The process died: its handles are worth nothing, its writes all stand."""
+        self.life += 1
+        self.fuse = None
+        for inode in self._inodes(self._root):
+            inode.handle = None
+
+    def crash(self) -> None:
+        """The power went: every volatile thing is decided now."""
+        self.life += 1
+        self.fuse = None
+        self._survive_names()
+        self.used = 0
+        self._settle_tree(self._root)
+        self.dirty.clear()
+
+    def clone(self, rng: random.Random) -> "Disk":
+        """What a process that opens the same files now would find: a copy, with a life of its own."""
+        other = Disk(rng)
+        other._copy_tree(self._root, other._root)
+        return other
+
+    def files(self) -> dict[str, int]:
+        """Path and size of every file, by path: for traces."""
+        return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
+
+    # ---- within ------------------------------------------------------------------------------------------------------
+
+    def _alive(self) -> None:
+        if self.fuse == 0:
+            raise PowerCut("the fuse burnt down before")
+
+    def _next_serial(self) -> Serial:
+        self._serial += 1
+        return self._serial
+
+    def _new_file(self, directory: Directory, name: str) -> Inode:
+        inode = Inode(self._next_serial(), directory, name)
+        self._change((directory, name, inode))
+        return inode
+
+    def _change(self, *slots: Slot) -> None:
+        for directory, name, node in slots:
+            if node is None:
+                directory.entries.pop(name, None)
+            else:
+                directory.entries[name] = node
+        self._volatile.append(slots)
+
+    def _keep(self, chosen: Sequence[tuple[Slot, ...]]) -> None:
+        """Make these steps durable, with every earlier step they build on."""
+        wanted = {id(op) for op in chosen}
+        names: set[tuple[Serial, str]] = set()
+        taken: list[tuple[Slot, ...]] = []
+        left: list[tuple[Slot, ...]] = []
+        for op in reversed(self._volatile):
+            if id(op) in wanted or any((slot[0].serial, slot[1]) in names for slot in op):
+                names.update((slot[0].serial, slot[1]) for slot in op)
+                taken.append(op)
+            else:
+                left.append(op)
+        self._volatile = left[::-1]
+        for op in reversed(taken):
+            for directory, name, node in op:
+                if node is None:
+                    directory.kept.pop(name, None)
+                else:
+                    directory.kept[name] = node
+
+    def _survive_names(self) -> None:
+        manner = self.rng.random()
+        if manner < 0.4:  # a journal: everything up to some moment
+            self._keep(self._volatile[: self.rng.randrange(len(self._volatile) + 1)])
+        else:
+            chance = self.rng.choice((0.0, 0.5, 0.5, 0.9, 1.0))
+            self._keep([op for op in self._volatile if self.rng.random() < chance])
+        self._volatile = []
+
+    def _settle_tree(self, directory: Directory) -> None:
+        directory.entries = dict(directory.kept)
+        for name in sorted(directory.entries):
+            node = directory.entries[name]
+            node.parent, node.name = directory, name
+            if isinstance(node, Directory):
+                self._settle_tree(node)
+            else:
+                node.survive(self.rng)
+                self.used += len(node.content)
+
+    def _copy_tree(self, source: Directory, target: Directory) -> None:
+        for name in sorted(source.entries):
+            node = source.entries[name]
+            if isinstance(node, Directory):
+                directory = Directory(self._next_serial(), target, name)
+                target.entries[name] = target.kept[name] = directory
+                self._copy_tree(node, directory)
+            else:
+                inode = Inode(self._next_serial(), target, name)
+                inode.content, inode.kept = bytearray(node.content), bytearray(node.content)
+                target.entries[name] = target.kept[name] = inode
+                self.used += len(inode.content)
+
+    def _inodes(self, directory: Directory) -> Iterator[Inode]:
+        for name in sorted(directory.entries):
+            node = directory.entries[name]
+            if isinstance(node, Directory):
+                yield from self._inodes(node)
+            else:
+                yield node
+
+    def _gone(self, inode: Inode) -> None:
+        self.used -= len(inode.content)
+        inode.handle = None
+
+    def _find(self, path: str) -> Inode | Directory | None:
+        self._alive()
+        node: Inode | Directory = self._root
+        for name in _names(path):
+            found = node.entries.get(name) if isinstance(node, Directory) else None
+            if found is None:
+                return None
+            node = found
+        return node
+
+    def _directory(self, path: str) -> Directory:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if isinstance(node, Inode):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        return node
+
+    def _file(self, path: str) -> Inode:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if isinstance(node, Directory):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        return node
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        parent, _, name = path.rpartition("/")
+        return self._directory(parent), name
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
+
+
+def path_of(node: Inode | Directory) -> str:
+    names: list[str] = []
+    at: Inode | Directory | None = node
+    while at is not None and at.parent is not None:
+        names.append(at.name)
+        at = at.parent
+    return "/" + "/".join(reversed(names))

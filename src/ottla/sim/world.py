@@ -1,0 +1,417 @@
+"""The other shell: one node under a simulated clock, disk and network, all from one seed.
+
+Drives a node exactly as the real shell does: frames in the order of arrival, answers in the order of the requests of
+each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told when done. And
+does what the real one cannot: kills the process or cuts the power at any step, then starts it again.
+
+Knows: lives of the node, sessions, time. Does not know what is in a frame. Invariant: everything random comes from
+streams derived from the seed by name, so one part of the world drawing more numbers does not change another part.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Sync
+from ottla.log.files import FileSlice
+from ottla.machine import Millis, Ticket
+from ottla.sim.clock import MS, Agenda, Booking, Clock, Micros
+from ottla.sim.disk import Disk, PowerCut, SimFile
+from ottla.sim.network import Connection, Network
+from ottla.sim.trace import Broken, Trace
+
+UNSENT_MAX = 1 << 20
+"""Bytes a session may have on the way to a slow reader before its requests wait."""
+
+FRAME_MAX = 1 << 26
+
+
+class NodeUnderTest(Protocol):
+    """What the world drives: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
+
+    def start(self, now: Millis) -> None: ...
+
+    def stop(self, now: Millis) -> None: ...
+
+    def receive(self, now: Millis, context: ConnectionContext, frame: memoryview) -> Sequence[Part] | Parked | None: ...
+
+    def disconnected(self, now: Millis, context: ConnectionContext) -> None: ...
+
+    def deadline(self) -> Millis | None: ...
+
+    def tick(self, now: Millis) -> None: ...
+
+    def take_effects(self, now: Millis) -> list[Effect]: ...
+
+    def synced(self, now: Millis, token: int, failed: str | None) -> None: ...
+
+
+class Owed:
+    """One answer that a session owes: known already, or to come for a ticket."""
+
+    __slots__ = ("parts", "ticket")
+
+    def __init__(self, ticket: Ticket | None, parts: Sequence[Part] | None) -> None:
+        self.ticket = ticket
+        self.parts = parts
+
+
+class Session:
+    """The node's side of one connection."""
+
+    __slots__ = ("closing", "connection", "context", "incoming", "muted_until_us", "owed")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.context = ConnectionContext(connection.identity, connection.host, listener_host="node", listener_port=9092)
+        self.incoming = bytearray()
+        self.owed: deque[Owed] = deque()
+        self.muted_until_us: Micros = 0
+        self.closing = False
+
+    def next_frame(self) -> bytearray | None:
+        """The next whole frame, without its length prefix."""
+        incoming = self.incoming
+        if len(incoming) < 4:
+            return None
+        length = int.from_bytes(incoming[:4], "big")
+        assert length <= FRAME_MAX, "a workload wrote a wild length"
+        if len(incoming) < 4 + length:
+            return None
+        frame = incoming[4 : 4 + length]
+        del incoming[: 4 + length]
+        return frame
+
+    def flush(self) -> None:
+        """Write every answer that is known and whose turn has come."""
+        while self.owed and self.owed[0].parts is not None:
+            parts = self.owed.popleft().parts
+            assert parts is not None
+            octets = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+            if octets:
+                self.connection.to_client.write(octets)
+
+
+class Life:
+    """One life of the node's process: the shell around it, until it dies."""
+
+    def __init__(self, world: "World", node: NodeUnderTest) -> None:
+        self.world = world
+        self.node = node
+        self.alive = False
+        self.paused = False
+        self.sessions: dict[int, Session] = {}
+        self._alarm: Booking | None = None
+        self._alarm_us: Micros = 0
+        self._syncs: deque[Sync] = deque()
+        self._syncing = False
+
+    # ---- from the network --------------------------------------------------------------------------------------------
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        if not self.alive:
+            return
+        session = self.sessions.get(connection.identity)
+        if session is None:
+            session = self.sessions[connection.identity] = Session(connection)
+            connection.to_client.drained = self._drained
+        session.incoming += piece
+        if self.paused:
+            connection.to_node.hold()
+        else:
+            self._serve(session)
+
+    def closed(self, connection: Connection) -> None:
+        session = self.sessions.pop(connection.identity, None)
+        if session is not None and self.alive:
+            connection.to_client.cut(0)
+            self.enter(self.node.disconnected, session.context)
+
+    def _serve(self, session: Session) -> None:
+        """Carry out the frames that are whole, unless the session is muted or its reader too slow."""
+        while self.alive and not session.closing and not self._waits(session):
+            frame = session.next_frame()
+            if frame is None:
+                break
+            self.enter(self._receive, session, memoryview(frame))
+
+    def _waits(self, session: Session) -> bool:
+        pipe = session.connection.to_node
+        now_us = self.world.clock.now_us
+        wait = session.muted_until_us > now_us or session.connection.to_client.in_flight > UNSENT_MAX
+        if wait and not pipe.held:
+            pipe.hold()
+        return wait
+
+    def _drained(self, connection: Connection) -> None:
+        session = self.sessions.get(connection.identity)
+        if session is not None and connection.to_node.held and not self.paused:
+            self._resume(session)
+
+    def _resume(self, session: Session) -> None:
+        if self.alive and not self.paused and not self._waits(session):
+            self._serve(session)
+            if self.alive and session.connection.to_node.held and not self._waits(session):
+                session.connection.to_node.release()
+
+    def _receive(self, now: Millis, session: Session, frame: memoryview) -> None:
+        try:
+            answer = self.node.receive(now, session.context, frame)
+        except Refused as refusal:
+            self.world.trace.add("node", f"refuses {session.context.identity}: {refusal}")
+            session.closing = True
+            self._let_go(session)
+            return
+        if isinstance(answer, Parked):
+            session.owed.append(Owed(answer.ticket, None))
+        elif answer is not None:
+            session.owed.append(Owed(None, answer))
+            session.flush()
+
+    # ---- into the node -----------------------------------------------------------------------------------------------
+
+    def enter(self, act: Callable[..., None], *args: object) -> None:
+        """Call into the node with the time as first argument, then carry out what it wants. The process may die in
+        the middle of it."""
+        if not self.alive:
+            return
+        world = self.world
+        try:
+            act(world.clock.wall_ms, *args)
+            while effects := self.node.take_effects(world.clock.wall_ms):
+                for effect in effects:
+                    self._carry_out(effect)
+        except PowerCut:
+            world.fell()
+            return
+        self._set_alarm()
+        if world.watch is not None:
+            world.watch(self)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(ticket, identity, parts):
+                self._fill(ticket, identity, parts)
+            case Close(identity, why):
+                session = self.sessions.get(identity)
+                self.world.trace.add("node", f"closes {identity}: {why}")
+                if session is not None:
+                    session.closing = True
+                    self._let_go(session)
+            case Mute(identity, until):
+                session = self.sessions.get(identity)
+                if session is not None:
+                    session.muted_until_us = self.world.us_of(until)
+                    self.world.agenda.at(session.muted_until_us, self._resume, session)
+            case Sync():
+                self._syncs.append(effect)
+                for file in effect.files:
+                    file.pin()
+                self._begin_sync()
+
+    def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
+        session = self.sessions.get(identity)
+        if session is None:
+            return
+        for owed in session.owed:
+            if owed.ticket == ticket:
+                if owed.parts is not None:
+                    raise Broken(f"ticket {ticket} is answered twice")
+                owed.parts = parts
+                session.flush()
+                return
+        raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
+
+    def _let_go(self, session: Session) -> None:
+        """Close after what is already known to send."""
+        session.flush()
+        self.world.network.node_closes(session.connection)
+        if self.sessions.pop(session.context.identity, None) is not None:
+            self.node.disconnected(self.world.clock.wall_ms, session.context)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        deadline = self.node.deadline()
+        if deadline is None:
+            return
+        world = self.world
+        due_us = max(world.us_of(deadline), world.clock.now_us)
+        if self._alarm is not None:
+            if self._alarm_us <= due_us + MS:
+                return
+            self._alarm.cancel()
+        due_us += world.shell_rng.randrange(MS)
+        self._alarm_us = due_us
+        self._alarm = world.agenda.at(due_us, self._ring)
+
+    def clock_leapt(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self.alive:
+            self._set_alarm()
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self.paused:
+            return
+        self.enter(self.node.tick)
+
+    def pause(self) -> None:
+        """The process stands still (a stopped process, a long swap-in); the world goes on."""
+        self.paused = True
+        for connection in self.world.network.connections.values():
+            connection.to_node.hold()
+
+    def resume(self) -> None:
+        if not self.alive or not self.paused:
+            return
+        self.paused = False
+        self.enter(self.node.tick)
+        for connection in list(self.world.network.connections.values()):
+            session = self.sessions.get(connection.identity)
+            if session is not None:
+                self._resume(session)
+            elif self.alive:
+                connection.to_node.release()
+        self._begin_sync()
+
+    # ---- the disk thread ---------------------------------------------------------------------------------------------
+
+    def _begin_sync(self) -> None:
+        if self._syncing or not self._syncs or not self.alive:
+            return
+        self._syncing = True
+        effect = self._syncs.popleft()
+        covers = [(file, file.begin_sync()) for file in effect.files if isinstance(file, SimFile)]
+        self.world.agenda.after(self.world.sync_latency(), self._end_sync, effect, covers)
+
+    def _end_sync(self, effect: Sync, covers: list[tuple[SimFile, int]]) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self.world.agenda.after(10 * MS, self._end_sync, effect, covers)
+            return
+        failed: str | None = None
+        for file, up_to in covers:
+            try:
+                file.end_sync(up_to)
+            except OSError as error:
+                failed = failed or str(error)
+            file.unpin()
+        self._syncing = False
+        self.enter(self._synced, effect.token, failed)
+        self._begin_sync()
+
+    def _synced(self, now: Millis, token: int, failed: str | None) -> None:
+        self.node.synced(now, token, failed)
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, seed: int, build: Callable[["World", bool], NodeUnderTest], *, keep_all: bool = False) -> None:
+        self.seed = seed
+        self.clock = Clock()
+        self.agenda = Agenda(self.clock)
+        self.trace = Trace(self.clock, keep_all=keep_all)
+        self.disk = Disk(self.stream("disk"))
+        self.network = Network(self.agenda, self.stream("network"))
+        self.shell_rng = self.stream("shell")
+        self.lives = 0
+        self.life: Life | None = None
+        self.cuts_power = False
+        """Which death the disk's fuse means: the machine's or only the process's."""
+        self.watch: Callable[[Life], None] | None = None
+        """Called after every step of the node: the checkers that look inside."""
+        self.died: Callable[[bool], None] | None = None
+        """Called when the node has died, before the disk forgets; the argument says whether the power went."""
+        self.sync_latency_max_us: Micros = 4 * MS
+        self._build = build
+        self._same_boot = False
+
+    def stream(self, name: str) -> random.Random:
+        """A source of randomness of its own for each part of the world."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def jump_wall(self, by_ms: Millis) -> None:
+        """The wall clock leaps; nothing else does."""
+        self.clock.wall_offset_ms += by_ms
+        if self.life is not None:
+            self.life.clock_leapt()
+
+    def us_of(self, wall_ms: Millis) -> Micros:
+        return (wall_ms - self.clock.wall_offset_ms) * MS
+
+    def sync_latency(self) -> Micros:
+        return self.shell_rng.randrange(50, self.sync_latency_max_us)
+
+    @property
+    def up(self) -> bool:
+        return self.life is not None and self.life.alive
+
+    def start_node(self) -> bool:
+        """A new life. False where the power went during the start."""
+        assert not self.up, "the node is up"
+        self.lives += 1
+        life = self.life = Life(self, self._build(self, self._same_boot))
+        self.trace.add("world", f"life {self.lives} begins, same_boot={self._same_boot}")
+        life.alive = True
+        try:
+            life.node.start(self.clock.wall_ms)
+        except PowerCut:
+            self.fell()
+            return False
+        life.enter(life.node.tick)
+        return self.up
+
+    def stop_node(self, *, power_cut: bool = False) -> None:
+        """A clean stop, and perhaps the machine goes off right after it."""
+        life = self.life
+        if life is None or not life.alive:
+            return
+        try:
+            life.node.stop(self.clock.wall_ms)
+        except PowerCut:
+            self.fell()
+            return
+        self._bury(life, power_cut=power_cut, how="stops")
+
+    def kill_node(self, *, power_cut: bool) -> None:
+        if self.life is not None and self.life.alive:
+            self._bury(self.life, power_cut=power_cut, how="crashes" if power_cut else "is killed")
+
+    def fell(self) -> None:
+        """The disk's fuse burnt down in the middle of the node's work."""
+        assert self.life is not None
+        self._bury(self.life, power_cut=self.cuts_power, how="falls in mid-step")
+
+    def _bury(self, life: Life, *, power_cut: bool, how: str) -> None:
+        life.alive = False
+        life.sessions.clear()
+        self.trace.add("world", f"node {how}, power_cut={power_cut}")
+        self.disk.fuse = None
+        if self.died is not None:
+            self.died(power_cut)
+        self.network.node_died()
+        if power_cut:
+            self.disk.crash()
+        else:
+            self.disk.kill()
+        self._same_boot = not power_cut
+
+    def run(self, until_us: Micros) -> None:
+        while self.agenda.run_next(until_us):
+            pass
+
+    # ---- for clients: the node's side of a new connection ------------------------------------------------------------
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        if self.life is not None:
+            self.life.arrived(connection, piece)
+
+    def closed(self, connection: Connection) -> None:
+        if self.life is not None:
+            self.life.closed(connection)

@@ -1,0 +1,143 @@
+"""A toy node for the kernel's own tests: a file of numbered notes, each acknowledged once it is safe."""
+
+import zlib
+
+from ottla.broker.requests import ConnectionContext, Effect, Parked, Reply, Sync
+from ottla.sim.client import Client
+from ottla.sim.clock import MS
+from ottla.sim.disk import Disk, SimFile
+from ottla.sim.trace import Broken
+from ottla.sim.world import World
+
+DIRECTORY = "/data"
+PATH = "/data/notes"
+
+
+def encode_note(number: int) -> bytes:
+    body = number.to_bytes(8, "big") + bytes(number % 50)
+    return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def decode_notes(octets: bytes) -> tuple[list[int], int]:
+    """The whole notes at the beginning of the file, and where they end."""
+    found: list[int] = []
+    at = 0
+    while at + 8 <= len(octets):
+        end = at + 8 + int.from_bytes(octets[at : at + 4], "big")
+        body = octets[at + 8 : end]
+        if len(body) < 8 or end > len(octets) or zlib.crc32(body) != int.from_bytes(octets[at + 4 : at + 8], "big"):
+            break
+        found.append(int.from_bytes(body[:8], "big"))
+        at = end
+    return found, at
+
+
+class ToyNode:
+    """Answers `number` with `number` when the note is on the disk. `hasty`: before that, which is the planted bug."""
+
+    def __init__(self, disk: Disk, *, hasty: bool = False, names_synced: bool = True, cuts_tail: bool = True) -> None:
+        self.disk = disk
+        self.hasty = hasty
+        self.names_synced = names_synced
+        self.cuts_tail = cuts_tail
+        self.effects: list[Effect] = []
+        self.waiting: dict[int, list[tuple[int, int, bytes]]] = {}
+        self.tickets = 0
+        self.ticks = 0
+        self.next_tick: int | None = None
+        self.file: SimFile
+
+    def start(self, now: int) -> None:
+        self.disk.makedirs(DIRECTORY)
+        self.file = self.disk.open(PATH, create=True)
+        if self.names_synced:
+            self.disk.sync_directory("/")
+            self.disk.sync_directory(DIRECTORY)
+        _, end = decode_notes(self.disk.read_bytes(PATH))
+        if self.cuts_tail:
+            self.file.truncate(end)
+            self.file.sync()
+        self.next_tick = now + 100
+
+    def stop(self, now: int) -> None:
+        self.file.sync()
+
+    def receive(self, now: int, context: ConnectionContext, frame: memoryview) -> list[bytes] | Parked:
+        number = int.from_bytes(frame, "big")
+        self.file.write(encode_note(number))
+        self.tickets += 1
+        self.waiting[self.tickets] = [(self.tickets, context.identity, bytes(frame))]
+        self.effects.append(Sync(self.tickets, [self.file]))
+        if self.hasty:
+            del self.waiting[self.tickets]
+            return [len(frame).to_bytes(4, "big"), bytes(frame)]
+        return Parked(self.tickets)
+
+    def disconnected(self, now: int, context: ConnectionContext) -> None: ...
+
+    def deadline(self) -> int | None:
+        return self.next_tick
+
+    def tick(self, now: int) -> None:
+        assert self.next_tick is not None
+        if now >= self.next_tick:
+            self.ticks += 1
+            self.next_tick = now + 100
+
+    def take_effects(self, now: int) -> list[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+    def synced(self, now: int, token: int, failed: str | None) -> None:
+        for ticket, identity, frame in self.waiting.pop(token, []):
+            if failed is None:
+                self.effects.append(Reply(ticket, identity, [len(frame).to_bytes(4, "big"), frame]))
+
+
+class ToyClient(Client):
+    """Writes its own numbers, a few at a time, and remembers which were acknowledged."""
+
+    def __init__(self, world: World, name: str, first: int) -> None:
+        super().__init__(world, name)
+        self.next = first
+        self.acknowledged: list[int] = []
+        self.asked: list[int] = []
+        self.connect()
+
+    def connected(self) -> None:
+        for _ in range(3):
+            self.ask()
+
+    def ask(self) -> None:
+        self.asked.append(self.next)
+        self.send(self.next.to_bytes(8, "big"))
+        self.next += 1
+
+    def frame_arrived(self, frame: memoryview) -> None:
+        number = int.from_bytes(frame, "big")
+        if number != self.asked.pop(0):
+            raise Broken(f"{self.name} got an answer out of turn: {number}")
+        self.acknowledged.append(number)
+        self.world.trace.add(self.name, f"acknowledged {number}")
+        self.after(self.rng.randrange(20 * MS), self.ask_again)
+
+    def ask_again(self) -> None:
+        if self.connection is not None:
+            self.ask()
+
+    def lost(self) -> None:
+        self.asked.clear()
+        self.after(10 * MS, self.connect)
+
+
+def check_notes(world: World, clients: list[ToyClient]) -> None:
+    """Every acknowledged note is in the file, once, each client's in order."""
+    notes, end = decode_notes(world.disk.read_bytes(PATH))
+    if end != world.disk.size(PATH):
+        raise Broken("there is something else behind the notes")
+    for client in clients:
+        mine = set(client.acknowledged)
+        found = [number for number in notes if number in mine]
+        if found != client.acknowledged:
+            lost = sorted(mine - set(found))
+            raise Broken(f"{client.name}: acknowledged and lost or reordered: {lost[:5]}")
