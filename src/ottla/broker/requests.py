@@ -99,4 +99,12 @@ class Sync:
     files: Sequence[File]
 
 
-Effect: TypeAlias = Reply | Close | Mute | Sync
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Replace the file at `path` by `content`, atomically and durably, off the loop; no answer is owed."""
+
+    path: str
+    content: bytes
+
+
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store

@@ -1,0 +1,377 @@
+"""One client connection: bytes in, frames to the node, answers out in order.
+
+Knows: the socket's buffers, and which answers are still owed. Does not know: what a frame means.
+
+How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a time:
+whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, sized for it,
+into which the rest of it is then read directly. So an idle connection costs no buffer, and a large frame is copied once.
+
+How the answers go out. Straight to the socket with `writev` and `sendfile` while it takes them; what it does not take
+is queued, and nothing more is read from a connection that has a queue: a slow reader holds no more of the broker's
+memory than one answer's head and one chunk.
+
+Invariants: answers leave in the order of their requests. While an answer is owed, further frames wait, except Produce
+behind Produce: those are appended in order as they come, so that many share one fsync. At most
+`REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from struct import Struct
+from time import perf_counter_ns, time_ns
+from typing import TYPE_CHECKING, cast
+
+from ottla.broker.requests import ConnectionContext, Parked, Part, Refused
+from ottla.log.files import FileSlice
+from ottla.machine import Ticket
+
+if TYPE_CHECKING:
+    from ottla.server.main import Server
+
+REQUESTS_IN_FLIGHT_MAX = 128
+CHUNK_BYTES = 1 << 18
+"""What one pass hands to the transport when the socket is full."""
+TRUSTED_BYTES = 1 << 21
+"""A frame up to this size gets its whole buffer at once."""
+
+PRODUCE = b"\x00\x00"
+
+_SIZE = Struct(">i")
+log = logging.getLogger("ottla.connection")
+
+
+class Owed:
+    """An answer that is owed: its parts once they are there."""
+
+    __slots__ = ("api_key", "began_ns", "parts", "ticket")
+
+    def __init__(self, ticket: Ticket, api_key: int, began_ns: int) -> None:
+        self.ticket = ticket
+        self.api_key = api_key
+        self.began_ns = began_ns
+        self.parts: list[Part] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self._server = server
+        self._node = server.node
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._fd = -1
+        self.context: ConnectionContext | None = None
+        self.last_active_ms = 0
+        self._partial: memoryview | None = None  # an incomplete frame with its length prefix
+        self._partial_size = 0  # what it will be
+        self._filled = 0  # what is there of it
+        self._blocked = bytearray()  # frames that wait for an answer before them
+        self._owed: deque[Owed] = deque()
+        self._outgoing: deque[Part] = deque()
+        self._outgoing_offset = 0  # how much of the first part is already sent
+        self._draining = False  # the transport holds bytes that the socket did not take yet
+        self._reading = True
+        self._closing = False
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._fd = self._transport.get_extra_info("socket").fileno()
+        self.context = self._server.admit(self, self._transport, self._listener)
+        if self.context is None:
+            self._closing = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._partial = None
+        self._outgoing.clear()
+        if self.context is not None:
+            self._server.release(self)
+            self._node.disconnected(time_ns() // 1_000_000, self.context)
+            self._owed.clear()
+            self._server.settle()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def close(self, why: str) -> None:
+        """Close after what was handed to the socket; unsent answers are dropped."""
+        if not self._closing:
+            self._closing = True
+            log.info("closing the connection of %s: %s", self.context.client_host if self.context else "?", why)
+            if self._transport is not None:
+                self._transport.close()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for an answer of ours: such a connection is not idle."""
+        return bool(self._owed)
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing for a while (KIP-219)."""
+        self._pause_reading()
+        asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    # ---- bytes in --------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._partial is not None:
+            return self._partial[self._filled :]
+        return self._server.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return
+        if self._partial is None:
+            self._receive(self._server.scratch, nbytes)
+        else:
+            self._filled += nbytes
+            if self._filled < len(self._partial):
+                return
+            if self._filled < self._partial_size:
+                self._grow_partial()
+                return
+            view, self._partial = self._partial, None
+            self._receive(view, self._filled)
+            self._server.buffers.give_back(view)
+        self._server.settle()
+
+    def _receive(self, view: memoryview, end: int) -> None:
+        """Serve what view[:end] holds and keep what can't be served yet."""
+        if self._blocked:
+            self._blocked += view[:end]
+            return
+        position = self._serve(view, 0, end)
+        if position < end and not self._closing:
+            self._keep(view, position, end)
+
+    def _keep(self, view: memoryview, position: int, end: int) -> None:
+        """view[position:end] could not be served: its frame is not complete, or an answer before it is owed."""
+        if end - position >= 4 and (self._owed or self._draining):
+            self._blocked += view[position:end]
+            self._pause_reading()
+        else:
+            self._keep_partial(view, position, end)
+
+    def _keep_partial(self, view: memoryview, position: int, end: int) -> None:
+        """Give the frame that begins at `position` a buffer of its own, into which the rest of it is read.
+
+        A frame that says it is large gets its memory as its bytes come, not on its word.
+        """
+        have = end - position
+        self._partial_size = 4 if have < 4 else 4 + _SIZE.unpack_from(view, position)[0]
+        self._partial = self._server.buffers.take(min(self._partial_size, max(TRUSTED_BYTES, 2 * have)))
+        self._partial[:have] = view[position:end]
+        self._filled = have
+
+    def _grow_partial(self) -> None:
+        partial = self._partial
+        assert partial is not None
+        larger = self._server.buffers.take(min(self._partial_size, 2 * len(partial)))
+        larger[: self._filled] = partial[: self._filled]
+        self._partial = larger
+        self._server.buffers.give_back(partial)
+
+    def _serve(self, view: memoryview, position: int, end: int) -> int:
+        """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
+        node, context, owed = self._node, self.context, self._owed
+        assert context is not None
+        metrics = node.metrics
+        outgoing = self._outgoing
+        now = time_ns() // 1_000_000
+        self.last_active_ms = now
+        began = perf_counter_ns()
+        while end - position >= 4:
+            size = _SIZE.unpack_from(view, position)[0]
+            if not 0 <= size <= self._server.request_bytes_max:
+                self.close(f"a request claims {size} bytes, the limit is {self._server.request_bytes_max}")
+                break
+            start = position + 4
+            if end - start < size:
+                break
+            frame = view[start : start + size]
+            if self._draining or (owed and not self._may_follow(frame)):
+                break
+            try:
+                answer = node.receive(now, context, frame)
+            except Refused as refused:
+                self.close(str(refused))
+                break
+            except Exception:
+                log.exception("a request of %s failed", context.client_host)
+                self.close("an error of the broker")
+                break
+            position = start + size
+            api_key = frame[1]
+            if type(answer) is list:
+                if owed:
+                    done = Owed(0, api_key, began)
+                    done.parts = answer
+                    owed.append(done)
+                    continue
+                outgoing.extend(answer)
+                ended = perf_counter_ns()
+                metrics.request_done(api_key, (ended - began) // 1000)
+                began = ended
+            elif answer is not None:
+                owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
+                began = perf_counter_ns()
+        if outgoing and not self._draining:
+            self._send()
+        return position
+
+    def _may_follow(self, frame: memoryview) -> bool:
+        """Produce may be served behind Produce: its answer is held until the ones before it have left."""
+        owed = self._owed
+        return frame[:2] == PRODUCE and owed[-1].api_key == 0 and len(owed) < REQUESTS_IN_FLIGHT_MAX
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+
+    # ---- answers out -----------------------------------------------------------------------------------------------
+
+    def answer(self, ticket: Ticket, parts: list[Part]) -> None:
+        """The answer that `ticket` waited for is there; it leaves when those before it have."""
+        for owed in self._owed:
+            if owed.ticket == ticket:
+                owed.parts = parts
+                break
+        self._release_owed()
+
+    def _release_owed(self) -> None:
+        owed = self._owed
+        if not owed or owed[0].parts is None:
+            return
+        ended = perf_counter_ns()
+        while owed and owed[0].parts is not None:
+            done = owed.popleft()
+            assert done.parts is not None
+            self._outgoing.extend(done.parts)
+            self._node.metrics.request_done(done.api_key, (ended - done.began_ns) // 1000)
+        if not self._draining:
+            self._send()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve the frames that waited, and read again once none is left."""
+        if self._draining or self._closing:
+            return
+        if self._blocked:
+            blocked, self._blocked = self._blocked, bytearray()
+            view = memoryview(blocked)
+            position = self._serve(view, 0, len(blocked))
+            if self._closing:
+                return
+            if position < len(blocked):
+                self._keep(view, position, len(blocked))
+                if self._blocked:
+                    return
+        if not self._reading and not self._draining and self._transport is not None:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _send(self) -> None:
+        """Give the socket as much as it takes; the rest waits for `resume_writing`."""
+        if self._closing:
+            self._outgoing.clear()
+            return
+        outgoing = self._outgoing
+        try:
+            while outgoing:
+                if type(outgoing[0]) is FileSlice:
+                    sent_all = self._send_slice(cast(FileSlice, outgoing[0]))
+                else:
+                    sent_all = self._send_bytes()
+                if not sent_all:
+                    self._wait_for_socket()
+                    return
+        except OSError as error:
+            self.close(f"the answer could not be sent: {error}")
+
+    def _send_bytes(self) -> bool:
+        """Send the run of in-memory parts at the head of the queue with one call."""
+        outgoing = self._outgoing
+        run: list[Part] = []
+        for part in outgoing:
+            if type(part) is FileSlice or len(run) == 512:
+                break
+            run.append(part)
+        if self._outgoing_offset:
+            run[0] = memoryview(cast(bytes, run[0]))[self._outgoing_offset :]
+        try:
+            sent = os.writev(self._fd, cast("list[bytes]", run))
+        except BlockingIOError:
+            return False
+        for part in run:
+            length = len(cast(bytes, part))
+            if sent < length:
+                if part is run[0]:
+                    self._outgoing_offset += sent
+                else:
+                    self._outgoing_offset = sent
+                return False
+            sent -= length
+            outgoing.popleft()
+            self._outgoing_offset = 0
+        return True
+
+    def _send_slice(self, part: FileSlice) -> bool:
+        """Send file content without its passing through this process, as far as the socket takes it."""
+        while self._outgoing_offset < part.length:
+            position = part.position + self._outgoing_offset
+            try:
+                sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
+            except BlockingIOError:
+                return False
+            if sent == 0:
+                raise OSError("a segment is shorter than its index says")
+            self._outgoing_offset += sent
+        self._outgoing.popleft()
+        self._outgoing_offset = 0
+        return True
+
+    def _wait_for_socket(self) -> None:
+        """The socket is full: hand one chunk to the transport, which tells us when it is sent."""
+        part = self._outgoing[0]
+        if type(part) is FileSlice:
+            length = min(CHUNK_BYTES, part.length - self._outgoing_offset)
+            chunk = part.file.read(part.position + self._outgoing_offset, length)
+            total = part.length
+        else:
+            whole = memoryview(cast(bytes, part))
+            chunk = bytes(whole[self._outgoing_offset : self._outgoing_offset + CHUNK_BYTES])
+            total = len(whole)
+        self._outgoing_offset += len(chunk)
+        if self._outgoing_offset >= total:
+            self._outgoing.popleft()
+            self._outgoing_offset = 0
+        self._draining = True
+        self._pause_reading()
+        assert self._transport is not None
+        self._transport.write(chunk)
+        if self._draining and self._transport.get_write_buffer_size() == 0:
+            self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._draining = True
+
+    def resume_writing(self) -> None:
+        if not self._draining:
+            return
+        self._draining = False
+        if self._closing:
+            return
+        self._send()
+        if not self._draining:
+            self._go_on()
+            self._server.settle()

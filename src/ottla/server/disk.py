@@ -1,0 +1,64 @@
+"""The disk thread: what would block the loop and may wait, which is fsync and checkpoint files.
+
+One thread, so that syncs and checkpoints happen in the order in which the node asked for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ottla.log.files import File, FileSystem
+
+log = logging.getLogger("ottla.disk")
+
+
+class DiskThread:
+    """Runs blocking disk work beside the loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ottla-disk")
+
+    def sync(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        token: int,
+        files: Sequence[File],
+        done: Callable[[int, str | None], None],
+    ) -> None:
+        """fsync all `files`, then call done(token, the system's sentence where it failed) on the loop."""
+        for file in files:
+            file.pin()
+
+        def finish(failed: str | None) -> None:
+            for file in files:
+                file.unpin()
+            done(token, failed)
+
+        def work() -> None:
+            failed = None
+            try:
+                for file in files:
+                    file.sync()
+            except OSError as error:
+                failed = error.strerror or str(error)
+            loop.call_soon_threadsafe(finish, failed)
+
+        self._pool.submit(work)
+
+    def store(self, files: FileSystem, path: str, content: bytes) -> None:
+        """Replace a checkpoint file. A failure is logged: the older checkpoint only makes a recovery longer."""
+
+        def work() -> None:
+            try:
+                files.write_atomically(path, content)
+            except OSError as error:
+                log.warning("the checkpoint %s could not be written: %s", path, error.strerror or error)
+
+        self._pool.submit(work)
+
+    def stop(self) -> None:
+        """Wait for what is under way."""
+        self._pool.shutdown(wait=True)

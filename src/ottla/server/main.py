@@ -1,0 +1,345 @@
+"""The shell around a node: listeners, the disk thread, the clock, signals.
+
+Knows: sockets, processes, time. Does not know: topics, records, groups. Every decision is the node's; this file carries
+its effects out, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import random
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import time_ns
+
+from ottla.broker.configs import BrokerSettings, ConfigRefused
+from ottla.broker.node import Node
+from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, Sync
+from ottla.broker.upkeep import StartRefused
+from ottla.log.files import DiskFiles
+from ottla.metadata.sqlite import SqliteStore
+from ottla.server.buffers import Buffers
+from ottla.server.connection import Connection
+from ottla.server.disk import DiskThread
+
+SCRATCH_BYTES = 1 << 17
+BACKLOG = 1024
+IDLE_SWEEPS = 10
+"""How often an idle period is looked at: a connection is closed at most a tenth of it late."""
+
+log = logging.getLogger("ottla.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a person or a test asks of a server.
+
+    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts, port
+    0 lets the system choose. `settings`: Kafka's property names and their text values.
+    """
+
+    directory: str | None = None
+    listen: tuple[str, ...] = ("127.0.0.1:9092",)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    metrics: str | None = None
+    seed: int | None = None
+
+
+class ServeRefused(Exception):
+    """The server can't start; the text is one plain sentence."""
+
+
+class Server:
+    """A node and its listeners on the running event loop.
+
+    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        self.port = 0
+        self.host = ""
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.buffers = Buffers()
+        self.request_bytes_max = 0
+        self.node: Node
+        self._connections: dict[int, Connection] = {}
+        self._per_ip: dict[str, int] = {}
+        self._next_identity = 1
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: int | None = None
+        self._lock_file: int | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._disk = DiskThread()
+        self._settling = False
+        self._stopped = False
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    # ---- start and stop --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        addresses = [_split_address(text) for text in self.options.listen]
+        sockets: list[socket.socket] = []
+        try:
+            sockets = [_bind(host, port) for host, port in addresses]
+            self._open_node()
+        except BaseException:
+            for bound in sockets:
+                bound.close()
+            self._close_directory()
+            raise
+        for (host, _), bound in zip(addresses, sockets, strict=True):
+            port = bound.getsockname()[1]
+            if not self._listeners:
+                self.host, self.port = host, port
+            listener = f"{host}:{port}"
+            self._listeners.append(
+                await loop.create_server(_connection_factory(self, listener), sock=bound, backlog=BACKLOG)
+            )
+        self._sweep_idle()
+        self.settle()
+
+    def _open_node(self) -> None:
+        directory = self.options.directory
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
+            directory = self._temporary.name
+        directory = os.path.abspath(directory)
+        self._lock_file = _lock_directory(directory)
+        boot_id = _boot_id()
+        boot_file = os.path.join(directory, ".boot-id")
+        try:
+            store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
+            settings = BrokerSettings.load(self.options.settings, {})
+            self.node = Node(
+                settings,
+                DiskFiles(),
+                directory,
+                store,
+                entropy=random.Random(self.options.seed),
+                same_boot=bool(boot_id) and _read_text(boot_file) == boot_id,
+                notes=log.info,
+            )
+            self.node.start(_now())
+        except (ConfigRefused, StartRefused) as refused:
+            raise ServeRefused(str(refused)) from refused
+        except OSError as error:
+            raise ServeRefused(
+                f"The data directory {directory} can't be used: {error.strerror or error}. "
+                "Free some space or choose another one with --data."
+            ) from error
+        # Only now: what the recovery left is consistent for as long as this boot lasts.
+        with open(boot_file, "w") as file:
+            file.write(boot_id)
+        self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
+
+    async def stop(self) -> None:
+        """Stop listening, close the connections and the logs; the next start has nothing to recover."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections.values()):
+            connection.close("the node stops")
+        await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._disk.stop()
+        self.node.stop(_now())
+        self.node.store.close()
+        self._close_directory()
+
+    def _close_directory(self) -> None:
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    # ---- connections -----------------------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection, transport: asyncio.Transport, listener: str) -> ConnectionContext | None:
+        """A new connection's context, or None where a limit on connections says no."""
+        settings = self.node.settings
+        peer = transport.get_extra_info("peername")
+        host = str(peer[0]) if peer else "?"
+        of_ip = self._per_ip.get(host, 0)
+        if len(self._connections) >= settings["max.connections"] or of_ip >= settings["max.connections.per.ip"]:
+            log.warning("refused a connection of %s: %d are open, %d from there", host, len(self._connections), of_ip)
+            self.node.metrics.connections_refused += 1
+            return None
+        self._per_ip[host] = of_ip + 1
+        identity = self._next_identity
+        self._next_identity += 1
+        self._connections[identity] = connection
+        connection.last_active_ms = _now()
+        self.node.metrics.connections += 1
+        self.node.metrics.connections_accepted += 1
+        own_host, _, own_port = listener.rpartition(":")
+        return ConnectionContext(
+            identity=identity, client_host=host, listener_host=own_host, listener_port=int(own_port)
+        )
+
+    def release(self, connection: Connection) -> None:
+        context = connection.context
+        assert context is not None
+        self._connections.pop(context.identity, None)
+        left = self._per_ip[context.client_host] - 1
+        if left:
+            self._per_ip[context.client_host] = left
+        else:
+            del self._per_ip[context.client_host]
+        self.node.metrics.connections -= 1
+
+    def _sweep_idle(self) -> None:
+        idle_ms = int(self.node.settings["connections.max.idle.ms"])
+        if idle_ms > 0:
+            oldest = _now() - idle_ms
+            for connection in list(self._connections.values()):
+                if connection.last_active_ms < oldest and not connection.is_waiting:
+                    connection.close("idle")
+            self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
+
+    # ---- effects and time ------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Carry out what the node wants now, and set the timer to its next deadline."""
+        if self._settling or self._stopped:
+            return
+        self._settling = True
+        node = self.node
+        try:
+            while effects := node.take_effects(_now()):
+                for effect in effects:
+                    match effect:
+                        case Reply(ticket, identity, parts):
+                            connection = self._connections.get(identity)
+                            if connection is not None:
+                                connection.answer(ticket, list(parts))
+                        case Close(identity, why):
+                            connection = self._connections.get(identity)
+                            if connection is not None:
+                                connection.close(why)
+                        case Sync(token, files):
+                            self._disk.sync(self._loop, token, files, self._synced)
+                        case Store(path, content):
+                            self._disk.store(self.node.files, path, content)
+                        case Mute(identity, until):
+                            connection = self._connections.get(identity)
+                            if connection is not None:
+                                connection.mute(max(0, until - _now()) / 1000)
+        finally:
+            self._settling = False
+        self._set_timer(node.deadline())
+
+    def _set_timer(self, deadline: int | None) -> None:
+        if deadline == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline is not None:
+            self._timer = self._loop.call_later(max(0, deadline - _now()) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, None
+        self.node.tick(_now())
+        self.settle()
+
+    def _synced(self, token: int, failed: str | None) -> None:
+        if not self._stopped:
+            self.node.synced(_now(), token, failed)
+            self.settle()
+
+
+async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused."""
+    server = Server(options)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await server.start()
+    try:
+        ready(server)
+        await stop.wait()
+    finally:
+        await server.stop()
+
+
+def _now() -> int:
+    return time_ns() // 1_000_000
+
+
+def _connection_factory(server: Server, listener: str) -> Callable[[], Connection]:
+    return lambda: Connection(server, listener)
+
+
+def _split_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ServeRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+        bound.bind((host, port))
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ServeRefused(
+            f"Can't listen on {host}:{port}: {error.strerror or error}. "
+            "Stop what uses the port, or choose another one with --listen."
+        ) from error
+    bound.setblocking(False)
+    return bound
+
+
+def _lock_directory(directory: str) -> int:
+    """Make the directory and hold its lock for as long as the returned descriptor is open."""
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        lock = os.open(os.path.join(directory, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServeRefused(
+            f"The data directory {directory} is not writable: {error.strerror or error}. "
+            "Change its owner or choose another one with --data."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise ServeRefused(
+            f"The data directory {directory} is locked by another node. Stop that node or choose another directory."
+        ) from error
+    return lock
+
+
+def _boot_id() -> str:
+    return _read_text("/proc/sys/kernel/random/boot_id")
+
+
+def _read_text(path: str) -> str:
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read().strip()
+    return ""
