@@ -42,7 +42,7 @@ class Traffic:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class NodeMetrics:
+class Metrics:
     """All counters of a node. The shell counts connections and requests, the handlers count topics' traffic."""
 
     __slots__ = (
@@ -75,26 +75,14 @@ class NodeMetrics:
         self._latency[(api_key << 6) + micros.bit_length()] += 1
         self._micros[api_key] += micros
 
-    def produced(self, topic: str, records: int, size: int) -> None:
-        """`records` records in `size` bytes were appended to one partition of this topic."""
-        try:
-            traffic = self.topics[topic]
-        except KeyError:
-            traffic = self.topics[topic] = Traffic()
-        traffic.messages_in += records
-        traffic.bytes_in += size
-        traffic.produce_requests += 1
-
-    def fetched(self, topic: str, size: int) -> None:
-        """`size` bytes of one partition of this topic were answered to a consumer."""
-        try:
-            traffic = self.topics[topic]
-        except KeyError:
-            traffic = self.topics[topic] = Traffic()
-        traffic.bytes_out += size
-        traffic.fetch_requests += 1
-
     # Cold.
+
+    def traffic(self, topic: str) -> Traffic:
+        """The counters of one topic: each of its partitions keeps them, and counts without looking them up."""
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = Traffic()
+        return found
 
     def request_failed(self, api_key: int, error: int) -> None:
         """An answer of this API held this error code, once per request or per partition."""

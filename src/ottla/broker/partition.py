@@ -41,11 +41,13 @@ class Partition:
         "partition_epoch",
         "replicas",
         "topic",
+        "traffic",
     )
 
     def __init__(self, node: Node, topic: Topic, index: int, log: Log, leader_epoch: int, partition_epoch: int) -> None:
         self.node = node
         self.topic = topic
+        self.traffic = node.metrics.traffic(topic.name)
         self.index = index
         self.log = log
         self.leader = node.node_id
@@ -75,6 +77,10 @@ class Partition:
                 log.advance_high_watermark(appended.last_offset + 1)
                 if self.fetch_waiters:
                     self.wake_fetches(len(batch))
+            traffic = self.traffic
+            traffic.bytes_in += len(batch)
+            traffic.messages_in += appended.last_offset - appended.base_offset + 1
+            traffic.produce_requests += 1
             node.appended(self, len(batch))
         return appended
 

@@ -153,8 +153,12 @@ def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Par
             if has_records:
                 session.move_to_end(asked)
         answers = told
-    size = sum(answer.records.length for answer in answers if answer.records is not None)
-    node.metrics.fetched(size)
+    for answer in answers:
+        if answer.partition is not None:
+            traffic = answer.partition.traffic
+            traffic.fetch_requests += 1
+            if answer.records is not None:
+                traffic.bytes_out += answer.records.length
     endpoint = None
     if fetch.version >= 16 and any(answer.current_leader is not None for answer in answers):
         host, port = node.advertised(fetch.context)
