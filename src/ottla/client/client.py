@@ -1,0 +1,286 @@
+"""A client of a whole cluster: metadata, routing to leaders and coordinators, raw fetch and produce, list offsets.
+
+Knows which broker leads which partition, as the last metadata said; asks anew when a broker says otherwise.
+Decodes no record: `fetch_raw` gives the bytes of whole batches, `produce_raw` takes them.
+Invariants: one connection per broker; a request is repeated only when the broker refused it with a retriable code
+that names a wrong place, never when an answer was lost.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientFailure, ConnectionClosed, ErrorAnswer, check
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.wire import Buffer, Message
+
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
+GROUP, TRANSACTION = 0, 1
+
+_RETRIED = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch of one partition gave. `records` are whole batches and may begin before the offset asked for."""
+
+    records: bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Where a batch went. `log_append_time_ms` is -1 on a topic with create time."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the metadata describes it; `leaders` is by partition index, -1 where there is none."""
+
+    name: str
+    topic_id: bytes
+    leaders: tuple[int, ...]
+    is_internal: bool
+
+
+class Client:
+    """`with Client("localhost:9092") as client: client.fetch_raw("clicks", 0, 0)`.
+
+    `bootstrap` is "host:port[,host:port ...]". Every method raises ClientFailure or one of its family; an error code
+    from the broker is an ErrorAnswer. `timeout_s` bounds every wait for an answer and the repeats of a refused request.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str | None = "ottla",
+        timeout_s: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._bootstrap = [_address(part) for part in bootstrap.split(",") if part.strip()]
+        if not self._bootstrap:
+            raise ValueError("no bootstrap address was given")
+        self._options: dict[str, Any] = {"client_id": client_id, "timeout_s": timeout_s, "tls": tls}
+        self._timeout_s = timeout_s
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._topics: dict[str, Topic] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # Places
+
+    def any_broker(self) -> Connection:
+        """A connection to the first known broker that can be reached."""
+        failure: ClientFailure | None = None
+        for address in [*self._bootstrap, *self._brokers.values()]:
+            try:
+                return self._connect(address)
+            except ConnectionClosed as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def broker(self, node_id: int) -> Connection:
+        if node_id not in self._brokers:
+            self.metadata([])
+        if node_id not in self._brokers:
+            raise ClientFailure(f"The cluster has no broker {node_id}.")
+        return self._connect(self._brokers[node_id])
+
+    def leader(self, topic: str, partition: int) -> Connection:
+        """A connection to the broker that leads a partition."""
+        known = self._topics.get(topic) or self.topic(topic)
+        if not 0 <= partition < len(known.leaders):
+            raise ErrorAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+        if known.leaders[partition] < 0:
+            raise ErrorAnswer(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+        return self.broker(known.leaders[partition])
+
+    def coordinator(self, key: str, key_type: int = GROUP) -> Connection:
+        """A connection to the coordinator of a group (or of a transactional id)."""
+
+        def find() -> Connection:
+            answer = self.any_broker().send(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]))
+            (found,) = answer.coordinators
+            check(found.error_code, f"the coordinator of {key}", found.error_message)
+            return self._connect((found.host, found.port))
+
+        return self._repeat(find)
+
+    def _connect(self, address: tuple[str, int]) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(*address, **self._options)
+        return self._connections[address]
+
+    # Asking
+
+    def send(self, message: Message, version: int | None = None) -> Any:
+        """Ask any broker."""
+        return self._on(self.any_broker, message, version)
+
+    def send_to_coordinator(self, group: str, message: Message, version: int | None = None) -> Any:
+        """Ask the coordinator of a group."""
+        return self._on(lambda: self.coordinator(group), message, version)
+
+    def _on(self, place: Callable[[], Connection], message: Message, version: int | None = None) -> Any:
+        connection = place()
+        try:
+            return connection.send(message, version)
+        except ClientFailure:
+            self._forget(connection)
+            raise
+
+    def _forget(self, connection: Connection) -> None:
+        connection.close()
+        self._connections = {a: c for a, c in self._connections.items() if c is not connection}
+
+    def _repeat(self, ask: Callable[[], T]) -> T:
+        """Repeat what a broker refused for being the wrong place, with new metadata, while time is left."""
+        until = time.monotonic() + self._timeout_s
+        pause_s = 0.01
+        while True:
+            try:
+                return ask()
+            except ErrorAnswer as error:
+                if error.code not in _RETRIED or time.monotonic() + pause_s > until:
+                    raise
+            self._topics.clear()
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.5)
+
+    # Topics
+
+    def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> Any:
+        """The MetadataResponse for some topics, or for all; remembers the brokers it names."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        answer = self.send(MetadataRequest(wanted, create))
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for topic in answer.topics:
+            if topic.error_code == 0:
+                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
+                by_index = tuple(leaders.get(i, -1) for i in range(len(leaders)))
+                self._topics[topic.name] = Topic(topic.name, bytes(topic.topic_id), by_index, topic.is_internal)
+        return answer
+
+    def topic(self, name: str) -> Topic:
+        """A topic with its leaders, asked anew. Raises ErrorAnswer."""
+        answer = self.metadata([name])
+        check(answer.topics[0].error_code, f"topic {name}")
+        return self._topics[name]
+
+    def topics(self) -> list[Topic]:
+        """Every topic, internal ones too, by name."""
+        self._topics.clear()
+        self.metadata(None)
+        return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    # Records
+
+    def produce_raw(
+        self, topic: str, partition: int, batch: Buffer, *, acks: int = -1, timeout_ms: int = 30_000
+    ) -> Produced | None:
+        """Append one encoded record batch; None with acks=0. Raises ErrorAnswer."""
+
+        def ask() -> Produced | None:
+            connection = self.leader(topic, partition)
+            known = self._topics[topic]
+            entry = TopicProduceData(topic, known.topic_id, [PartitionProduceData(partition, batch)])
+            request = ProduceRequest(None, acks, timeout_ms, [entry])
+            if acks == 0:
+                connection.post(request, answered=False)
+                return None
+            (place,) = self._on(lambda: connection, request).responses
+            (part,) = place.partition_responses
+            check(part.error_code, f"produce to {topic}-{partition}", part.error_message)
+            return Produced(part.base_offset, part.log_append_time_ms, part.log_start_offset)
+
+        return self._repeat(ask)
+
+    def fetch_raw(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        min_bytes: int = 1,
+        max_wait_ms: int = 500,
+        isolation_level: int = 0,
+    ) -> Fetched:
+        """Whole batches from `offset` on, without a fetch session. Raises ErrorAnswer."""
+
+        def ask() -> Fetched:
+            connection = self.leader(topic, partition)
+            part = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+            request = FetchRequest(
+                max_wait_ms=max_wait_ms,
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                isolation_level=isolation_level,
+                topics=[FetchTopic(topic, self._topics[topic].topic_id, [part])],
+            )
+            answer = self._on(lambda: connection, request)
+            check(answer.error_code, f"fetch from {topic}-{partition}")
+            (place,) = answer.responses
+            (got,) = place.partitions
+            check(got.error_code, f"fetch from {topic}-{partition} at {offset}")
+            return Fetched(bytes(got.records or b""), got.high_watermark, got.last_stable_offset, got.log_start_offset)
+
+        return self._repeat(ask)
+
+    def list_offsets(
+        self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
+    ) -> dict[int, int]:
+        """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1 where nothing is that late."""
+        return {p: self._repeat(lambda p=p: self._list_offset(topic, p, timestamp, isolation_level)) for p in partitions}
+
+    def _list_offset(self, topic: str, partition: int, timestamp: int, isolation_level: int) -> int:
+        part = ListOffsetsPartition(partition, timestamp=timestamp)
+        request = ListOffsetsRequest(-1, isolation_level, [ListOffsetsTopic(topic, [part])], int(self._timeout_s * 1000))
+        answer = self._on(lambda: self.leader(topic, partition), request)
+        found = answer.topics[0].partitions[0]
+        check(found.error_code, f"offset of {topic}-{partition}")
+        return found.offset
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"{text!r} is no address of the form host:port")
+    return host.strip("[]"), int(port)

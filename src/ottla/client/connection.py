@@ -1,0 +1,205 @@
+"""One blocking connection to one broker: messages or raw frames, one at a time or pipelined.
+
+Knows sockets, TLS when it is given a context, correlation ids and the negotiation of versions (KIP-35, KIP-511).
+Knows nothing of topics or leaders; `ottla.client.client` does.
+
+Invariants: answers are read in the order of their requests; one that is read before it is asked for is kept, at most
+`kept_max` of them; after a failure the connection is closed for good.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ottla.client.errors import BadAnswer, ClientFailure, ConnectionClosed, TimedOut, UnsupportedVersion
+from ottla.protocol.apis import API_VERSIONS_KEY, APIS
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.wire import Buffer, Message
+
+FRAME_BYTES_MAX = 1 << 30
+READ_AHEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A request on its way; hand it to `take`."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+
+
+class Connection:
+    """`with Connection("localhost", 9092) as c: c.send(MetadataRequest())`.
+
+    `timeout_s` bounds connecting and every wait for bytes. Every method raises ConnectionClosed and TimedOut.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None = "ottla",
+        timeout_s: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+        kept_max: int = 10_000,
+    ) -> None:
+        self.address = f"{host}:{port}"
+        self.client_id = client_id
+        self.kept_max = kept_max
+        self._last_correlation_id = 0
+        self._expected: dict[int, Posted] = {}
+        self._kept: dict[int, Any] = {}
+        self._ranges: dict[int, tuple[int, int]] | None = None
+        self._unread = b""
+        try:
+            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            raise ConnectionClosed(f"No broker can be reached at {self.address}: {error.strerror or error}.") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # Messages
+
+    def send(self, message: Message, version: int | None = None) -> Any:
+        """Ask and wait for the answer. Without a version: the newest that both sides know.
+
+        Raises UnsupportedVersion and BadAnswer besides."""
+        return self.take(self.post(message, version))
+
+    def post(self, message: Message, version: int | None = None, *, answered: bool = True) -> Posted:
+        """Ask without waiting. `answered=False`: no answer will come (acks=0)."""
+        key = message.API_KEY
+        version = self.version_of(key) if version is None else version
+        self._last_correlation_id = (self._last_correlation_id + 1) & 0x7FFFFFFF
+        posted = Posted(self._last_correlation_id, key, version)
+        header = RequestHeader(key, version, posted.correlation_id, self.client_id)
+        self.send_bytes(encode_request(header, message))
+        if answered:
+            self._expected[posted.correlation_id] = posted
+        return posted
+
+    def take(self, posted: Posted) -> Any:
+        """The answer to `posted`; others that come first are kept for their own `take`."""
+        while posted.correlation_id not in self._kept:
+            if posted.correlation_id not in self._expected:
+                raise ValueError(f"no answer is on its way for {posted}")
+            self._take_next()
+        return self._kept.pop(posted.correlation_id)
+
+    def _take_next(self) -> None:
+        frame = self.receive_raw()
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        first = next(iter(self._expected))
+        if correlation_id != first:
+            self.close()
+            raise BadAnswer(f"{self.address} answered request {correlation_id} where {first} was due.")
+        if len(self._kept) >= self.kept_max:
+            self.close()
+            raise ClientFailure(f"More than {self.kept_max} answers wait to be taken.")
+        self._kept[correlation_id] = self._decode(self._expected.pop(correlation_id), frame)
+
+    def _decode(self, posted: Posted, frame: bytes) -> Any:
+        version, api = posted.version, APIS[posted.api_key]
+        refused = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+        if posted.api_key == API_VERSIONS_KEY and refused:
+            version = 0
+        try:
+            return decode_response(posted.api_key, version, frame)[1]
+        except MalformedFrame as error:
+            self.close()
+            raise BadAnswer(f"What {self.address} answers to {api.name} v{version} can't be read: {error}.") from error
+
+    # Versions
+
+    def version_of(self, api_key: int) -> int:
+        """The newest version of an API that this broker and the codec know; asks the broker once.
+
+        Raises UnsupportedVersion."""
+        api = APIS[api_key]
+        lowest, highest = self.ranges.get(api_key, (1, 0))
+        version = min(highest, api.max_version)
+        if version < max(lowest, api.min_version):
+            raise UnsupportedVersion(f"The broker at {self.address} does not serve {api.name} in a known version.")
+        return version
+
+    @property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """What the broker advertises: API key to (lowest, highest) version."""
+        if self._ranges is None:
+            request = ApiVersionsRequest("ottla", "0")
+            answer = self.send(request, APIS[API_VERSIONS_KEY].max_version)
+            if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+                known = [entry.max_version for entry in answer.api_keys if entry.api_key == API_VERSIONS_KEY]
+                answer = self.send(request, known[0] if known else 0)
+            self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        return self._ranges
+
+    # Frames
+
+    def send_raw(self, frame: Buffer) -> None:
+        """Write a frame as it is, its length put in front."""
+        self.send_bytes(struct.pack(">i", len(frame)) + bytes(frame))
+
+    def send_bytes(self, data: Buffer) -> None:
+        """Write bytes as they are, without any length."""
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            self.close()
+            raise TimedOut(f"The broker at {self.address} did not take the request in time.") from error
+        except OSError as error:
+            self.close()
+            raise self._gone(error) from error
+
+    def receive_raw(self) -> bytes:
+        """The next frame without its length. Raises BadAnswer where the length lies."""
+        length = int.from_bytes(self._read(4), "big", signed=True)
+        if not 0 <= length <= FRAME_BYTES_MAX:
+            self.close()
+            raise BadAnswer(f"What answers at {self.address} does not speak Kafka's protocol: a frame of {length} bytes.")
+        return self._read(length)
+
+    def _read(self, size: int) -> bytes:
+        """Exactly `size` bytes. Reads ahead, so that a small answer costs one system call."""
+        if len(self._unread) < size:
+            out = bytearray(self._unread)
+            while len(out) < size:
+                out += self._chunk(max(READ_AHEAD_BYTES, size - len(out)))
+            self._unread = bytes(out)
+        taken, self._unread = self._unread[:size], self._unread[size:]
+        return taken
+
+    def _chunk(self, size: int) -> bytes:
+        try:
+            chunk = self._socket.recv(size)
+        except TimeoutError as error:
+            self.close()
+            raise TimedOut(f"The broker at {self.address} did not answer in time.") from error
+        except OSError as error:
+            self.close()
+            raise self._gone(error) from error
+        if not chunk:
+            self.close()
+            raise ConnectionClosed(f"The broker at {self.address} hung up.")
+        return chunk
+
+    def _gone(self, error: OSError) -> ConnectionClosed:
+        return ConnectionClosed(f"The connection to {self.address} is gone: {error.strerror or error}.")
