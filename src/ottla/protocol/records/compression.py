@@ -1,0 +1,155 @@
+"""The four compressions of record batches, with a bound on what is unpacked.
+
+Knows Kafka's codec numbers, the xerial framing that Java's snappy writes (and raw snappy, which some clients send),
+and the lz4 frame format. Does not know what is inside. Source: Compression.java, SnappyCompression.java, KIP-110.
+
+Invariant: unpacking never claims more memory than `bytes_max`, whatever the input says of its own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct as Format
+
+import cramjam
+
+from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
+from ottla.protocol.wire import Buffer
+
+NONE = 0
+GZIP = 1
+SNAPPY = 2
+LZ4 = 3
+ZSTD = 4
+
+NAMES: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Kafka's names, by codec number."""
+CODECS: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
+
+UNPACKED_BYTES_MAX = 128 * 1024 * 1024
+"""The default bound: the largest batch a broker takes at its defaults is 1 MB, the largest request 100 MB."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + Format(">ii").pack(1, 1)
+_XERIAL_BLOCK = 32 * 1024
+_FIRST_GUESS_MIN = 64 * 1024
+_FULL = "failed to write whole buffer"
+
+_pack_int32 = Format(">i").pack
+_unpack_int32 = Format(">i").unpack_from
+_unpack_size_at_end = Format("<I").unpack_from
+
+
+def codec_number(compression: str | int) -> int:
+    """The codec of a name or a number. Raises ValueError."""
+    if isinstance(compression, int):
+        if not 0 <= compression < len(NAMES):
+            raise ValueError(f"there is no compression codec {compression}")
+        return compression
+    if compression not in CODECS:
+        raise ValueError(f"there is no compression codec {compression!r}; there are {', '.join(NAMES)}")
+    return CODECS[compression]
+
+
+def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
+    """`plain` packed as a Java producer would. `level` is gzip's, lz4's or zstd's own."""
+    match codec:
+        case 0:
+            return bytes(plain)
+        case 1:
+            return bytes(cramjam.gzip.compress(plain, level))
+        case 2:
+            return _compress_xerial(plain)
+        case 3:
+            return bytes(cramjam.lz4.compress(plain, level))
+        case 4:
+            return bytes(cramjam.zstd.compress(plain, level))
+        case _:
+            raise ValueError(f"there is no compression codec {codec}")
+
+
+def decompress(codec: int, packed: Buffer, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
+    """What `packed` holds.
+
+    Raises TooManyBytes when that is more than `bytes_max`, CorruptRecords when it cannot be unpacked.
+    """
+    try:
+        match codec:
+            case 0:
+                return bytes(packed)
+            case 1:
+                return _grow(cramjam.gzip.decompress_into, packed, _gzip_size(packed), bytes_max)
+            case 2:
+                return _decompress_snappy(packed, bytes_max)
+            case 3:
+                return _grow(cramjam.lz4.decompress_into, packed, 4 * len(packed), bytes_max)
+            case 4:
+                return _grow(cramjam.zstd.decompress_into, packed, 4 * len(packed), bytes_max)
+            case _:
+                raise CorruptRecords(f"there is no compression codec {codec}")
+    except cramjam.DecompressionError as error:
+        raise CorruptRecords(f"broken {NAMES[codec]} records: {error}") from error
+
+
+def _gzip_size(packed: Buffer) -> int:
+    """gzip ends with its size modulo 4 GiB: a good first guess from honest senders."""
+    return _unpack_size_at_end(packed, len(packed) - 4)[0] if len(packed) >= 18 else 0
+
+
+def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, bytes_max: int) -> bytes:
+    """Unpack into a buffer that grows fourfold until it suffices or reaches the bound."""
+    size = min(max(guess, _FIRST_GUESS_MIN), bytes_max)
+    while True:
+        out = bytearray(size)
+        try:
+            length = unpack(packed, out)
+        except cramjam.DecompressionError as error:
+            if _FULL not in str(error):
+                raise
+            if size >= bytes_max:
+                raise TooManyBytes(f"the records unpack to more than {bytes_max} bytes") from error
+            size = min(size * 4, bytes_max)
+        else:
+            return bytes(memoryview(out)[:length])
+
+
+# Snappy
+
+
+def _compress_xerial(plain: Buffer) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    with memoryview(plain) as view:
+        for start in range(0, len(view), _XERIAL_BLOCK):
+            block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+            out += _pack_int32(len(block))
+            out += block
+    return bytes(out)
+
+
+def _decompress_snappy(packed: Buffer, bytes_max: int) -> bytes:
+    view = memoryview(packed)
+    if view[:8] != _XERIAL_MAGIC:
+        return _decompress_raw(view, bytes_max)
+    parts: list[bytes] = []
+    left = bytes_max
+    pos = 16
+    while pos < len(view):
+        if len(view) - pos < 4:
+            raise CorruptRecords("broken snappy records: a block without its length")
+        (length,) = _unpack_int32(view, pos)
+        pos += 4
+        if not 0 <= length <= len(view) - pos:
+            raise CorruptRecords(f"broken snappy records: a block of {length} bytes where {len(view) - pos} remain")
+        parts.append(_decompress_raw(view[pos : pos + length], left))
+        left -= len(parts[-1])
+        pos += length
+    return b"".join(parts)
+
+
+def _decompress_raw(block: memoryview, bytes_max: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > bytes_max:
+        raise TooManyBytes(f"the records unpack to more than {bytes_max} bytes")
+    out = bytearray(size)
+    cramjam.snappy.decompress_raw_into(block, out)
+    return bytes(out)

@@ -1,0 +1,93 @@
+"""Control records: the markers that end a transaction in a partition.
+
+Knows the key (version, type) and the value of an end-transaction marker. Consumers never see them.
+Source: ControlRecordType.java, EndTransactionMarker.java, KIP-98.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Format
+
+from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import Record, build_batch
+
+ABORT = 0
+COMMIT = 1
+
+_pack_key = Format(">hh").pack
+_unpack_key = Format(">hh").unpack_from
+_pack_marker = Format(">hi").pack
+_unpack_marker = Format(">hi").unpack_from
+
+
+class EndTransactionMarker:
+    """One marker: the transaction of the batch's producer was committed or aborted here."""
+
+    __slots__ = ("committed", "coordinator_epoch")
+
+    def __init__(self, committed: bool, coordinator_epoch: int) -> None:
+        self.committed = committed
+        self.coordinator_epoch = coordinator_epoch
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EndTransactionMarker):
+            return NotImplemented
+        return (self.committed, self.coordinator_epoch) == (other.committed, other.coordinator_epoch)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"EndTransactionMarker({'commit' if self.committed else 'abort'}, {self.coordinator_epoch})"
+
+
+def build_marker_batch(
+    marker: EndTransactionMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+) -> bytearray:
+    """The batch of one marker, as a transaction coordinator has it written."""
+    record = Record(
+        base_offset,
+        timestamp_ms,
+        _pack_key(0, COMMIT if marker.committed else ABORT),
+        _pack_marker(0, marker.coordinator_epoch),
+    )
+    return build_batch(
+        [record],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+        partition_leader_epoch=partition_leader_epoch,
+    )
+
+
+def control_type(record: Record) -> int:
+    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft's own log has. Raises CorruptRecords."""
+    if record.key is None or len(record.key) < 4:
+        raise CorruptRecords("a control record without a type")
+    version, kind = _unpack_key(record.key, 0)
+    if version < 0:
+        raise CorruptRecords(f"a control record of version {version}")
+    return kind
+
+
+def decode_marker(record: Record) -> EndTransactionMarker | None:
+    """The marker in a control record, None when it is of another type. Raises CorruptRecords.
+
+    Later versions may only append to the value, so what is behind the epoch is ignored, as in Kafka.
+    """
+    kind = control_type(record)
+    if kind not in (ABORT, COMMIT):
+        return None
+    if record.value is None or len(record.value) < 6:
+        raise CorruptRecords("an end-transaction marker without an epoch")
+    version, coordinator_epoch = _unpack_marker(record.value, 0)
+    if version < 0:
+        raise CorruptRecords(f"an end-transaction marker of version {version}")
+    return EndTransactionMarker(kind == COMMIT, coordinator_epoch)

@@ -1,0 +1,294 @@
+"""Records: what is inside a batch. Reads and writes them; needed where the broker looks inside (compaction, its own
+topics, tools) and by clients, never on the produce path.
+
+Knows varints, headers and the timestamps' base. Source: DefaultRecord.java, MemoryRecordsBuilder.java.
+
+Invariants: offsets in a batch rise; every length is held against the bytes that remain before anything is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ottla.protocol.records import batch as b
+from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, codec_number, compress, decompress
+from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.wire import Buffer
+
+Headers = Sequence[tuple[str | bytes, bytes | None]]
+
+_RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, two lengths and a count: no record is smaller."""
+
+
+class Record:
+    """One record. `offset` -1 means: the one after the record before it, when a batch is built."""
+
+    __slots__ = ("headers", "key", "offset", "timestamp_ms", "value")
+
+    def __init__(
+        self,
+        offset: int = -1,
+        timestamp_ms: int = b.NO_TIMESTAMP,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self.headers = headers
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (
+            self.offset == other.offset
+            and self.timestamp_ms == other.timestamp_ms
+            and self.key == other.key
+            and self.value == other.value
+            and list(self.headers) == list(other.headers)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Record({self.offset}, {self.timestamp_ms}, {self.key!r}, {self.value!r}, {list(self.headers)!r})"
+
+
+# Reading
+
+
+def decode_records(view: Buffer, pos: int = 0, *, bytes_max: int = UNPACKED_BYTES_MAX) -> list[Record]:
+    """The records of the whole batch at `pos`, in order. Does not check the CRC.
+
+    Raises CorruptRecords when they cannot be read or unpack to more than `bytes_max` bytes.
+    """
+    if b.magic_of(view, pos) != b.MAGIC:
+        raise UnsupportedMagic(b.magic_of(view, pos))
+    header = b.peek(view, pos)
+    end = pos + header.size_in_bytes
+    if header.batch_length < b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES or end > len(view):
+        raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
+    plain = decompress(header.compression, view[pos + b.HEADER_BYTES : end], bytes_max)
+    return records_in(plain, header)
+
+
+def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
+    """The records in the unpacked body of a batch. Raises CorruptRecords."""
+    count = header.record_count
+    if not 0 <= count * _RECORD_BYTES_MIN <= len(plain):
+        raise CorruptRecords(f"{count} records in {len(plain)} bytes")
+    append_time = header.max_timestamp if header.timestamp_type == b.LOG_APPEND_TIME else None
+    try:
+        records, pos = _read_records(plain, count, header.base_offset, header.base_timestamp, append_time)
+    except IndexError as error:
+        raise CorruptRecords("the records are cut short") from error
+    if pos != len(plain):
+        raise CorruptRecords(f"{len(plain) - pos} bytes behind the last record")
+    return records
+
+
+def _read_records(
+    plain: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> tuple[list[Record], int]:
+    """Hot: a varint of one byte is read in place, longer ones by `_long`."""
+    records: list[Record] = []
+    pos = 0
+    for _ in range(count):
+        length = plain[pos]
+        pos += 1
+        if length > 127:
+            length, pos = _long(plain, pos - 1)
+        end = pos + (length >> 1)
+        if length & 1 or end > len(plain):
+            raise CorruptRecords(f"a record of {_signed(length)} bytes where {len(plain) - pos} remain")
+        pos += 1  # attributes: none are in use
+        timestamp = plain[pos]
+        pos += 1
+        if timestamp > 127:
+            timestamp, pos = _long(plain, pos - 1)
+        offset = plain[pos]
+        pos += 1
+        if offset > 127:
+            offset, pos = _long(plain, pos - 1)
+        key, pos = _block(plain, pos, end)
+        value, pos = _block(plain, pos, end)
+        headers: list[tuple[str | bytes, bytes | None]] = []
+        if plain[pos]:
+            headers, pos = _read_headers(plain, pos, end)
+        else:
+            pos += 1
+        if pos != end:
+            raise CorruptRecords(f"a record does not end where it says: at {pos}, not {end}")
+        records.append(
+            Record(
+                base_offset + ((offset >> 1) ^ -(offset & 1)),
+                base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1)) if append_time is None else append_time,
+                key,
+                value,
+                headers,
+            )
+        )
+    return records, pos
+
+
+def _long(plain: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned varint of at most ten bytes and 64 bits."""
+    value = shift = 0
+    while True:
+        byte = plain[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, pos
+        shift += 7
+        if shift > 63:
+            break
+    raise CorruptRecords(f"a varint before byte {pos} is too long")
+
+
+def _signed(value: int) -> int:
+    return (value >> 1) ^ -(value & 1)
+
+
+def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    """A key or a value; a negative length is null."""
+    length = plain[pos]
+    pos += 1
+    if length > 127:
+        length, pos = _long(plain, pos - 1)
+    if length & 1:
+        return None, pos
+    stop = pos + (length >> 1)
+    if stop > end:
+        raise CorruptRecords(f"a key or value of {length >> 1} bytes where {end - pos} remain")
+    return plain[pos:stop], stop
+
+
+def _read_headers(plain: bytes, pos: int, end: int) -> tuple[list[tuple[str | bytes, bytes | None]], int]:
+    count, pos = _long(plain, pos)
+    if count & 1 or count > end - pos:  # `count` is doubled, and a header takes two bytes at least
+        raise CorruptRecords(f"{_signed(count)} headers where {end - pos} bytes remain")
+    headers: list[tuple[str | bytes, bytes | None]] = []
+    for _ in range(count >> 1):
+        name, pos = _block(plain, pos, end)
+        if name is None:
+            raise CorruptRecords("a header without a key")
+        value, pos = _block(plain, pos, end)
+        headers.append((_text(name), value))
+    return headers, pos
+
+
+def _text(name: bytes) -> str | bytes:
+    """A header's key; one that is not UTF-8 stays bytes, so that a batch can be written again as it was."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name
+
+
+# Writing
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    compression: str | int = "none",
+    compression_level: int | None = None,
+    producer_id: int = b.NO_PRODUCER_ID,
+    producer_epoch: int = b.NO_PRODUCER_EPOCH,
+    base_sequence: int = b.NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = b.CREATE_TIME,
+    partition_leader_epoch: int = b.NO_LEADER_EPOCH,
+    max_timestamp: int | None = None,
+    last_offset_delta: int | None = None,
+    delete_horizon_ms: int | None = None,
+) -> bytearray:
+    """A whole batch with its CRC.
+
+    `max_timestamp` is the time of all records with LOG_APPEND_TIME and otherwise the largest of theirs;
+    `last_offset_delta` keeps the end of a batch whose last records were compacted away; without any records both
+    stand alone. Raises ValueError where offsets do not rise from `base_offset`.
+    """
+    codec = codec_number(compression)
+    records = list(records)
+    base_timestamp = records[0].timestamp_ms if records else b.NO_TIMESTAMP
+    if delete_horizon_ms is not None:
+        base_timestamp = delete_horizon_ms
+    plain = bytearray()
+    delta = -1
+    for record in records:
+        following = delta + 1 if record.offset < 0 else record.offset - base_offset
+        if following <= delta:
+            raise ValueError(f"offset {record.offset} does not follow {base_offset + delta}")
+        delta = following
+        write_record(plain, record, record.timestamp_ms - base_timestamp, delta)
+    if max_timestamp is None:
+        max_timestamp = max((record.timestamp_ms for record in records), default=b.NO_TIMESTAMP)
+    body = compress(codec, plain, compression_level) if codec and records else plain
+    attributes = (
+        codec
+        | b.TIMESTAMP_TYPE_BIT * (timestamp_type == b.LOG_APPEND_TIME)
+        | b.TRANSACTIONAL_BIT * transactional
+        | b.CONTROL_BIT * control
+        | b.DELETE_HORIZON_BIT * (delete_horizon_ms is not None)
+    )
+    out = bytearray(
+        b.HEADER.pack(
+            base_offset,
+            b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES + len(body),
+            partition_leader_epoch,
+            b.MAGIC,
+            0,
+            attributes,
+            max(delta, 0) if last_offset_delta is None else last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+    )
+    out += body
+    b.set_crc(out)
+    return out
+
+
+def write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    """Append one record with its length."""
+    body = bytearray(1)  # attributes: none are in use
+    _write_varint(body, timestamp_delta)
+    _write_varint(body, offset_delta)
+    _write_block(body, record.key)
+    _write_block(body, record.value)
+    _write_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _write_block(body, name.encode() if isinstance(name, str) else name)
+        _write_block(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    """Zigzag: small numbers of either sign are short."""
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _write_block(out: bytearray, block: bytes | None) -> None:
+    if block is None:
+        out.append(1)
+    else:
+        _write_varint(out, len(block))
+        out += block
