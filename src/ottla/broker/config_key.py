@@ -1,0 +1,158 @@
+"""What one configuration property is: its type, default, legal values; parsing and printing as Kafka does.
+
+Knows Kafka's ConfigDef rules (ConfigDef.java): values are trimmed, lists split at commas, numbers are Java's. Does not
+know which properties exist (`config_table`, `topic_config_table`) nor where a value came from (`configs`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final, TypeAlias
+
+Value: TypeAlias = int | float | bool | str | tuple[str, ...] | None
+
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+
+
+class ConfigRefused(Exception):
+    """A configuration value or name that can't be taken; the text is one sentence for the person who set it."""
+
+
+class Kind(IntEnum):
+    """A property's type; the numbers are DescribeConfigs' (DescribeConfigsResponse.ConfigType)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Update(Enum):
+    """When a broker property may change: never, for one broker, or for one and for all (the '' entity)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+_LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: (1 << 15) - 1, Kind.LONG: LONG_MAX}
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_COMMA = re.compile(r"\s*,\s*")
+_DURATION = re.compile(
+    r"[+-]?P(?=.)([+-]?\d+D)?(T(?=.)([+-]?\d+H)?([+-]?\d+M)?([+-]?\d+([.,]\d{0,9})?S)?)?", re.ASCII | re.IGNORECASE
+)
+_THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One property. `low` and `high` bound numbers; `choices` bounds strings and the entries of lists.
+
+    `fallbacks`: broker properties that stand in where this one is not set, most particular first.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    update: Update = Update.READ_ONLY
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The typed value. Raises ConfigRefused with Kafka's sentence."""
+        text = text.strip()
+        value = self._convert(text)
+        self._check(text, value)
+        return value
+
+    def _convert(self, text: str) -> Value:
+        match self.kind:
+            case Kind.BOOLEAN:
+                lowered = text.lower()
+                if lowered not in ("true", "false"):
+                    raise self._refuse(text, "Expected value to be either true or false")
+                return lowered == "true"
+            case Kind.INT | Kind.SHORT | Kind.LONG:
+                limit = _LIMITS[self.kind]
+                if not _INTEGER.fullmatch(text) or len(text) > 20 or not -limit - 1 <= int(text) <= limit:
+                    raise self._refuse(text, f"Not a number of type {self.kind.name}")
+                return int(text)
+            case Kind.DOUBLE:
+                try:
+                    return float(text)
+                except ValueError:
+                    raise self._refuse(text, "Not a number of type DOUBLE") from None
+            case Kind.LIST:
+                return tuple(_COMMA.split(text)) if text else ()
+            case Kind.STRING | Kind.CLASS | Kind.PASSWORD:
+                return text
+
+    def _check(self, text: str, value: Value) -> None:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_number(text, value)
+        if self.choices:
+            for entry in value if isinstance(value, tuple) else (value,):
+                if entry not in self.choices:
+                    raise self._refuse(str(entry), f"String must be one of: {', '.join(self.choices)}")
+        if self.name == "share.auto.offset.reset" and not _is_reset(text):
+            raise self._refuse(
+                text, "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+            )
+        if self.name.endswith("replication.throttled.replicas"):
+            assert isinstance(value, tuple)
+            if value != ("*",) and not all(_THROTTLED.fullmatch(entry) for entry in value):
+                raise self._refuse(
+                    f"[{text}]",
+                    f"{self.name} must be the literal '*' or a list of replicas in the following format: "
+                    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+                )
+
+    def _check_number(self, text: str, value: float) -> None:
+        if self.name == "compression.gzip.level":
+            if not (value == -1 or 1 <= value <= 9):
+                raise self._refuse(text, "Value must be between 1 and 9 or equal to -1")
+        elif value != value or (self.low is not None and value < self.low):
+            raise self._refuse(text, f"Value must be at least {self.low}")
+        elif self.high is not None and value > self.high:
+            raise self._refuse(text, f"Value must be no more than {self.high}")
+
+    def _refuse(self, text: str, why: str) -> ConfigRefused:
+        shown = "[hidden]" if self.sensitive else text
+        return ConfigRefused(f"Invalid value {shown} for configuration {self.name}: {why}")
+
+
+def printed(value: Value) -> str | None:
+    """The value as Kafka's answers print it."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case float():
+            return repr(value).upper().replace("E+", "E")
+        case int():
+            return str(value)
+
+
+def _is_reset(text: str) -> bool:
+    if text in ("earliest", "latest"):
+        return True
+    prefix, colon, duration = text.partition(":")
+    return prefix == "by_duration" and bool(colon) and _DURATION.fullmatch(duration) is not None
