@@ -33,11 +33,11 @@ ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 MAGIC = 2
 
-COMPRESSION_MASK = 0x07
-TIMESTAMP_TYPE_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
+ATTRIBUTES_COMPRESSION = 0x07
+ATTRIBUTES_LOG_APPEND_TIME = 0x08
+ATTRIBUTES_TRANSACTIONAL = 0x10
+ATTRIBUTES_CONTROL = 0x20
+ATTRIBUTES_DELETE_HORIZON = 0x40
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
@@ -116,23 +116,23 @@ class BatchHeader:
     @property
     def compression(self) -> int:
         """The codec's number; 5 to 7 do not exist."""
-        return self.attributes & COMPRESSION_MASK
+        return self.attributes & ATTRIBUTES_COMPRESSION
 
     @property
     def timestamp_type(self) -> int:
-        return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else CREATE_TIME
+        return LOG_APPEND_TIME if self.attributes & ATTRIBUTES_LOG_APPEND_TIME else CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        return self.attributes & TRANSACTIONAL_BIT != 0
+        return self.attributes & ATTRIBUTES_TRANSACTIONAL != 0
 
     @property
     def is_control(self) -> bool:
-        return self.attributes & CONTROL_BIT != 0
+        return self.attributes & ATTRIBUTES_CONTROL != 0
 
     @property
     def has_delete_horizon(self) -> bool:
-        return self.attributes & DELETE_HORIZON_BIT != 0
+        return self.attributes & ATTRIBUTES_DELETE_HORIZON != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -199,8 +199,7 @@ def iter_batches(view: Buffer, start: int = 0) -> Iterator[tuple[BatchHeader, in
 
 def crc_of(view: Buffer, start: int, end: int) -> int:
     """CRC-32C of a part of the buffer, without copying it."""
-    with memoryview(view) as whole, whole[start:end] as part:
-        return crc32c(part)
+    return crc32c(memoryview(view)[start:end])
 
 
 def has_valid_crc(view: Buffer, pos: int, header: BatchHeader) -> bool:
@@ -223,6 +222,6 @@ def stamp(buffer: bytearray | memoryview, pos: int, base_offset: int, leader_epo
 def stamp_log_append_time(buffer: bytearray | memoryview, pos: int, timestamp_ms: int) -> None:
     """Make `timestamp_ms` the time of every record in the batch at `pos` and set the CRC anew."""
     (attributes,) = _unpack_attributes(buffer, pos + ATTRIBUTES_AT)
-    _pack_attributes(buffer, pos + ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
+    _pack_attributes(buffer, pos + ATTRIBUTES_AT, attributes | ATTRIBUTES_LOG_APPEND_TIME)
     _pack_base_offset(buffer, pos + MAX_TIMESTAMP_AT, timestamp_ms)
     set_crc(buffer, pos)

@@ -3,7 +3,7 @@
 Knows Kafka's codec numbers, the xerial framing that Java's snappy writes (and raw snappy, which some clients send),
 and the lz4 frame format. Does not know what is inside. Source: Compression.java, SnappyCompression.java, KIP-110.
 
-Invariant: unpacking never claims more memory than `bytes_max`, whatever the input says of its own size.
+Invariant: unpacking never claims more memory than `max_bytes`, whatever the input says of its own size.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
             raise ValueError(f"there is no compression codec {codec}")
 
 
-def decompress(codec: int, packed: Buffer, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
+def decompress(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
     """What `packed` holds.
 
-    Raises TooManyBytes when that is more than `bytes_max`, CorruptRecords when it cannot be unpacked.
+    Raises TooManyBytes when that is more than `max_bytes`, CorruptRecords when it cannot be unpacked.
     """
     try:
         match codec:
             case 0:
                 return bytes(packed)
             case 1:
-                return _grow(cramjam.gzip.decompress_into, packed, _gzip_size(packed), bytes_max)
+                return _grow(cramjam.gzip.decompress_into, packed, _gzip_size(packed), max_bytes)
             case 2:
-                return _decompress_snappy(packed, bytes_max)
+                return _decompress_snappy(packed, max_bytes)
             case 3:
-                return _grow(cramjam.lz4.decompress_into, packed, 4 * len(packed), bytes_max)
+                return _grow(cramjam.lz4.decompress_into, packed, 4 * len(packed), max_bytes)
             case 4:
-                return _grow(cramjam.zstd.decompress_into, packed, 4 * len(packed), bytes_max)
+                return _grow(cramjam.zstd.decompress_into, packed, 4 * len(packed), max_bytes)
             case _:
                 raise CorruptRecords(f"there is no compression codec {codec}")
     except cramjam.DecompressionError as error:
@@ -96,9 +96,9 @@ def _gzip_size(packed: Buffer) -> int:
     return _unpack_size_at_end(packed, len(packed) - 4)[0] if len(packed) >= 18 else 0
 
 
-def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, bytes_max: int) -> bytes:
+def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, max_bytes: int) -> bytes:
     """Unpack into a buffer that grows fourfold until it suffices or reaches the bound."""
-    size = min(max(guess, _FIRST_GUESS_MIN), bytes_max)
+    size = min(max(guess, _FIRST_GUESS_MIN), max_bytes)
     while True:
         out = bytearray(size)
         try:
@@ -106,9 +106,9 @@ def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int
         except cramjam.DecompressionError as error:
             if _FULL not in str(error):
                 raise
-            if size >= bytes_max:
-                raise TooManyBytes(f"the records unpack to more than {bytes_max} bytes") from error
-            size = min(size * 4, bytes_max)
+            if size >= max_bytes:
+                raise TooManyBytes(f"the records unpack to more than {max_bytes} bytes") from error
+            size = min(size * 4, max_bytes)
         else:
             return bytes(memoryview(out)[:length])
 
@@ -126,12 +126,12 @@ def _compress_xerial(plain: Buffer) -> bytes:
     return bytes(out)
 
 
-def _decompress_snappy(packed: Buffer, bytes_max: int) -> bytes:
+def _decompress_snappy(packed: Buffer, max_bytes: int) -> bytes:
     view = memoryview(packed)
-    if view[:8] != _XERIAL_MAGIC:
-        return _decompress_raw(view, bytes_max)
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        return _decompress_raw(view, max_bytes)
     parts: list[bytes] = []
-    left = bytes_max
+    left = max_bytes
     pos = 16
     while pos < len(view):
         if len(view) - pos < 4:
@@ -146,10 +146,10 @@ def _decompress_snappy(packed: Buffer, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_raw(block: memoryview, bytes_max: int) -> bytes:
+def _decompress_raw(block: memoryview, max_bytes: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
-    if size > bytes_max:
-        raise TooManyBytes(f"the records unpack to more than {bytes_max} bytes")
+    if size > max_bytes:
+        raise TooManyBytes(f"the records unpack to more than {max_bytes} bytes")
     out = bytearray(size)
     cramjam.snappy.decompress_raw_into(block, out)
     return bytes(out)

@@ -68,7 +68,7 @@ def build_marker_batch(
 
 
 def control_type(record: Record) -> int:
-    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft's own log has. Raises CorruptRecords."""
+    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft has. Raises CorruptRecords."""
     if record.key is None or len(record.key) < 4:
         raise CorruptRecords("a control record without a type")
     version, kind = _unpack_key(record.key, 0)

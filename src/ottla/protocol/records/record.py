@@ -60,10 +60,10 @@ class Record:
 # Reading
 
 
-def decode_records(view: Buffer, pos: int = 0, *, bytes_max: int = UNPACKED_BYTES_MAX) -> list[Record]:
+def decode_records(view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTES_MAX) -> list[Record]:
     """The records of the whole batch at `pos`, in order. Does not check the CRC.
 
-    Raises CorruptRecords when they cannot be read or unpack to more than `bytes_max` bytes.
+    Raises CorruptRecords when they cannot be read or unpack to more than `max_bytes` bytes.
     """
     if b.magic_of(view, pos) != b.MAGIC:
         raise UnsupportedMagic(b.magic_of(view, pos))
@@ -71,7 +71,7 @@ def decode_records(view: Buffer, pos: int = 0, *, bytes_max: int = UNPACKED_BYTE
     end = pos + header.size_in_bytes
     if header.batch_length < b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES or end > len(view):
         raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
-    plain = decompress(header.compression, view[pos + b.HEADER_BYTES : end], bytes_max)
+    plain = decompress(header.compression, view[pos + b.HEADER_BYTES : end], max_bytes)
     return records_in(plain, header)
 
 
@@ -235,10 +235,10 @@ def build_batch(
     body = compress(codec, plain, compression_level) if codec and records else plain
     attributes = (
         codec
-        | b.TIMESTAMP_TYPE_BIT * (timestamp_type == b.LOG_APPEND_TIME)
-        | b.TRANSACTIONAL_BIT * transactional
-        | b.CONTROL_BIT * control
-        | b.DELETE_HORIZON_BIT * (delete_horizon_ms is not None)
+        | b.ATTRIBUTES_LOG_APPEND_TIME * (timestamp_type == b.LOG_APPEND_TIME)
+        | b.ATTRIBUTES_TRANSACTIONAL * transactional
+        | b.ATTRIBUTES_CONTROL * control
+        | b.ATTRIBUTES_DELETE_HORIZON * (delete_horizon_ms is not None)
     )
     out = bytearray(
         b.HEADER.pack(
