@@ -258,7 +258,7 @@ def read_internal_records() -> dict[str, list[Message]]:
     message: Message | None = None
     for line in INTERNAL_RECORDS.strip().splitlines():
         words = line.split()
-        if words[0] == "topic":
+        if line.startswith("topic "):
             topic = words[1]
         elif line[0] != " ":
             message = _record(words, topic)

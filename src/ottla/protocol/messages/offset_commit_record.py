@@ -41,20 +41,24 @@ class OffsetCommitKey(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_SINCE = NEVER_FLEXIBLE
-    __slots__ = ("group", "partition")
+    __slots__ = ("group", "topic", "partition")
     group: str
+    topic: str
     partition: int
 
     def __init__(
         self,
         group: str = "",
+        topic: str = "",
         partition: int = 0,
     ) -> None:
         self.group = group
+        self.topic = topic
         self.partition = partition
 
     def encode(self, out: bytearray, version: int) -> None:
         write_string(out, self.group)
+        write_string(out, self.topic)
         out += _pack_i(self.partition)
 
     @staticmethod
@@ -62,6 +66,7 @@ class OffsetCommitKey(Message):
         try:
             self = _new(OffsetCommitKey)
             self.group, pos = read_string(view, pos)
+            self.topic, pos = read_string(view, pos)
             (self.partition,) = _unpack_i(view, pos)
             pos += 4
             return self, pos

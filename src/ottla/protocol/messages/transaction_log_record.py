@@ -19,11 +19,13 @@ from ottla.protocol.wire import (
     null_array,
     read_array_length,
     read_compact_array_length,
+    read_compact_string,
     read_string,
     read_tag,
     read_tag_count,
     skip_tags,
     write_array_length,
+    write_compact_string,
     write_string,
     write_tags,
     write_uvarint,
@@ -68,21 +70,26 @@ class TransactionLogKey(Message):
 
 
 class PartitionsSchema(Struct):
-    __slots__ = ("partition_ids",)
+    __slots__ = ("topic", "partition_ids")
+    topic: str
     partition_ids: list[int]
 
     def __init__(
         self,
+        topic: str = "",
         partition_ids: list[int] = EMPTY,
     ) -> None:
+        self.topic = topic
         self.partition_ids = [] if partition_ids is EMPTY else partition_ids
 
     def encode(self, out: bytearray, version: int) -> None:
         if version >= 1:
+            write_compact_string(out, self.topic)
             write_uvarint(out, len(self.partition_ids) + 1)
             out += pack(f">{len(self.partition_ids)}i", *self.partition_ids)
             out.append(0)
         else:
+            write_string(out, self.topic)
             write_array_length(out, len(self.partition_ids))
             out += pack(f">{len(self.partition_ids)}i", *self.partition_ids)
 
@@ -90,6 +97,7 @@ class PartitionsSchema(Struct):
     def decode(view: Buffer, pos: int, version: int) -> tuple[PartitionsSchema, int]:
         self = _new(PartitionsSchema)
         if version >= 1:
+            self.topic, pos = read_compact_string(view, pos)
             count, pos = read_compact_array_length(view, pos, 4)
             if count < 0:
                 raise null_array(pos)
@@ -100,6 +108,7 @@ class PartitionsSchema(Struct):
             else:
                 pos += 1
         else:
+            self.topic, pos = read_string(view, pos)
             count, pos = read_array_length(view, pos, 4)
             if count < 0:
                 raise null_array(pos)
@@ -227,7 +236,7 @@ class TransactionLogValue(Message):
                     self.transaction_status,
                 ) = _unpack_qhib(view, pos)
                 pos += 15
-                count, pos = read_compact_array_length(view, pos, 2)
+                count, pos = read_compact_array_length(view, pos, 3)
                 if count < 0:
                     self.transaction_partitions = None
                 else:
@@ -279,7 +288,7 @@ class TransactionLogValue(Message):
                     self.transaction_status,
                 ) = _unpack_qhib(view, pos)
                 pos += 15
-                count, pos = read_array_length(view, pos, 4)
+                count, pos = read_array_length(view, pos, 6)
                 if count < 0:
                     self.transaction_partitions = None
                 else:
