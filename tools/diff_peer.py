@@ -1,0 +1,126 @@
+"""Ask a Kafka peer and an Ottla node the same questions and show where the answers differ.
+
+    python tools/diff_peer.py [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
+
+Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node is
+started. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1 when something differs
+that known_differences.toml does not explain, or when an entry there explains nothing any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from differential import transcript  # noqa: E402
+from differential.transcript import Difference, Transcript  # noqa: E402
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def peer(given: str | None) -> Iterator[tuple[str, int]]:
+    """The Kafka to compare with: the given one, or one of our own for the time of the run."""
+    if given:
+        yield address(given)
+        return
+    script = os.environ.get("KAFKA_PEER") or str(ROOT.parent / "shared" / "bench" / "kafka-peer")
+    if not Path(script).exists():
+        sys.exit("no peer: give --peer HOST:PORT, or the path of a kafka-peer script in KAFKA_PEER")
+    with tempfile.TemporaryDirectory(prefix="ottla-peer-") as directory:
+        started = subprocess.run(
+            [script, "start", directory, "29292"], check=True, capture_output=True, text=True,
+            env={"KAFKA_HEAP": "512M"} | os.environ,
+        )
+        try:
+            yield address(started.stdout.split()[0])
+        finally:
+            subprocess.run([script, "stop", directory], check=True)
+
+
+@contextlib.contextmanager
+def node(given: str | None) -> Iterator[tuple[str, int]]:
+    if given:
+        yield address(given)
+        return
+    from ottla.testing import EmbeddedBroker
+
+    from differential.node import CONFIG
+
+    with EmbeddedBroker(config=CONFIG) as broker:
+        yield address(broker.bootstrap_servers)
+
+
+def play_theme(theme: str, where: tuple[str, int], slow: bool, only: list[str]) -> dict[str, Transcript]:
+    played: dict[str, Transcript] = {}
+    for name, scenario in transcript.scenarios_of(theme).items():
+        if only and not any(word in f"{theme}/{name}" for word in only):
+            continue
+        start = time.monotonic()
+        try:
+            played[name] = transcript.play(scenario, *where, theme, slow)
+        except Exception:
+            print(f"{theme}/{name} broke off:", file=sys.stderr)
+            traceback.print_exc()
+            continue
+        print(f"  {theme}/{name}: {len(played[name])} entries, {time.monotonic() - start:.1f} s", flush=True)
+    return played
+
+
+def update(arguments: Any) -> int:
+    with peer(arguments.peer) as where:
+        for theme in transcript.themes():
+            played = play_theme(theme, where, True, arguments.only)
+            if played:
+                kept = transcript.load(theme) if arguments.only else {}
+                order = transcript.scenarios_of(theme)
+                transcript.save(theme, {k: v for k, v in sorted((kept | played).items(), key=lambda e: [*order, e[0]].index(e[0])) if k in order})
+    return 0
+
+
+def compare(arguments: Any) -> int:
+    found: list[Difference] = []
+    with peer(arguments.peer) as kafka, node(arguments.node) as ottla:
+        for theme in transcript.themes():
+            golden = play_theme(theme, kafka, True, arguments.only)
+            played = play_theme(theme, ottla, False, arguments.only)
+            for name in golden:
+                found += transcript.differences(theme, name, golden[name], played.get(name, []))
+    known = transcript.known_differences()
+    new = [d for d in found if not any(k.covers(d) for k in known)]
+    stale = [k for k in known if not arguments.only and not any(k.covers(d) for d in found)]
+    for difference in new:
+        print(difference)
+    for entry in stale:
+        print(f"no longer differs: {entry.scenario} {entry.step} {entry.field}")
+    print(f"{len(found)} differences, {len(found) - len(new)} known, {len(new)} new; {len(stale)} known ones are stale")
+    return 1 if new or stale else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", help="address of a Kafka to compare with")
+    parser.add_argument("--node", help="address of the Ottla node; one is started without it")
+    parser.add_argument("--only", default=[], type=lambda t: t.split(","), help="words, one of which is in theme/scenario")
+    parser.add_argument("--update", action="store_true", help="write the peer's answers as golden transcripts")
+    arguments = parser.parse_args()
+    return update(arguments) if arguments.update else compare(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
