@@ -1,0 +1,360 @@
+"""The requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+Knows what each request may ask in each state of its group, and the answer. Does not know how a rebalance goes on from
+there (`rebalance`), nor committed offsets.
+
+Sources: Kafka's GroupMetadataManager.java (classicGroupJoin, -Sync, -Heartbeat, -Leave); KIP-345 static members,
+KIP-394 member ids first, KIP-814 skip_assignment.
+"""
+
+import uuid
+from typing import Protocol
+
+from ottla.groups.draft import Draft, fits
+from ottla.groups.group import Group, GroupState, Member, Protocols
+from ottla.groups.rebalance import NOBODY, Rebalances, assigned_reply, joined_reply, member_list
+from ottla.groups.records import encode_group
+from ottla.groups.replies import join_reply, leave_reply
+from ottla.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
+from ottla.machine import Call, Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_MEMBER_ID_REQUIRED_SINCE = 4
+_SYNC_NAMES_PROTOCOL_SINCE = 5
+_SKIP_ASSIGNMENT_SINCE = 9
+_BATCHED_LEAVE_SINCE = 3
+
+
+class Entropy(Protocol):
+    """Where member ids come from."""
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+
+class ClassicProtocol:
+    """Serves members of all classic groups of a shard."""
+
+    __slots__ = ("_entropy", "_groups", "_rebalances", "_settings")
+
+    def __init__(self, rebalances: Rebalances, entropy: Entropy) -> None:
+        self._rebalances = rebalances
+        self._groups = rebalances.groups
+        self._settings = rebalances.settings
+        self._entropy = entropy
+
+    # ---- JoinGroup -------------------------------------------------------------------------------------------------
+
+    def join(self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, draft: Draft) -> None:
+        """A new group is stored at once, Empty, so that it outlives a crash before its first generation."""
+        error = self._refuses(body)
+        group = self._groups.get(body.group_id)
+        if error is ErrorCode.NONE and group is None and body.member_id != NOBODY:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error is not ErrorCode.NONE:
+            draft.answer(ticket, join_reply(call.version, error, body.member_id))
+            return
+        is_new_group = group is None
+        if group is None:
+            group = self._groups[body.group_id] = Group(body.group_id, now)
+            draft.records.append(encode_group(group.group_id, group.empty_image(0, now)))
+        if not self._has_room(group, body.member_id):
+            assert not is_new_group
+            self._rebalances.drop(group, body.member_id, draft)
+            draft.answer(ticket, join_reply(call.version, ErrorCode.GROUP_MAX_SIZE_REACHED, NOBODY))
+        elif not group.supports(body.protocol_type, _protocols(body)):
+            draft.answer(ticket, join_reply(call.version, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, body.member_id))
+        elif body.member_id == NOBODY:
+            self._join_unknown(now, ticket, call, body, group, draft)
+        else:
+            self._join_known(now, ticket, call, body, group, draft)
+
+    def _refuses(self, body: JoinGroupRequest) -> ErrorCode:
+        if not body.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        settings = self._settings
+        if not settings.session_timeout_ms_min <= body.session_timeout_ms <= settings.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """During a join phase the first `group.max.size` that come are in; so a lowered limit sheds the others."""
+        size_max = self._settings.group_size_max
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return member_id in group.joins or len(group.joins) < size_max
+        return member_id in group.members or len(group.members) < size_max
+
+    def _join_unknown(
+        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, draft: Draft
+    ) -> None:
+        member_id = self._new_member_id(body.group_instance_id or call.client_id)
+        if body.group_instance_id is not None:
+            replaced = group.static_member(body.group_instance_id)
+            if replaced is None:
+                self._add(now, ticket, call, body, group, member_id, draft)
+            else:
+                self._succeed(now, ticket, call, body, group, replaced, member_id, draft)
+        elif call.version >= _MEMBER_ID_REQUIRED_SINCE:
+            group.pending_members[member_id] = None
+            self._rebalances.watch(now, group, member_id, body.session_timeout_ms)
+            draft.answer(ticket, join_reply(call.version, ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(now, ticket, call, body, group, member_id, draft)
+
+    def _new_member_id(self, prefix: str) -> str:
+        return f"{prefix}-{uuid.UUID(bytes=self._entropy.randbytes(16), version=4)}"
+
+    def _add(
+        self,
+        now: Millis,
+        ticket: Ticket,
+        call: Call,
+        body: JoinGroupRequest,
+        group: Group,
+        member_id: str,
+        draft: Draft,
+    ) -> None:
+        if group.is_initial_rebalance:
+            group.new_member_added = True
+        if not group.members:
+            group.protocol_type = body.protocol_type
+        member = _member(member_id, call, body)
+        member.is_new = True
+        group.add(member)
+        group.joins[member_id] = (ticket, call.version)
+        self._rebalances.watch(now, group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.rebalance_or_complete(now, group, draft)
+
+    def _join_known(
+        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, draft: Draft
+    ) -> None:
+        if body.member_id in group.pending_members:
+            if body.group_instance_id is None:
+                self._add(now, ticket, call, body, group, body.member_id, draft)
+            else:
+                draft.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, body.member_id))
+            return
+        error = group.validate_member(body.member_id, body.group_instance_id)
+        if error is not ErrorCode.NONE:
+            draft.answer(ticket, join_reply(call.version, error, body.member_id))
+            return
+        member = group.members[body.member_id]
+        unchanged = member.protocols == _protocols(body)
+        stays = group.state is GroupState.COMPLETING_REBALANCE or (
+            # A leader that joins again has seen a change that the members' metadata does not show.
+            group.state is GroupState.STABLE and group.leader != member.member_id
+        )
+        if unchanged and stays:
+            draft.answer(ticket, joined_reply(call.version, group, member))
+        else:
+            self._rejoin(ticket, call, body, group, member, draft)
+            self._rebalances.rebalance_or_complete(now, group, draft)
+
+    def _rejoin(
+        self, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, member: Member, draft: Draft
+    ) -> None:
+        """Take the member's new wishes; a JoinGroup it had parked before can be nobody's any more."""
+        group.speak(member, _protocols(body))
+        member.rebalance_timeout_ms = _rebalance_timeout_ms(call, body)
+        member.session_timeout_ms = body.session_timeout_ms
+        earlier = group.joins.pop(member.member_id, None)
+        if earlier is not None:
+            reply = join_reply(earlier[1], ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+            draft.answer(earlier[0], reply)
+        group.joins[member.member_id] = (ticket, call.version)
+
+    # ---- static members that come back -----------------------------------------------------------------------------
+
+    def _succeed(
+        self,
+        now: Millis,
+        ticket: Ticket,
+        call: Call,
+        body: JoinGroupRequest,
+        group: Group,
+        replaced: Member,
+        member_id: str,
+        draft: Draft,
+    ) -> None:
+        """A static member is back under a new member id: the old one is fenced, the new one inherits its place.
+
+        Where the group is Stable and keeps its protocol there is no rebalance: the assignment is inherited too.
+        """
+        successor = _member(member_id, call, body)
+        successor.client_id, successor.client_host = replaced.client_id, replaced.client_host
+        successor.assignment = replaced.assignment
+        if group.state is GroupState.STABLE and group.protocol_with(successor) == group.protocol_name:
+            self._succeed_quietly(now, ticket, call, group, replaced, successor, draft)
+            return
+        self._fence(group, replaced, draft)
+        group.replace(replaced, successor)
+        self._rebalances.unwatch(group, replaced.member_id)
+        self._rebalances.touch(now, group, successor)
+        group.joins[member_id] = (ticket, call.version)
+        self._rebalances.rebalance_or_complete(now, group, draft)
+
+    def _fence(self, group: Group, member: Member, draft: Draft) -> None:
+        join = group.joins.pop(member.member_id, None)
+        if join is not None:
+            draft.answer(join[0], join_reply(join[1], ErrorCode.FENCED_INSTANCE_ID, member.member_id))
+        sync = group.syncs.pop(member.member_id, None)
+        if sync is not None:
+            draft.answer(sync, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+
+    def _succeed_quietly(
+        self, now: Millis, ticket: Ticket, call: Call, group: Group, replaced: Member, successor: Member, draft: Draft
+    ) -> None:
+        """The record makes the successor a member (`Group.adopt`); until then it is only `arriving`."""
+        record = encode_group(group.group_id, group.image_with(successor))
+        if not fits([record], self._settings):
+            draft.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, NOBODY))
+            return
+        draft.records.append(record)
+        group.arriving = successor
+        self._rebalances.unwatch(group, replaced.member_id)
+        self._rebalances.touch(now, group, successor)
+        led = group.leader == replaced.member_id
+        knows_skip = call.version >= _SKIP_ASSIGNMENT_SINCE
+        # Before skip_assignment a leader is told the old leader's id, so that it does not assign.
+        leader = successor.member_id if led and knows_skip else group.leader
+        members = member_list(group) if led and knows_skip else []
+        for member in members:
+            if member.member_id == replaced.member_id:
+                member.member_id, member.metadata = successor.member_id, successor.metadata(group.protocol_name or "")
+        reply = join_reply(
+            call.version,
+            ErrorCode.NONE,
+            successor.member_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=leader or "",
+            skip_assignment=led and knows_skip,
+            members=members,
+        )
+        draft.answer(ticket, reply)
+
+    # ---- SyncGroup -------------------------------------------------------------------------------------------------
+
+    def sync(self, now: Millis, ticket: Ticket, call: Call, body: SyncGroupRequest, draft: Draft) -> None:
+        """Parks until the leader's assignments are stored; in a Stable group the assignment is there."""
+        group = self._groups.get(body.group_id)
+        error = _sync_error(call, body, group)
+        if error is not ErrorCode.NONE or group is None:
+            draft.answer(ticket, SyncGroupResponse(error_code=error))
+            return
+        member = group.members[body.member_id]
+        self._rebalances.synced(group, body.member_id)
+        if group.state is GroupState.STABLE:
+            draft.answer(ticket, assigned_reply(group, member.assignment))
+            return
+        earlier = group.syncs.pop(body.member_id, None)
+        if earlier is not None:
+            draft.answer(earlier, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        group.syncs[body.member_id] = ticket
+        if group.leader == body.member_id:
+            stored = group.image({each.member_id: each.assignment for each in body.assignments})
+            if fits([encode_group(group.group_id, stored)], self._settings):
+                self._rebalances.assign(now, group, stored, draft)
+            else:
+                self._rebalances.fail_syncs(now, group, ErrorCode.UNKNOWN_SERVER_ERROR, draft)
+
+    # ---- Heartbeat -------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, now: Millis, ticket: Ticket, body: HeartbeatRequest, draft: Draft) -> None:
+        draft.answer(ticket, HeartbeatResponse(error_code=self._heartbeat(now, body)))
+
+    def _heartbeat(self, now: Millis, body: HeartbeatRequest) -> ErrorCode:
+        if not body.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._groups.get(body.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.validate_member(body.member_id, body.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if body.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._rebalances.touch(now, group, group.members[body.member_id])
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    # ---- LeaveGroup ------------------------------------------------------------------------------------------------
+
+    def leave(self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, draft: Draft) -> None:
+        """Members leave themselves, or are sent away by an administrator who knows only their instance ids."""
+        identities = body.members if call.version >= _BATCHED_LEAVE_SINCE else [MemberIdentity(body.member_id)]
+        if not body.group_id:
+            draft.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))
+            return
+        group = self._groups.get(body.group_id)
+        responses: list[MemberResponse] = []
+        left = False
+        for identity in identities:
+            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave_one(group, identity, draft)
+            left = left or error is ErrorCode.NONE
+            responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
+        if left and group is not None and group.state is not GroupState.EMPTY:
+            self._rebalances.rebalance_or_complete(now, group, draft)
+        draft.answer(ticket, leave_reply(call.version, ErrorCode.NONE, responses))
+
+    def _leave_one(self, group: Group, identity: MemberIdentity, draft: Draft) -> ErrorCode:
+        member_id = identity.member_id
+        if member_id == NOBODY:
+            member = group.static_member(identity.group_instance_id)
+            if member is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = member.member_id
+        elif member_id not in group.pending_members:
+            error = group.validate_member(member_id, identity.group_instance_id)
+            if error is not ErrorCode.NONE:
+                return error
+        self._rebalances.drop(group, member_id, draft)
+        return ErrorCode.NONE
+
+
+def _protocols(body: JoinGroupRequest) -> Protocols:
+    return tuple((each.name, each.metadata) for each in body.protocols)
+
+
+def _rebalance_timeout_ms(call: Call, body: JoinGroupRequest) -> int:
+    """Version 0 has one timeout for both."""
+    return body.session_timeout_ms if call.version == 0 else body.rebalance_timeout_ms
+
+
+def _member(member_id: str, call: Call, body: JoinGroupRequest) -> Member:
+    return Member(
+        member_id,
+        body.group_instance_id,
+        call.client_id,
+        call.client_host,
+        _rebalance_timeout_ms(call, body),
+        body.session_timeout_ms,
+        _protocols(body),
+    )
+
+
+def _sync_error(call: Call, body: SyncGroupRequest, group: Group | None) -> ErrorCode:
+    if call.version >= _SYNC_NAMES_PROTOCOL_SINCE and None in (body.protocol_type, body.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if not body.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.validate_member(body.member_id, body.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if body.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    for asked, is_ in ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol_name)):
+        if asked is not None and is_ is not None and asked != is_:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE

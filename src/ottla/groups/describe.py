@@ -1,0 +1,99 @@
+"""What is asked about groups from outside: DescribeGroups, ListGroups, DeleteGroups.
+
+Source: Kafka's GroupMetadataManager.java (describeGroups, listGroups), GroupCoordinatorShard.java (deleteGroups).
+"""
+
+from ottla.groups.draft import Draft, fits
+from ottla.groups.group import Group, GroupState
+from ottla.groups.offsets import Offsets
+from ottla.groups.records import encode_group
+from ottla.groups.settings import GroupSettings
+from ottla.machine import Call, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+_GROUP_ID_NOT_FOUND_SINCE = 6
+GROUP_TYPE = "classic"
+
+
+def describe(ticket: Ticket, call: Call, body: DescribeGroupsRequest, groups: dict[str, Group], draft: Draft) -> None:
+    described = [_described(call, group_id, groups.get(group_id)) for group_id in body.groups]
+    draft.answer(ticket, DescribeGroupsResponse(groups=described))
+
+
+def _described(call: Call, group_id: str, group: Group | None) -> DescribedGroup:
+    """Metadata and the protocol are shown of a Stable group only. An unknown group is Dead, since v6 an error."""
+    if group is None:
+        if call.version < _GROUP_ID_NOT_FOUND_SINCE:
+            return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=GroupState.DEAD.value,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} not found.",
+        )
+    stable = group.state is GroupState.STABLE
+    protocol = (group.protocol_name or "") if stable else ""
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[
+            DescribedGroupMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(protocol) if stable else b"",
+                member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def list_groups(ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], draft: Draft) -> None:
+    """Filters compare without case; a state or type that does not exist matches nothing."""
+    states = {state.strip().lower() for state in body.states_filter}
+    types = {group_type.strip().lower() for group_type in body.types_filter}
+    listed = [
+        ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
+        for group in groups.values()
+        if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+    ]
+    draft.answer(ticket, ListGroupsResponse(groups=listed))
+
+
+def delete_groups(
+    ticket: Ticket,
+    body: DeleteGroupsRequest,
+    groups: dict[str, Group],
+    offsets: Offsets,
+    settings: GroupSettings,
+    draft: Draft,
+) -> None:
+    """Only groups without members are deleted, with all their offsets."""
+    results: list[DeletableGroupResult] = []
+    for group_id in dict.fromkeys(body.groups_names):
+        group = groups.get(group_id)
+        error = ErrorCode.NONE
+        if group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.state is not GroupState.EMPTY:
+            error = ErrorCode.NON_EMPTY_GROUP
+        else:
+            records = [*offsets.delete_all(group_id), encode_group(group_id, None)]
+            if fits([*draft.records, *records], settings):
+                draft.records += records
+            else:
+                error = ErrorCode.UNKNOWN_SERVER_ERROR
+        results.append(DeletableGroupResult(group_id, error))
+    draft.answer(ticket, DeleteGroupsResponse(results=results))

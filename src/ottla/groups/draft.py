@@ -1,0 +1,34 @@
+"""A decision while it is being made."""
+
+from typing import Final
+
+from ottla.groups.settings import GroupSettings
+from ottla.machine import NOTHING, Answer, Decision, ShardRecord, Ticket
+
+_BATCH_OVERHEAD: Final = 61
+_RECORD_OVERHEAD: Final = 21
+"""The most that attributes, deltas and lengths of one record can take, beside its key and value."""
+
+
+class Draft:
+    """Records and answers of one step of a shard, in the order in which they came up."""
+
+    __slots__ = ("answers", "records")
+
+    def __init__(self) -> None:
+        self.records: list[ShardRecord] = []
+        self.answers: list[Answer] = []
+
+    def answer(self, ticket: Ticket, reply: object) -> None:
+        self.answers.append(Answer(ticket, reply))
+
+    def decision(self) -> Decision:
+        if not self.records and not self.answers:
+            return NOTHING
+        return Decision(tuple(self.records), tuple(self.answers))
+
+
+def fits(records: list[ShardRecord], settings: GroupSettings) -> bool:
+    """Whether these records can be one batch: `max.message.bytes` bounds it, and a step is never split."""
+    size = _BATCH_OVERHEAD + sum(len(each.key) + len(each.value or b"") + _RECORD_OVERHEAD for each in records)
+    return size <= settings.batch_size_max

@@ -1,0 +1,318 @@
+"""How far each group has read: committed offsets, those of transactions still open, and their end.
+
+Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group
+whether a commit may be taken.
+
+Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id.
+A marker ends a transaction: on commit its offsets replace those whose record is older (KIP-447, KAFKA-5027).
+
+Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
+"""
+
+from collections.abc import Iterator
+
+from ottla.groups.draft import Draft, fits
+from ottla.groups.group import Group, GroupState
+from ottla.groups.rebalance import Rebalances
+from ottla.groups.records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, encode_offset
+from ottla.groups.replies import commit_error
+from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+_GROUP_ID_NOT_FOUND_SINCE = 9
+_NO_RETENTION_TIME = -1
+_NO_OFFSET = -1
+
+_Topics = dict[str, dict[int, CommittedOffset]]
+
+
+class Offsets:
+    """The offsets of all groups of a shard."""
+
+    __slots__ = ("_committed", "_groups", "_pending", "_rebalances", "_settings")
+
+    def __init__(self, rebalances: Rebalances) -> None:
+        self._rebalances = rebalances
+        self._groups = rebalances.groups
+        self._settings = rebalances.settings
+        self._committed: dict[str, _Topics] = {}
+        self._pending: dict[int, dict[str, _Topics]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for topics in self._committed.values() for partitions in topics.values())
+
+    # ---- OffsetCommit ----------------------------------------------------------------------------------------------
+
+    def commit(self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, draft: Draft) -> None:
+        """Its topics exist and carry names: whoever calls has seen to that."""
+        group = self._groups.get(body.group_id)
+        error = _commit_error(call, body, group)
+        if error is not ErrorCode.NONE:
+            draft.answer(ticket, commit_error(body, error))
+            return
+        records: list[ShardRecord] = []
+        topics: list[OffsetCommitResponseTopic] = []
+        for topic in body.topics:
+            partitions: list[OffsetCommitResponsePartition] = []
+            for each in topic.partitions:
+                too_large = _java_length(each.committed_metadata or "") > self._settings.offset_metadata_size_max
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+                partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
+                if not too_large:
+                    committed = _committed_offset(now, body, each)
+                    records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
+            topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
+        if not fits(records, self._settings):
+            draft.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        if group is not None and body.member_id in group.members:
+            self._rebalances.touch(now, group, group.members[body.member_id])
+        draft.records += records
+        draft.answer(ticket, OffsetCommitResponse(topics=topics))
+
+    # ---- OffsetFetch -----------------------------------------------------------------------------------------------
+
+    def fetch(self, ticket: Ticket, body: OffsetFetchRequest, draft: Draft) -> None:
+        """A partition without an offset answers -1; topics null asks for all that have one."""
+        groups = [self._fetch_group(group, body.require_stable) for group in body.groups]
+        draft.answer(ticket, OffsetFetchResponse(groups=groups))
+
+    def _fetch_group(self, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        committed = self._committed.get(asked.group_id, {})
+        wanted = asked.topics
+        if wanted is None:
+            wanted = [OffsetFetchRequestTopics(name=name, partition_indexes=list(at)) for name, at in committed.items()]
+        topics: list[OffsetFetchResponseTopics] = []
+        for topic in wanted:
+            at = committed.get(topic.name, {})
+            partitions: list[OffsetFetchResponsePartitions] = []
+            for index in topic.partition_indexes:
+                if require_stable and self._has_pending(asked.group_id, topic.name, index):
+                    partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                elif (found := at.get(index)) is None:
+                    partitions.append(_no_offset(index, ErrorCode.NONE))
+                else:
+                    partitions.append(
+                        OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata)
+                    )
+            topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
+        return OffsetFetchResponseGroup(asked.group_id, topics)
+
+    # ---- OffsetDelete ----------------------------------------------------------------------------------------------
+
+    def delete(self, ticket: Ticket, body: OffsetDeleteRequest, draft: Draft) -> None:
+        """Refused per topic as long as a consumer of the group subscribes to it."""
+        group = self._groups.get(body.group_id)
+        error = _delete_error(body, group)
+        if error is not ErrorCode.NONE or group is None:
+            draft.answer(ticket, OffsetDeleteResponse(error_code=error))
+            return
+        topics: list[OffsetDeleteResponseTopic] = []
+        for topic in body.topics:
+            subscribed = group.is_subscribed_to(topic.name)
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            indexes = [each.partition_index for each in topic.partitions]
+            if not subscribed:
+                draft.records += self._tombstones(body.group_id, topic.name, indexes)
+            partitions = [OffsetDeleteResponsePartition(index, error) for index in indexes]
+            topics.append(OffsetDeleteResponseTopic(topic.name, partitions))
+        draft.answer(ticket, OffsetDeleteResponse(topics=topics))
+
+    def _tombstones(self, group_id: str, topic: str, indexes: list[int]) -> list[ShardRecord]:
+        committed = self._committed.get(group_id, {}).get(topic, {})
+        return [
+            encode_offset(group_id, topic, index, None)
+            for index in indexes
+            if index in committed or self._has_pending(group_id, topic, index)
+        ]
+
+    def delete_all(self, group_id: str) -> list[ShardRecord]:
+        """Tombstones for every offset of the group, also those that an open transaction may still commit."""
+        partitions = {(topic, index): None for topic, at in self._committed.get(group_id, {}).items() for index in at}
+        for producers in self._pending.values():
+            for topic, at in producers.get(group_id, {}).items():
+                partitions.update({(topic, index): None for index in at})
+        return [encode_offset(group_id, topic, index, None) for topic, index in partitions]
+
+    def delete_topic(self, group_id: str, topic: str) -> list[ShardRecord]:
+        """Tombstones for what the group committed in a topic that is no more."""
+        partitions = dict.fromkeys(self._committed.get(group_id, {}).get(topic, {}))
+        for producers in self._pending.values():
+            partitions.update(dict.fromkeys(producers.get(group_id, {}).get(topic, {})))
+        return [encode_offset(group_id, topic, index, None) for index in partitions]
+
+    # ---- expiry ----------------------------------------------------------------------------------------------------
+
+    def expired(self, now: Millis, group: Group) -> tuple[list[ShardRecord], bool]:
+        """Tombstones for what has expired, and whether nothing of the group is left."""
+        topics = self._committed.get(group.group_id, {})
+        if topics and not _may_expire(group):
+            return [], False
+        records: list[ShardRecord] = []
+        left = self.has_open_transaction(group.group_id)
+        for topic, partitions in topics.items():
+            subscribed = group.is_subscribed_to(topic)
+            for index, committed in partitions.items():
+                stays = subscribed or not self._is_expired(now, group, committed)
+                if stays or self._has_pending(group.group_id, topic, index):
+                    left = True
+                else:
+                    records.append(encode_offset(group.group_id, topic, index, None))
+        return records, not left
+
+    def _is_expired(self, now: Millis, group: Group, committed: CommittedOffset) -> bool:
+        if committed.expire_timestamp_ms != NO_TIMESTAMP:
+            return now >= committed.expire_timestamp_ms
+        since = committed.commit_timestamp_ms
+        if group.protocol_type is not None and group.state is GroupState.EMPTY:
+            # A group that had members keeps its offsets for the retention time after the last one left.
+            since = since if group.state_timestamp_ms == NO_TIMESTAMP else group.state_timestamp_ms
+        return now - since >= self._settings.offsets_retention_ms
+
+    # ---- transactions ----------------------------------------------------------------------------------------------
+
+    def _has_pending(self, group_id: str, topic: str, index: int) -> bool:
+        return any(index in groups.get(group_id, {}).get(topic, {}) for groups in self._pending.values())
+
+    def has_open_transaction(self, group_id: str) -> bool:
+        return any(group_id in groups for groups in self._pending.values())
+
+    # ---- durable state ---------------------------------------------------------------------------------------------
+
+    def apply(self, record: OffsetRecord, producer_id: int) -> None:
+        """A record without a producer id counts at once, one of a transaction when its marker comes."""
+        if record.committed is None:
+            _take(self._committed, record)
+            for open_producer_id in list(self._pending):
+                _take(self._pending[open_producer_id], record)
+                if not self._pending[open_producer_id]:
+                    del self._pending[open_producer_id]
+            return
+        offsets = self._committed if producer_id == NO_PRODUCER_ID else self._pending.setdefault(producer_id, {})
+        _put(offsets, record.group_id, record.topic, record.partition, record.committed)
+
+    def apply_marker(self, producer_id: int, committed: bool) -> None:
+        ended = self._pending.pop(producer_id, {})
+        if not committed:
+            return
+        for group_id, topic, partition, offset in _walk(ended):
+            known = self._committed.get(group_id, {}).get(topic, {}).get(partition)
+            if known is None or offset.record_offset > known.record_offset:
+                _put(self._committed, group_id, topic, partition, offset)
+
+    def groups_with_offsets(self) -> set[str]:
+        """Groups that the durable state speaks of; they must exist."""
+        return {*self._committed, *(group_id for groups in self._pending.values() for group_id in groups)}
+
+    def image(self) -> tuple[object, object]:
+        """The durable state, to compare with a replayed one."""
+        return self._committed, self._pending
+
+    def check(self) -> None:
+        missing = sorted(self.groups_with_offsets() - self._groups.keys())
+        assert not missing, f"offsets of groups that do not exist: {missing}"
+        for offsets in (self._committed, *self._pending.values()):
+            assert all(topics and all(topics.values()) for topics in offsets.values()), "an empty map was left behind"
+        for _, topic, partition, committed in _walk(self._committed):
+            assert committed.record_offset >= 0, f"{topic}-{partition}: committed without a record"
+
+
+def _put(offsets: dict[str, _Topics], group_id: str, topic: str, partition: int, committed: CommittedOffset) -> None:
+    offsets.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
+
+
+def _take(offsets: dict[str, _Topics], record: OffsetRecord) -> None:
+    topics = offsets.get(record.group_id, {})
+    partitions = topics.get(record.topic, {})
+    if partitions.pop(record.partition, None) is not None and not partitions:
+        del topics[record.topic]
+        if not topics:
+            del offsets[record.group_id]
+
+
+def _walk(offsets: dict[str, _Topics]) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+    for group_id, topics in offsets.items():
+        for topic, partitions in topics.items():
+            for partition, committed in partitions.items():
+                yield group_id, topic, partition, committed
+
+
+def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
+    """Whether the group takes this commit. Who names no generation is no member and needs a group without members."""
+    generation = body.generation_id_or_member_epoch
+    if group is None:
+        if generation < 0:
+            return ErrorCode.NONE
+        known = call.version >= _GROUP_ID_NOT_FOUND_SINCE
+        return ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if generation < 0 and not body.member_id and body.group_instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.validate_member(body.member_id, body.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _committed_offset(now: Millis, body: OffsetCommitRequest, each: OffsetCommitRequestPartition) -> CommittedOffset:
+    keeps = body.retention_time_ms
+    return CommittedOffset(
+        offset=each.committed_offset,
+        leader_epoch=each.committed_leader_epoch,
+        metadata=each.committed_metadata or "",
+        commit_timestamp_ms=now,
+        expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else now + keeps,
+    )
+
+
+def _delete_error(body: OffsetDeleteRequest, group: Group | None) -> ErrorCode:
+    if not body.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+        return ErrorCode.NON_EMPTY_GROUP
+    return ErrorCode.NONE
+
+
+def _may_expire(group: Group) -> bool:
+    """Not while members are there, unless it is known which topics they read and so which offsets nobody needs."""
+    if group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    return group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed_topics() is not None
+
+
+def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(index, _NO_OFFSET, -1, "", error)
+
+
+def _java_length(text: str) -> int:
+    """The length Kafka measures: UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,0 +1,265 @@
+"""How a classic group gets from one generation to the next, and the deadlines that push it.
+
+Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `classic` reads those
+and calls in here.
+
+Deadlines, all keyed by group: the end of the join phase (`JOIN`), the end of the sync phase (`SYNC`), and per member or
+pending member the end of its session (`SESSION`).
+
+Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGroupJoin, expirePendingSync ...);
+KIP-134 for the initial delay, KIP-62 for the rebalance timeout.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from ottla.groups.draft import Draft
+from ottla.groups.group import Group, GroupState, Member
+from ottla.groups.records import StoredGroup, encode_group
+from ottla.groups.replies import join_reply
+from ottla.groups.settings import GroupSettings
+from ottla.machine import Millis
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from ottla.protocol.messages.sync_group import SyncGroupResponse
+
+
+class Deadline(IntEnum):
+    """What a deadline of a group is for."""
+
+    JOIN = 0
+    SYNC = 1
+    SESSION = 2
+    EXPIRE = 3
+    """Of the shard: look for offsets that have expired, or go on doing so."""
+    ORPHANS = 4
+    """Of the shard: delete offsets of topics that are no more, or go on doing so."""
+
+
+GroupTimer = tuple[str, int, str]
+"""(group id, Deadline, member id or "")."""
+
+NOBODY: Final = ""
+
+
+class Rebalances:
+    """The rebalances of all groups of a shard."""
+
+    __slots__ = ("_timers", "groups", "settings")
+
+    def __init__(self, settings: GroupSettings, groups: dict[str, Group], timers: Timers[GroupTimer]) -> None:
+        self.settings = settings
+        self.groups = groups
+        self._timers = timers
+
+    # ---- sessions --------------------------------------------------------------------------------------------------
+
+    def touch(self, now: Millis, group: Group, member: Member) -> None:
+        """A sign of life: the member's session begins anew."""
+        self.watch(now, group, member.member_id, member.session_timeout_ms)
+
+    def watch(self, now: Millis, group: Group, member_id: str, timeout_ms: int) -> None:
+        self._timers.set((group.group_id, Deadline.SESSION, member_id), now + timeout_ms)
+
+    def unwatch(self, group: Group, member_id: str) -> None:
+        self._timers.cancel((group.group_id, Deadline.SESSION, member_id))
+
+    def drop(self, group: Group, member_id: str, draft: Draft) -> None:
+        """Take a member or a pending one out of the group; what it had parked is answered UNKNOWN_MEMBER_ID."""
+        self.unwatch(group, member_id)
+        join = group.joins.pop(member_id, None)
+        if join is not None:
+            draft.answer(join[0], join_reply(join[1], ErrorCode.UNKNOWN_MEMBER_ID, NOBODY))
+        sync = group.syncs.pop(member_id, None)
+        if sync is not None:
+            draft.answer(sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        group.remove(member_id)
+
+    def forget(self, group: Group) -> None:
+        """The group is no more: none of its deadlines matters."""
+        self._timers.cancel((group.group_id, Deadline.JOIN, ""))
+        self._timers.cancel((group.group_id, Deadline.SYNC, ""))
+        for member_id in (*group.members, *group.pending_members):
+            self._timers.cancel((group.group_id, Deadline.SESSION, member_id))
+
+    # ---- the join phase --------------------------------------------------------------------------------------------
+
+    def rebalance_or_complete(self, now: Millis, group: Group, draft: Draft) -> None:
+        """Something changed: begin a rebalance, or, where one gathers members already, see whether all have come."""
+        if group.can_rebalance():
+            self.prepare(now, group, draft)
+        else:
+            self.maybe_complete_join(now, group, draft)
+
+    def maybe_complete_join(self, now: Millis, group: Group, draft: Draft) -> None:
+        """The first rebalance of a group always waits for its delay."""
+        gathering = group.state is GroupState.PREPARING_REBALANCE and not group.is_initial_rebalance
+        if gathering and group.all_joined():
+            self.complete_join(now, group, draft)
+
+    def prepare(self, now: Millis, group: Group, draft: Draft) -> None:
+        """Begin to gather the members of the next generation."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._interrupt_syncs(now, group, draft)
+        group.pending_syncs.clear()
+        self._timers.cancel((group.group_id, Deadline.SYNC, ""))
+        first = group.state is GroupState.EMPTY
+        group.enter(GroupState.PREPARING_REBALANCE, now)
+        if first:
+            delay_ms = self.settings.initial_rebalance_delay_ms
+            group.is_initial_rebalance, group.new_member_added = True, False
+            group.initial_delay_ms = delay_ms
+            group.initial_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+            self._timers.set((group.group_id, Deadline.JOIN, ""), now + delay_ms)
+        elif group.all_joined():
+            self.complete_join(now, group, draft)
+        else:
+            self._timers.set((group.group_id, Deadline.JOIN, ""), now + group.rebalance_timeout_ms())
+
+    def _interrupt_syncs(self, now: Millis, group: Group, draft: Draft) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+        for member_id, ticket in group.syncs.items():
+            draft.answer(ticket, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            self.touch(now, group, group.members[member_id])
+        group.syncs.clear()
+
+    def join_deadline(self, now: Millis, group: Group, draft: Draft) -> None:
+        """The join phase has lasted long enough, unless it is the first one and someone new came while it lasted."""
+        if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms:
+            group.new_member_added = False
+            delay_ms = min(self.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
+            group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
+            group.initial_delay_ms = delay_ms
+            self._timers.set((group.group_id, Deadline.JOIN, ""), now + delay_ms)
+        else:
+            self.complete_join(now, group, draft)
+
+    def complete_join(self, now: Millis, group: Group, draft: Draft) -> None:
+        """Go on with those who joined: the next generation, or an Empty group where nobody did.
+
+        Dynamic members that did not come are out. Static ones stay (their session decides): if nobody but them is left
+        and none of them came, the phase begins once more.
+        """
+        self._timers.cancel((group.group_id, Deadline.JOIN, ""))
+        for member in list(group.members.values()):
+            if member.group_instance_id is None and member.member_id not in group.joins:
+                self.drop(group, member.member_id, draft)
+        if group.members and not group.elect_joined_leader():
+            self._timers.set((group.group_id, Deadline.JOIN, ""), now + group.rebalance_timeout_ms())
+        elif group.members:
+            self._begin_generation(now, group, draft)
+        else:
+            draft.records.append(encode_group(group.group_id, group.empty_image(group.generation + 1, now)))
+
+    def _begin_generation(self, now: Millis, group: Group, draft: Draft) -> None:
+        group.begin_generation(now)
+        for member in group.members.values():
+            join = group.joins.pop(member.member_id, None)
+            if join is not None:
+                draft.answer(join[0], joined_reply(join[1], group, member))
+            member.is_new = False
+            group.pending_syncs[member.member_id] = None
+            self.touch(now, group, member)
+        self._timers.set((group.group_id, Deadline.SYNC, ""), now + group.rebalance_timeout_ms())
+
+    # ---- the sync phase --------------------------------------------------------------------------------------------
+
+    def synced(self, group: Group, member_id: str) -> None:
+        """The member has asked for its assignment."""
+        group.pending_syncs.pop(member_id, None)
+        if not group.pending_syncs:
+            self._timers.cancel((group.group_id, Deadline.SYNC, ""))
+
+    def sync_deadline(self, now: Millis, group: Group, draft: Draft) -> None:
+        """Members that joined but never asked for their assignment are out."""
+        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and group.pending_syncs:
+            for member_id in list(group.pending_syncs):
+                self.drop(group, member_id, draft)
+            self.prepare(now, group, draft)
+
+    def assign(self, now: Millis, group: Group, stored: StoredGroup, draft: Draft) -> None:
+        """The leader's assignments are in `stored`: everyone who waits gets its own, once the record is committed."""
+        draft.records.append(encode_group(group.group_id, stored))
+        for each in stored.members:
+            ticket = group.syncs.pop(each.member_id, None)
+            if ticket is not None:
+                draft.answer(ticket, assigned_reply(group, each.assignment))
+                self.touch(now, group, group.members[each.member_id])
+
+    def fail_syncs(self, now: Millis, group: Group, error: ErrorCode, draft: Draft) -> None:
+        """The assignments can't be stored: everyone who waits hears why, and the group begins again."""
+        for member_id, ticket in group.syncs.items():
+            draft.answer(ticket, SyncGroupResponse(error_code=error))
+            self.touch(now, group, group.members[member_id])
+        group.syncs.clear()
+        self.prepare(now, group, draft)
+
+    # ---- sessions that end -----------------------------------------------------------------------------------------
+
+    def session_deadline(self, now: Millis, group: Group, member_id: str, draft: Draft) -> None:
+        """No sign of life from a member. Whoever waits for an answer is excused, unless it is new: it may be gone."""
+        if member_id in group.pending_members:
+            self.drop(group, member_id, draft)
+            self._complete_after_loss(now, group, draft)
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        waits = member_id in group.joins or member_id in group.syncs
+        if member.is_new or not waits:
+            self.drop(group, member_id, draft)
+            if group.state is GroupState.PREPARING_REBALANCE:
+                self._complete_after_loss(now, group, draft)
+            else:
+                self.prepare(now, group, draft)
+
+    def _complete_after_loss(self, now: Millis, group: Group, draft: Draft) -> None:
+        """Unlike a new arrival, a loss may end even the first join phase early."""
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_joined():
+            self.complete_join(now, group, draft)
+
+    def check(self, group: Group) -> None:
+        """A phase that nothing would ever end, or a member that nothing would ever miss, is a leak."""
+        group_id = group.group_id
+        if group.state is GroupState.PREPARING_REBALANCE:
+            assert (group_id, Deadline.JOIN, "") in self._timers, f"{group_id}: its join phase has no end"
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            assert (group_id, Deadline.SYNC, "") in self._timers or not group.pending_syncs, (
+                f"{group_id}: no end of sync"
+            )
+        for member_id in (*group.members, *group.pending_members):
+            waits = member_id in group.joins or member_id in group.syncs
+            watched = (group_id, Deadline.SESSION, member_id) in self._timers
+            assert watched or waits, f"{group_id}: nobody watches member {member_id}"
+
+
+def member_list(group: Group) -> list[JoinGroupResponseMember]:
+    """What the leader has to know to assign."""
+    assert group.protocol_name is not None
+    return [
+        JoinGroupResponseMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))
+        for member in group.members.values()
+    ]
+
+
+def joined_reply(version: int, group: Group, member: Member) -> JoinGroupResponse:
+    """The current generation; the leader also gets all members."""
+    leads = group.leader == member.member_id
+    return join_reply(
+        version,
+        ErrorCode.NONE,
+        member.member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        members=member_list(group) if leads else [],
+    )
+
+
+def assigned_reply(group: Group, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=assignment
+    )

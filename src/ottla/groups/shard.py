@@ -1,0 +1,248 @@
+"""The coordinator of the groups whose records stand in one partition of `__consumer_offsets`.
+
+Knows which request goes where, which deadline means what, and what a record changes. Does not know the log, the other
+partitions, or how an answer reaches its client.
+
+`decide` and `expire` write down what should be durable; `apply` makes it so. Nothing is decided on a state whose
+records are still to come: `expire` stops at the first deadline that leaves records.
+
+Invariants (`check`): those of each group and of the offsets; every phase of a rebalance has an end and every member a
+session or a parked request; and, which a test has to show, replay of the log gives the same durable state.
+
+Source: Kafka's GroupCoordinatorShard.java.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.groups.classic import ClassicProtocol, Entropy
+from ottla.groups.describe import delete_groups, describe, list_groups
+from ottla.groups.draft import Draft
+from ottla.groups.group import Group, GroupState
+from ottla.groups.offsets import Offsets
+from ottla.groups.rebalance import Deadline, GroupTimer, Rebalances
+from ottla.groups.records import NO_TIMESTAMP, GroupRecord, OffsetRecord, Unknown, decode, encode_group
+from ottla.groups.replies import refuse
+from ottla.groups.settings import GroupSettings, Settings
+from ottla.machine import NO_PRODUCER_ID, AppliedBatch, Call, Decision, Millis, Ticket
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
+from ottla.protocol.messages.sync_group import SyncGroupRequest
+
+_EXPIRE: GroupTimer = ("", Deadline.EXPIRE, "")
+_ORPHANS: GroupTimer = ("", Deadline.ORPHANS, "")
+
+_TOMBSTONES_PER_STEP = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsDeleted:
+    """The body of a call from the node itself: what groups committed in these topics is to go. It is not answered."""
+
+    names: tuple[str, ...]
+
+
+def _silent(note: str) -> None:
+    """Nobody listens to the notes."""
+
+
+class GroupShard:
+    """A `machine.Shard`. See the module's docstring."""
+
+    TOPIC = "__consumer_offsets"
+
+    def __init__(self, settings: GroupSettings, entropy: Entropy, notes: Callable[[str], None] = _silent) -> None:
+        self._settings = settings
+        self._notes = notes
+        self._timers: Timers[GroupTimer] = Timers()
+        self._groups: dict[str, Group] = {}
+        self._rebalances = Rebalances(settings, self._groups, self._timers)
+        self._classic = ClassicProtocol(self._rebalances, entropy)
+        self._offsets = Offsets(self._rebalances)
+        self._to_expire: deque[str] = deque()
+        self._orphans: deque[tuple[str, str]] = deque()
+        self._unknown_types: set[int] = set()
+
+    @staticmethod
+    def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None]) -> "GroupShard":
+        return GroupShard(GroupSettings.of(settings), entropy, notes)
+
+    @staticmethod
+    def refuse(call: Call, error: ErrorCode) -> object:
+        """The answer where no shard can be asked."""
+        return refuse(call, error)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
+        draft = Draft()
+        match call.body:
+            case HeartbeatRequest() as body:
+                self._classic.heartbeat(now, ticket, body, draft)
+            case OffsetCommitRequest() as body:
+                self._offsets.commit(now, ticket, call, body, draft)
+            case OffsetFetchRequest() as body:
+                self._offsets.fetch(ticket, body, draft)
+            case JoinGroupRequest() as body:
+                self._classic.join(now, ticket, call, body, draft)
+            case SyncGroupRequest() as body:
+                self._classic.sync(now, ticket, call, body, draft)
+            case LeaveGroupRequest() as body:
+                self._classic.leave(now, ticket, call, body, draft)
+            case DescribeGroupsRequest() as body:
+                describe(ticket, call, body, self._groups, draft)
+            case ListGroupsRequest() as body:
+                list_groups(ticket, body, self._groups, draft)
+            case DeleteGroupsRequest() as body:
+                delete_groups(ticket, body, self._groups, self._offsets, self._settings, draft)
+            case OffsetDeleteRequest() as body:
+                self._offsets.delete(ticket, body, draft)
+            case TopicsDeleted(names):
+                self._orphans.extend((topic, group_id) for topic in names for group_id in self._groups)
+                self._timers.set(_ORPHANS, now)
+            case other:
+                raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
+        return draft.decision()
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
+
+        It may be on its way back over another connection, with its member id.
+        """
+
+    # ---- deadlines -------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._timers.deadline()
+
+    def expire(self, now: Millis) -> Decision:
+        """Deadlines that have come, up to the first one with records: they must be applied before the next."""
+        draft = Draft()
+        while not draft.records:
+            timer = self._timers.pop(now)
+            if timer is None:
+                break
+            group_id, kind, member_id = timer
+            if kind == Deadline.EXPIRE:
+                self._expire_offsets(now, draft)
+            elif kind == Deadline.ORPHANS:
+                self._delete_orphans(now, draft)
+            elif kind == Deadline.JOIN:
+                self._rebalances.join_deadline(now, self._groups[group_id], draft)
+            elif kind == Deadline.SYNC:
+                self._rebalances.sync_deadline(now, self._groups[group_id], draft)
+            else:
+                self._rebalances.session_deadline(now, self._groups[group_id], member_id, draft)
+        return draft.decision()
+
+    def _expire_offsets(self, now: Millis, draft: Draft) -> None:
+        """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
+        if not self._to_expire:
+            self._to_expire.extend(self._groups)
+        while self._to_expire and len(draft.records) < _TOMBSTONES_PER_STEP:
+            group = self._groups.get(self._to_expire.popleft())
+            if group is not None:
+                records, is_left_empty = self._offsets.expired(now, group)
+                draft.records += records
+                if is_left_empty and group.state is GroupState.EMPTY and not group.pending_members:
+                    draft.records.append(encode_group(group.group_id, None))
+        later = 0 if self._to_expire else self._settings.offsets_retention_check_interval_ms
+        self._timers.set(_EXPIRE, now + later)
+
+    def _delete_orphans(self, now: Millis, draft: Draft) -> None:
+        while self._orphans and len(draft.records) < _TOMBSTONES_PER_STEP:
+            topic, group_id = self._orphans.popleft()
+            draft.records += self._offsets.delete_topic(group_id, topic)
+        if self._orphans:
+            self._timers.set(_ORPHANS, now)
+
+    # ---- durable state ---------------------------------------------------------------------------------------------
+
+    def apply(self, now: Millis, batch: AppliedBatch) -> None:
+        producer_id = batch.producer_id if batch.transactional else NO_PRODUCER_ID
+        for each in batch.records:
+            try:
+                record = decode(each.key or b"", each.value, each.offset)
+            except MalformedFrame as error:
+                self._notes(
+                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
+                )
+                continue
+            match record:
+                case OffsetRecord(group_id=group_id, committed=committed):
+                    if committed is not None and group_id not in self._groups:
+                        self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
+                    self._offsets.apply(record, producer_id)
+                case GroupRecord(group_id, None):
+                    self._remove(group_id)
+                case GroupRecord(group_id, stored) if stored is not None:
+                    group = self._groups.get(group_id)
+                    if group is None:
+                        group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
+                    group.adopt(stored)
+                case Unknown(record_type):
+                    self._pass_over(record_type)
+                case _:
+                    raise AssertionError(record)
+
+    def _remove(self, group_id: str) -> None:
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            self._rebalances.forget(group)
+
+    def _pass_over(self, record_type: int) -> None:
+        if record_type not in self._unknown_types:
+            self._unknown_types.add(record_type)
+            self._notes(f"{self.TOPIC}: records of type {record_type} are not known here and are passed over")
+
+    def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        self._offsets.apply_marker(producer_id, committed)
+        for group_id in sorted(self._offsets.groups_with_offsets() - self._groups.keys()):
+            self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
+
+    def loaded(self, now: Millis) -> Decision:
+        """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
+        draft = Draft()
+        for group in self._groups.values():
+            for member in group.members.values():
+                self._rebalances.touch(now, group, member)
+            if len(group.members) > self._settings.group_size_max:
+                self._rebalances.prepare(now, group, draft)
+        self._timers.set(_EXPIRE, now + self._settings.offsets_retention_check_interval_ms)
+        return draft.decision()
+
+    # ---- for tests and the simulator -------------------------------------------------------------------------------
+
+    def image(self) -> object:
+        """The durable state as plain values; two shards that applied the same log have equal images."""
+        return {group_id: group.stored for group_id, group in self._groups.items()}, self._offsets.image()
+
+    def owners(self) -> dict[str, tuple[int, str, dict[str, bytes]]]:
+        """Of each Stable group: its generation, its leader, and the assignment of each member."""
+        return {
+            group.group_id: (
+                group.generation,
+                group.leader or "",
+                {m.member_id: m.assignment for m in group.members.values()},
+            )
+            for group in self._groups.values()
+            if group.state is GroupState.STABLE
+        }
+
+    def check(self) -> None:
+        self._timers.check()
+        self._offsets.check()
+        for group_id, group in self._groups.items():
+            assert group.group_id == group_id, group_id
+            group.check()
+            self._rebalances.check(group)

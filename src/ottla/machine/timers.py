@@ -1,0 +1,81 @@
+"""Deadlines by name, for machines that have many of them and move them often.
+
+Knows keys and times. Does not know what a deadline is for.
+
+A deadline that moves later (each heartbeat does that to a session) costs one dict write: the heap keeps the earlier
+entry and looks again when it comes up. So the heap holds one living entry per key and whatever was cancelled since.
+
+Invariant: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`.
+"""
+
+from collections.abc import Hashable
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+from ottla.machine import Millis
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Timers(Generic[KeyT]):
+    """Keys must be comparable with each other: two deadlines at one time come up in the order of their keys."""
+
+    __slots__ = ("_due", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[KeyT, tuple[Millis, Millis]] = {}
+        self._heap: list[tuple[Millis, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._due
+
+    def at(self, key: KeyT) -> Millis | None:
+        """When this key is due; None where it has no deadline."""
+        known = self._due.get(key)
+        return None if known is None else known[0]
+
+    def set(self, key: KeyT, due: Millis) -> None:
+        """Begin or move a deadline."""
+        known = self._due.get(key)
+        if known is not None and known[1] <= due:
+            self._due[key] = (due, known[1])
+        else:
+            self._due[key] = (due, due)
+            heappush(self._heap, (due, key))
+
+    def cancel(self, key: KeyT) -> None:
+        self._due.pop(key, None)
+
+    def deadline(self) -> Millis | None:
+        """The earliest deadline; None when there is none."""
+        heap = self._heap
+        while heap:
+            queued, key = heap[0]
+            known = self._due.get(key)
+            if known is None or known[1] != queued:
+                heappop(heap)
+            elif known[0] > queued:
+                heappop(heap)
+                self._due[key] = (known[0], known[0])
+                heappush(heap, (known[0], key))
+            else:
+                return queued
+        return None
+
+    def pop(self, now: Millis) -> KeyT | None:
+        """Take the earliest key that is due at `now`, which ends its deadline; None when nothing is due."""
+        deadline = self.deadline()
+        if deadline is None or deadline > now:
+            return None
+        key: KeyT = heappop(self._heap)[1]
+        del self._due[key]
+        return key
+
+    def check(self) -> None:
+        entries = set(self._heap)
+        for key, (due, queued) in self._due.items():
+            assert queued <= due, f"{key}: queued at {queued}, due at {due}"
+            assert (queued, key) in entries, f"{key} is due at {due} but not queued"
