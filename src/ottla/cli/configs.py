@@ -1,0 +1,147 @@
+"""`ottla configs`: describe and alter the configs of topics, brokers and groups.
+
+Knows: resources, sources and the four ways to alter (KIP-339). Does not know: which configs there are; the cluster
+says, and refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, connect, plain_errors, wait
+from ottla.cli.output import Failure, Format, print_done, print_rows
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+app = typer.Typer(help="Look at and change configs of topics, brokers and groups.", no_args_is_help=True)
+
+DEFAULT_SOURCE = "DEFAULT_CONFIG"
+SOURCES = (
+    "UNKNOWN",
+    "DYNAMIC_TOPIC_CONFIG",
+    "DYNAMIC_BROKER_CONFIG",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "STATIC_BROKER_CONFIG",
+    DEFAULT_SOURCE,
+    "DYNAMIC_BROKER_LOGGER_CONFIG",
+    "CLIENT_METRICS_CONFIG",
+    "GROUP_CONFIG",
+)
+"""By the number in a DescribeConfigs answer (ConfigSource in DescribeConfigsResponse.java)."""
+
+
+class Resource(StrEnum):
+    """What a config can belong to."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    GROUP = "group"
+
+
+Kind = Annotated[Resource, typer.Argument(help="What the configs belong to.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A topic, a broker's id, a group.")]
+
+
+@app.command(epilog="Example: ottla configs describe broker 1 --all")
+def describe(
+    kind: Kind,
+    name: Name,
+    everything: Annotated[bool, typer.Option("--all", help="Show defaults too.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show what is set; with --all every config and where its value comes from."""
+    entries = describe_entries(connect(bootstrap, command_config, properties), kind.value, [name])[name]
+    rows = [
+        (entry.name, entry.value, source(entry), entry.is_read_only, entry.is_sensitive)
+        for entry in sorted(entries, key=lambda each: each.name)
+        if everything or source(entry) != DEFAULT_SOURCE
+    ]
+    print_rows(("NAME", "VALUE", "SOURCE", "READ-ONLY", "SENSITIVE"), rows, format)
+
+
+@app.command(
+    epilog="Example: ottla configs alter topic clicks --set retention.ms=3600000 --append cleanup.policy=compact"
+)
+def alter(
+    kind: Kind,
+    name: Name,
+    set: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Back to its default.")
+    ] = None,
+    append: Annotated[list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list.")] = None,
+    subtract: Annotated[
+        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list.")
+    ] = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Change configs; what is not named stays as it is."""
+    admin = connect(bootstrap, command_config, properties)
+    alter_entries(admin, kind.value, name, set=set, delete=delete, append=append, subtract=subtract)
+    print_done(f"Altered {kind.value} {name}.", format, altered=name, kind=kind.value)
+
+
+def source(entry: Any) -> str:
+    number = int(entry.source)
+    return SOURCES[number] if number < len(SOURCES) else str(number)
+
+
+def describe_entries(admin: AdminClient, kind: str, names: Iterable[str]) -> dict[str, list[Any]]:
+    """Every config of each resource, by the resource's name."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    resources = [ConfigResource(ResourceType[kind.upper()], name) for name in names]
+    if not resources:
+        return {}
+    with plain_errors():
+        found = wait(admin.describe_configs(resources))
+    return {name: list(entries.values()) for name, entries in found.items()}
+
+
+def own_entries(admin: AdminClient, kind: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What was set on each resource itself."""
+    own = {"DYNAMIC_TOPIC_CONFIG", "GROUP_CONFIG"}
+    return {
+        name: {entry.name: entry.value for entry in entries if source(entry) in own}
+        for name, entries in describe_entries(admin, kind, names).items()
+    }
+
+
+def alter_entries(
+    admin: AdminClient,
+    kind: str,
+    name: str,
+    *,
+    set: list[str] | None = None,
+    delete: list[str] | None = None,
+    append: list[str] | None = None,
+    subtract: list[str] | None = None,
+) -> None:
+    """Change some configs of one resource (IncrementalAlterConfigs). Raises Failure when nothing is asked for."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    asked = ((AlterConfigOpType.SET, set), (AlterConfigOpType.APPEND, append), (AlterConfigOpType.SUBTRACT, subtract))
+    entries: list[Any] = []
+    for operation, given in asked:
+        for each in given or ():
+            key, equals, value = each.partition("=")
+            if not equals:
+                raise Failure(f"A config must be KEY=VALUE, not {each!r}.")
+            entries.append(ConfigEntry(key, value, incremental_operation=operation))
+    entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete or ()]
+    if not entries:
+        raise Failure("Nothing to alter: name at least one config with --set or --delete.")
+    resource = ConfigResource(ResourceType[kind.upper()], name, incremental_configs=entries)
+    with plain_errors():
+        wait(admin.incremental_alter_configs([resource]))

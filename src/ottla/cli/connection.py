@@ -1,0 +1,156 @@
+"""How the commands reach a cluster: the options they share, and clients of confluent-kafka made from them.
+
+Knows: addresses, client properties, which errors of librdkafka mean what to a person. Does not know: what any command
+wants from the cluster. Heavy modules are imported when a command runs, never when its help is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ottla.cli.output import Failure, Format
+from ottla.cli.properties import BadProperties, read_properties
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", envvar="OTTLA_BOOTSTRAP", help="Addresses of the cluster.", metavar="HOST:PORT,..."
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", help="A file of client properties (key=value lines).", metavar="FILE"),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--command-property", "-X", help="A client property; may be given again.", metavar="KEY=VALUE"),
+]
+Output = Annotated[Format, typer.Option("--format", help="How to print.")]
+
+HERE = "localhost:9092"
+
+
+def pairs(given: list[str] | None, what: str) -> dict[str, str]:
+    """KEY=VALUE arguments as a dictionary; raises Failure where there is no equals sign."""
+    found: dict[str, str] = {}
+    for each in given or ():
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise Failure(f"{what} must be KEY=VALUE, not {each!r}.")
+        found[key.strip()] = value
+    return found
+
+
+def address(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
+    host, colon, port = text.rpartition(":")
+    if not colon and default_port is not None:
+        return text, default_port
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise Failure(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def require_listener(bootstrap: str) -> None:
+    """Raise Failure when nothing answers at any of the addresses: librdkafka would try on for a minute."""
+    why = ""
+    for each in bootstrap.split(","):
+        host, port = address(each.strip(), 9092)
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            why = f"{host}:{port}: {error.strerror or error}"
+    raise Failure(f"No broker can be reached at {why}. Is one running? `ottla serve` starts one.")
+
+
+def client_properties(bootstrap: str, config: Path | None, properties: list[str] | None) -> dict[str, Any]:
+    """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
+    require_listener(bootstrap)
+    try:
+        given = read_properties(str(config)) if config else {}
+    except BadProperties as error:
+        raise Failure(str(error)) from None
+    given.update(pairs(properties, "A property"))
+    return {"bootstrap.servers": bootstrap, "client.id": "ottla", "log_level": 2, **given}
+
+
+def connect(bootstrap: str, config: Path | None, properties: list[str] | None) -> AdminClient:
+    """An admin client for this cluster."""
+    from confluent_kafka.admin import AdminClient
+
+    with plain_errors():
+        return AdminClient(client_properties(bootstrap, config, properties))
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn Kafka's exceptions into sentences."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise Failure(sentence(error.args[0])) from None
+
+
+def sentence(error: Any) -> str:
+    """What a KafkaError says, with its name, as one sentence."""
+    text = str(error.str() if hasattr(error, "str") else error).strip().rstrip(".")
+    name = error.name() if hasattr(error, "name") else ""
+    return f"{text} ({name})." if name and not name.startswith("_") else f"{text}."
+
+
+def wait(futures: dict[Any, Future[T]]) -> dict[str, T]:
+    """The results of an admin call, by name; raises Failure naming every one that failed."""
+    from confluent_kafka import KafkaException
+
+    results: dict[str, T] = {}
+    failures: list[str] = []
+    for key, future in futures.items():
+        name = str(getattr(key, "name", key))
+        try:
+            results[name] = future.result(REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            failures.append(f"{name}: {sentence(error.args[0])}")
+        except (TimeoutError, ValueError, TypeError) as error:
+            failures.append(f"{name}: {error or 'no answer in time'}.")
+    if failures:
+        raise Failure("\n".join(failures))
+    return results
+
+
+def complete_topics(incomplete: str) -> list[str]:
+    """Names of topics for shell completion; nothing when no broker answers."""
+    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
+    try:
+        topics = connect(bootstrap, None, None).list_topics(timeout=2).topics
+    except Exception:
+        return []
+    return sorted(name for name in topics if name.startswith(incomplete))
+
+
+def complete_groups(incomplete: str) -> list[str]:
+    """Names of consumer groups for shell completion; nothing when no broker answers."""
+    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
+    try:
+        listed = connect(bootstrap, None, None).list_consumer_groups(request_timeout=2).result(2)
+    except Exception:
+        return []
+    return sorted(each.group_id for each in listed.valid if each.group_id.startswith(incomplete))

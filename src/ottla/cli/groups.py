@@ -1,0 +1,277 @@
+"""`ottla groups`: list, describe, delete, reset-offsets, delete-offsets.
+
+Knows: what kafka-consumer-groups.sh shows, under its column names. Does not know: how new positions are chosen
+(resets.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli import resets
+from ottla.cli.connection import (
+    HERE,
+    REQUEST_TIMEOUT_S,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    complete_groups,
+    connect,
+    plain_errors,
+    wait,
+)
+from ottla.cli.output import Failure, Format, print_done, print_rows
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+app = typer.Typer(help="Look at consumer groups, their lag and members; move their offsets.", no_args_is_help=True)
+
+OFFSET_COLUMNS = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_groups)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_groups)]
+MaybeGroups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", autocompletion=complete_groups)]
+TopicsGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC[:0,1,..]", help="A topic, or some of its partitions; may be given again."
+    ),
+]
+
+
+@app.command("list", epilog="Example: ottla groups list --format json")
+def list_groups(
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """List the consumer groups of the cluster."""
+    listed = listings(connect(bootstrap, command_config, properties))
+    rows = [(each.group_id, each.type.name.capitalize(), state_name(each.state)) for each in listed]
+    print_rows(("GROUP", "TYPE", "STATE"), rows, format)
+
+
+@app.command(epilog="Example: ottla groups describe billing --members")
+def describe(
+    groups: MaybeGroups = None,
+    members: Annotated[bool, typer.Option("--members", help="Show members and what they own.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Show state and coordinator.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; the default.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show committed offsets and lag, members or state; of all groups when none is named."""
+    if members + state + offsets > 1:
+        raise Failure("Choose one of --members, --state and --offsets.")
+    admin = connect(bootstrap, command_config, properties)
+    names = groups or [each.group_id for each in listings(admin)]
+    described = describe_groups(admin, names, must_exist=bool(groups))
+    if members:
+        columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
+        print_rows(columns, [row for name in names for row in member_rows(described[name])], format)
+    elif state:
+        columns = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
+        print_rows(columns, [state_row(described[name]) for name in names], format)
+    else:
+        rows = [row for name in names for row in offset_rows(admin, described[name])]
+        print_rows(OFFSET_COLUMNS, rows, format)
+
+
+@app.command(epilog="Example: ottla groups delete billing")
+def delete(
+    groups: Groups,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Delete groups without members, and their committed offsets."""
+    admin = connect(bootstrap, command_config, properties)
+    with plain_errors():
+        wait(admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S))
+    print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
+
+
+@app.command(
+    epilog="Example: ottla groups reset-offsets billing --topic orders --to-datetime 2026-01-31T08:00:00Z --execute"
+)
+def reset_offsets(
+    group: Group,
+    topic: TopicsGiven = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has offsets for.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="ISO", help="The first record since.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="On by N; back where negative.")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file reads.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Move the committed offsets of a group without members; shows the plan unless --execute is given."""
+    if execute and dry_run:
+        raise Failure("Choose one of --execute and --dry-run.")
+    target = resets.target(
+        earliest=to_earliest,
+        latest=to_latest,
+        current=to_current,
+        datetime=to_datetime,
+        duration=by_duration,
+        shift=shift_by,
+        offset=to_offset,
+        file=from_file,
+    )
+    admin = connect(bootstrap, command_config, properties)
+    require_inactive(admin, group)
+    committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}
+    if isinstance(target, resets.Listed):
+        chosen = sorted(target.offsets)
+    else:
+        chosen = resets.partitions(admin, topic or [], all_topics, committed)
+    planned = resets.plan(admin, target, chosen, committed)
+    if execute:
+        resets.commit(admin, group, planned)
+    if export:
+        for name, partition, offset in planned:
+            print(f"{name},{partition},{offset}")
+        return
+    print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), [(group, *row) for row in planned], format)
+    if not execute and format is Format.TABLE:
+        typer.echo("Nothing was changed: add --execute to do this.", err=True)
+
+
+@app.command(epilog="Example: ottla groups delete-offsets billing --topic orders")
+def delete_offsets(
+    group: Group,
+    topic: TopicsGiven = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Forget a group's committed offsets for topics that it is not subscribed to."""
+    admin = connect(bootstrap, command_config, properties)
+    describe_groups(admin, [group], must_exist=True)
+    committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}
+    chosen = resets.partitions(admin, topic or [], False, committed)
+    resets.forget(bootstrap, group, chosen)
+    print_rows(("GROUP", "TOPIC", "PARTITION"), [(group, *row) for row in chosen], format)
+
+
+def listings(admin: AdminClient) -> list[Any]:
+    """Every group, sorted by name; raises Failure where a broker did not answer."""
+    with plain_errors():
+        found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
+        if found.errors:
+            raise found.errors[0]
+    return sorted(found.valid, key=lambda each: each.group_id)
+
+
+def describe_groups(admin: AdminClient, names: list[str], must_exist: bool) -> dict[str, Any]:
+    """Descriptions by name; raises Failure where a group has to exist and does not."""
+    if not names:
+        return {}
+    with plain_errors():
+        described = wait(admin.describe_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S))
+    if must_exist:
+        for name in names:
+            if state_name(described[name].state) == "Dead" and not committed_offsets(admin, name):
+                raise Failure(f"There is no group {name}.")
+    return described
+
+
+def require_inactive(admin: AdminClient, group: str) -> None:
+    described = describe_groups(admin, [group], must_exist=False)[group]
+    state = state_name(described.state)
+    if state not in ("Empty", "Dead"):
+        raise Failure(f"The group {group} is {state}: its offsets can only be moved while it has no members.")
+
+
+def committed_offsets(admin: AdminClient, group: str) -> list[TopicPartition]:
+    """What the group has committed, sorted."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    with plain_errors():
+        asked = [ConsumerGroupTopicPartitions(group)]
+        answered = wait(admin.list_consumer_group_offsets(asked, request_timeout=REQUEST_TIMEOUT_S))
+    found = next(iter(answered.values())).topic_partitions or []
+    return sorted((each for each in found if each.offset >= 0), key=lambda each: (each.topic, each.partition))
+
+
+def state_name(state: Any) -> str:
+    """Kafka's word for a state: PREPARING_REBALANCING is PreparingRebalance."""
+    words = "".join(word.capitalize() for word in state.name.split("_"))
+    return words.replace("Rebalancing", "Rebalance")
+
+
+def state_row(group: Any) -> tuple[Any, ...]:
+    coordinator = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.id})"
+    return group.group_id, coordinator, group.partition_assignor, state_name(group.state), len(group.members)
+
+
+def member_rows(group: Any) -> Iterable[tuple[Any, ...]]:
+    for member in sorted(group.members, key=lambda each: each.member_id):
+        owned = owned_by(member)
+        yield group.group_id, member.member_id, member.host, member.client_id, len(owned), shown(owned)
+
+
+def owned_by(member: Any) -> list[tuple[str, int]]:
+    assigned = member.assignment.topic_partitions if member.assignment else []
+    return sorted((each.topic, each.partition) for each in assigned)
+
+
+def shown(partitions: list[tuple[str, int]]) -> str:
+    """Partitions the way Kafka shows them: clicks(0,1),orders(2)."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return ",".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in by_topic.items())
+
+
+def offset_rows(admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:
+    """One row per partition that the group has committed or owns."""
+    committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group.group_id)}
+    owners = {owned: member for member in group.members for owned in owned_by(member)}
+    partitions = sorted(committed.keys() | owners.keys())
+    ends = resets.offsets(admin, "latest", partitions)
+    for name, partition in partitions:
+        current, end = committed.get((name, partition)), ends.get((name, partition))
+        lag = None if current is None or end is None else max(0, end - current)
+        member = owners.get((name, partition))
+        who = (member.member_id, member.host, member.client_id) if member else (None, None, None)
+        yield group.group_id, name, partition, current, end, lag, *who

@@ -1,0 +1,254 @@
+"""`ottla log dump FILE`: what stands in a file of a partition's directory, Ottla's or Kafka's.
+
+Knows: which reader belongs to which file name. Reads only; never opens a log, so a node may be running on it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.consume import TIMESTAMP_TYPES, Shape, plain
+from ottla.cli.output import Failure
+
+if TYPE_CHECKING:
+    from ottla.protocol.records import BatchHeader, Record
+
+app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+MARKERS = {0: "ABORT", 1: "COMMIT"}
+
+Entry = dict[str, Any]
+
+
+@app.callback()
+def log() -> None:
+    """Look into the files of a log."""
+
+
+@app.command(epilog="Example: ottla log dump ottla-data/clicks-0/00000000000000000000.log --records --format json")
+def dump(
+    file: Annotated[Path, typer.Argument(help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file.")],
+    records: Annotated[
+        bool, typer.Option("--records", "-r", help="Of a segment: the records too, not only batches.")
+    ] = False,
+    format: Annotated[Shape, typer.Option("--format", help="Text, or one JSON object a line.")] = Shape.TEXT,
+) -> None:
+    """Show the batches of a segment, or the entries of an index, a snapshot or a checkpoint."""
+    readers = {
+        ".log": lambda: segment(file, records),
+        ".index": lambda: offset_index(file),
+        ".timeindex": lambda: time_index(file),
+        ".txnindex": lambda: txn_index(file),
+        ".snapshot": lambda: snapshot(file),
+        "": lambda: checkpoint(file),
+    }
+    if file.suffix not in readers:
+        raise Failure(f"{file} is no file of a log: expected .log, .index, .timeindex, .txnindex or .snapshot.")
+    try:
+        for entry in readers[file.suffix]():
+            print(json.dumps(entry, ensure_ascii=False) if format is Shape.JSON else line(entry))
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def line(entry: Entry) -> str:
+    """An entry as DumpLogSegments prints one: name: value, in a row; records stand under their batch."""
+    parts = [f"{name}: {shown(value)}" for name, value in entry.items() if name != "records"]
+    under = ["| " + line(record) for record in entry.get("records", ())]
+    return "\n".join((" ".join(parts), *under))
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def base_offset(file: Path) -> int:
+    """The offset in a segment file's name."""
+    if not file.stem.isdigit():
+        raise Failure(f"{file.name} does not begin with an offset, as the files of a log do.")
+    return int(file.stem)
+
+
+def segment(file: Path, records: bool) -> Iterator[Entry]:
+    """One entry per batch; what is no batch ends it, with a sentence where it stands."""
+    from ottla.protocol.records import CorruptRecords, UnsupportedMagic, decode_records, has_valid_crc, iter_batches
+
+    topic = file.absolute().parent.name.rpartition("-")[0]
+    end = 0
+    with file.open("rb") as opened:
+        size = file.stat().st_size
+        if size == 0:
+            return
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            try:
+                for header, position in iter_batches(view):
+                    end = position + header.size_in_bytes
+                    valid = has_valid_crc(view, position, header)
+                    entry = batch_entry(header, position, valid)
+                    if records:
+                        found = decode_records(view, position) if valid else []
+                        entry["records"] = [record_entry(each, header, topic) for each in found]
+                    yield entry
+            except (CorruptRecords, UnsupportedMagic) as error:
+                raise Failure(f"{file}, position {end}: {error}.") from None
+    if end < size:
+        raise Failure(f"{file}, position {end}: {size - end} bytes are no whole batch.")
+
+
+def batch_entry(header: BatchHeader, position: int, valid: bool) -> Entry:
+    compression = header.compression
+    return {
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.record_count,
+        "baseSequence": header.base_sequence,
+        "lastSequence": header.last_sequence,
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.partition_leader_epoch,
+        "isTransactional": header.is_transactional,
+        "isControl": header.is_control,
+        "deleteHorizonMs": header.delete_horizon_ms,
+        "position": position,
+        TIMESTAMP_TYPES[header.timestamp_type + 1]: header.max_timestamp,
+        "size": header.size_in_bytes,
+        "magic": header.magic,
+        "compresscodec": COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else compression,
+        "crc": header.crc,
+        "isvalid": valid,
+    }
+
+
+def record_entry(record: Record, header: BatchHeader, topic: str) -> Entry:
+    entry: Entry = {
+        "offset": record.offset,
+        TIMESTAMP_TYPES[header.timestamp_type + 1]: record.timestamp_ms,
+        "headers": [[plain(name), plain(value)] for name, value in record.headers],
+    }
+    if header.is_control:
+        return entry | control_entry(record)
+    if topic.startswith("__"):
+        internal = internal_entry(record, topic)
+        if internal is not None:
+            return entry | internal
+    return entry | {"key": plain(record.key), "payload": plain(record.value)}
+
+
+def control_entry(record: Record) -> Entry:
+    from ottla.protocol.records.control import control_type, decode_marker
+
+    marker = decode_marker(record)
+    kind = control_type(record)
+    if marker is None:
+        return {"controlType": kind}
+    return {"endTxnMarker": MARKERS[kind], "coordinatorEpoch": marker.coordinator_epoch}
+
+
+def internal_entry(record: Record, topic: str) -> Entry | None:
+    """A coordinator's record, decoded; None where it is none that we know."""
+    from ottla.protocol.coordinator_records import decode_record
+    from ottla.protocol.errors import MalformedFrame
+
+    try:
+        key, value = decode_record(topic, record.key or b"", record.value)
+    except MalformedFrame:
+        return None
+    return {"kind": type(key).__name__, "key": fields(key), "payload": fields(value)}
+
+
+def fields(message: Any) -> Any:
+    """A generated message as what JSON can hold."""
+    if isinstance(message, (bytes, bytearray, memoryview)):
+        return plain(bytes(message))
+    if isinstance(message, list):
+        return [fields(each) for each in message]
+    if hasattr(message, "__slots__"):
+        return {name: fields(getattr(message, name)) for name in message.__slots__ if hasattr(message, name)}
+    return message
+
+
+def entries(file: Path, shape: Struct) -> Iterator[tuple[Any, ...]]:
+    """The whole entries of an index file; an unfinished one at the end is left out."""
+    content = file.read_bytes()
+    yield from shape.iter_unpack(content[: len(content) - len(content) % shape.size])
+
+
+def offset_index(file: Path) -> Iterator[Entry]:
+    from ottla.log.index import OFFSET_ENTRY
+
+    base, last = base_offset(file), -1
+    for relative, position in entries(file, OFFSET_ENTRY):
+        if relative <= last and last >= 0:
+            return  # a preallocated file: zeros follow the last entry
+        last = relative
+        yield {"offset": base + relative, "position": position}
+
+
+def time_index(file: Path) -> Iterator[Entry]:
+    from ottla.log.index import TIME_ENTRY
+
+    base, last = base_offset(file), -1
+    for timestamp, relative in entries(file, TIME_ENTRY):
+        if timestamp < last or timestamp == 0:
+            return
+        last = timestamp
+        yield {"timestamp": timestamp, "offset": base + relative}
+
+
+def txn_index(file: Path) -> Iterator[Entry]:
+    from ottla.log.txnindex import ENTRY
+
+    for version, producer_id, first, last, stable in entries(file, ENTRY):
+        yield {
+            "version": version,
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": stable,
+        }
+
+
+def snapshot(file: Path) -> Iterator[Entry]:
+    from ottla.log.producers import SnapshotUnreadable, decode_snapshot
+
+    try:
+        producers = decode_snapshot(file.read_bytes())
+    except SnapshotUnreadable as error:
+        raise Failure(f"{file} is no producer snapshot: {error}.") from None
+    for each in producers:
+        yield {
+            "producerId": each.producer_id,
+            "producerEpoch": each.epoch,
+            "coordinatorEpoch": each.coordinator_epoch,
+            "currentTxnFirstOffset": each.current_txn_first_offset,
+            "lastTimestamp": each.last_timestamp,
+            "firstSequence": each.batches[0].first_sequence if each.batches else -1,
+            "lastSequence": each.last_sequence,
+            "lastOffset": each.last_data_offset,
+        }
+
+
+def checkpoint(file: Path) -> Iterator[Entry]:
+    """A checkpoint is text: a version, a count, then one line per entry."""
+    try:
+        lines = file.read_text().splitlines()
+    except UnicodeDecodeError:
+        raise Failure(f"{file} is no file of a log.") from None
+    if len(lines) < 2 or not lines[0].isdigit() or not lines[1].isdigit():
+        raise Failure(f"{file} is no checkpoint: a version and a count stand first.")
+    for each in lines[2:]:
+        cells = each.split()
+        if "leader-epoch" in file.name:
+            yield dict(zip(("epoch", "startOffset"), map(int, cells), strict=True))
+        else:
+            yield dict(zip(("topic", "partition", "offset"), (cells[0], *map(int, cells[1:])), strict=True))

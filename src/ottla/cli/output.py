@@ -1,0 +1,53 @@
+"""How the commands print: aligned columns under Kafka's names for people, JSON for programs.
+
+Knows: rows and columns. Does not know: Kafka. Columns are plain text in a pipe and on a terminal alike, so that what a
+person reads is what grep and awk see.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class Format(StrEnum):
+    """How a command prints what it found."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Failure(Exception):
+    """What a command could not do, as one plain sentence for the person who typed it."""
+
+
+def field(column: str) -> str:
+    """The JSON field of a column: `CURRENT-OFFSET` is current_offset, `COORDINATOR (ID)` coordinator."""
+    return re.sub(r"[^a-z]+", "_", column.split(" (")[0].lower()).strip("_")
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Format) -> None:
+    """Print rows as a table, None as "-", or as a JSON list of objects."""
+    if format is Format.JSON:
+        print_json([dict(zip(map(field, columns), row, strict=True)) for row in rows])
+        return
+    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
+    for cells in (columns, *texts):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        print(line.rstrip())
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def print_done(sentence: str, format: Format, **fields: Any) -> None:
+    """Say what was done: a sentence for people, its parts for programs."""
+    if format is Format.JSON:
+        print_json(fields)
+    else:
+        print(sentence)

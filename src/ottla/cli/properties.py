@@ -1,0 +1,47 @@
+"""Properties files, as Kafka's server.properties and client.properties: key=value lines.
+
+Empty lines and lines that begin with # or ! are comments; a line that ends with a backslash goes on. Of Java's format
+that is what such files hold in practice; its other escapes are taken literally.
+"""
+
+from __future__ import annotations
+
+
+class BadProperties(Exception):
+    """What is wrong with the file, as one sentence."""
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The file's keys and values, the last one of a repeated key. Raises BadProperties."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise BadProperties(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise BadProperties(f"{path} is not a text file.") from None
+    found: dict[str, str] = {}
+    for number, line in joined(text):
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise BadProperties(f"{path}, line {number}: expected key=value, not {line!r}.")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def joined(text: str) -> list[tuple[int, str]]:
+    """(number, line) of what is no comment, lines that go on put together."""
+    lines: list[tuple[int, str]] = []
+    pending = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        if line.endswith("\\"):
+            pending += line[:-1]
+            continue
+        lines.append((number, pending + line))
+        pending = ""
+    if pending:
+        lines.append((len(text.splitlines()), pending))
+    return lines

@@ -1,0 +1,62 @@
+"""`ottla records`: delete records from the head of partitions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ottla.cli import resets
+from ottla.cli.connection import (
+    HERE,
+    REQUEST_TIMEOUT_S,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    complete_topics,
+    connect,
+    plain_errors,
+    wait,
+)
+from ottla.cli.output import Failure, Format, print_rows
+
+app = typer.Typer(help="Delete records.", no_args_is_help=True)
+
+END = -1
+"""In DeleteRecords, the high watermark."""
+
+
+@app.callback()
+def records() -> None:
+    """Delete records."""
+
+
+@app.command(epilog="Example: ottla records delete clicks --partition 0 --before 1000")
+def delete(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
+    before: Annotated[str, typer.Option("--before", metavar="OFFSET", help="The new first offset, or: end.")],
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="May be given again.")] = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Delete every record before an offset; in all partitions where none is named."""
+    from confluent_kafka import TopicPartition
+
+    try:
+        offset = END if before == "end" else int(before)
+    except ValueError:
+        raise Failure(f"{before!r} is no offset: expected a number or end.") from None
+    if offset < END:
+        raise Failure("An offset is not negative.")
+    admin = connect(bootstrap, command_config, properties)
+    named = topic if partition is None else f"{topic}:{','.join(map(str, partition))}"
+    chosen = resets.partitions(admin, [named], False, {})
+    with plain_errors():
+        asked = [TopicPartition(name, each, offset) for name, each in chosen]
+        futures = admin.delete_records(asked, request_timeout=REQUEST_TIMEOUT_S)
+        done = wait({f"{key.topic}:{key.partition}": future for key, future in futures.items()})
+    rows = [(name, each, done[f"{name}:{each}"].low_watermark) for name, each in chosen]
+    print_rows(("TOPIC", "PARTITION", "LOW-WATERMARK"), rows, format)

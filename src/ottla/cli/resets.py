@@ -1,0 +1,238 @@
+"""Where a group's offsets shall be moved to, and moving them.
+
+Knows: the targets of kafka-consumer-groups.sh --reset-offsets and how each becomes one offset per partition, kept
+between the log's start and end as Kafka keeps them. Does not know: how anything is printed.
+
+Source: ConsumerGroupCommand (KIP-122).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from datetime import datetime as DateTime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
+from ottla.cli.output import Failure
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+Partition: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of the log: "earliest" or "latest"."""
+
+    which: str
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first record at or after this time; the log's end where there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """From the committed offset on by this many; 0 leaves it where it is."""
+
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """This offset in every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An offset of its own for each partition."""
+
+    offsets: Mapping[Partition, int]
+
+
+Target: TypeAlias = End | Since | Shift | Offset | Listed
+
+
+def target(
+    *,
+    earliest: bool,
+    latest: bool,
+    current: bool,
+    datetime: str | None,
+    duration: str | None,
+    shift: int | None,
+    offset: int | None,
+    file: Path | None,
+) -> Target:
+    """The one target that was asked for; raises Failure where it is none, or more than one, or not understood."""
+    asked: list[Target] = []
+    if earliest:
+        asked.append(End("earliest"))
+    if latest:
+        asked.append(End("latest"))
+    if current:
+        asked.append(Shift(0))
+    if datetime is not None:
+        asked.append(Since(parse_datetime(datetime)))
+    if duration is not None:
+        asked.append(Since(int(time.time() * 1000) - parse_duration(duration)))
+    if shift is not None:
+        asked.append(Shift(shift))
+    if offset is not None:
+        asked.append(Offset(offset))
+    if file is not None:
+        asked.append(Listed(read_offsets(file)))
+    if len(asked) != 1:
+        raise Failure("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
+    return asked[0]
+
+
+def parse_datetime(text: str) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time; without a zone it is UTC, as Kafka's tool takes it."""
+    try:
+        parsed = DateTime.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z.") from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return int(parsed.timestamp() * 1000)
+
+
+DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,3}))?S)?)?", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
+    found = DURATION.fullmatch(text)
+    if found is None or not any(found.groups()) or text[-1] in "tT":
+        raise Failure(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
+    days, hours, minutes, seconds = (int(group or 0) for group in found.groups()[:4])
+    millis = int((found.group(5) or "").ljust(3, "0"))
+    return ((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis
+
+
+def read_offsets(path: Path) -> dict[Partition, int]:
+    """Lines of topic,partition,offset; raises Failure where the file or a line cannot be read."""
+    found: dict[Partition, int] = {}
+    try:
+        with path.open(newline="") as lines:
+            for number, row in enumerate(csv.reader(lines), 1):
+                if not row:
+                    continue
+                try:
+                    name, partition, offset = (cell.strip() for cell in row)
+                    found[name, int(partition)] = int(offset)
+                except ValueError:
+                    raise Failure(f"{path}, line {number}: expected topic,partition,offset.") from None
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}.") from None
+    if not found:
+        raise Failure(f"{path} holds no offsets.")
+    return found
+
+
+def partitions(
+    admin: AdminClient, given: Iterable[str], all_topics: bool, committed: Mapping[Partition, int]
+) -> list[Partition]:
+    """The partitions that TOPIC and TOPIC:0,1 arguments name, sorted."""
+    if all_topics:
+        chosen = sorted(committed)
+        if not chosen:
+            raise Failure("The group has committed no offsets: name topics with --topic.")
+        return chosen
+    chosen: list[Partition] = []
+    for each in given:
+        name, colon, numbers = each.partition(":")
+        count = partition_count(admin, name)
+        try:
+            wanted = [int(number) for number in numbers.split(",")] if colon else list(range(count))
+        except ValueError:
+            raise Failure(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
+        if any(not 0 <= partition < count for partition in wanted):
+            raise Failure(f"{name} has {count} partitions, 0 to {count - 1}.")
+        chosen += [(name, partition) for partition in wanted]
+    if not chosen:
+        raise Failure("Name topics with --topic.")
+    return sorted(set(chosen))
+
+
+def partition_count(admin: AdminClient, topic: str) -> int:
+    with plain_errors():
+        found = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics.get(topic)
+    if found is None or found.error is not None:
+        raise Failure(f"There is no topic {topic}.")
+    return len(found.partitions)
+
+
+def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -> dict[Partition, int]:
+    """The "earliest" or "latest" offset of each partition, or that of the first record at or after a time (ms)."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    if isinstance(which, int):
+        spec = OffsetSpec.for_timestamp(which)
+    else:
+        spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
+    asked = {TopicPartition(name, partition): spec for name, partition in chosen}
+    if not asked:
+        return {}
+    with plain_errors():
+        futures = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        return {(key.topic, key.partition): future.result().offset for key, future in futures.items()}
+
+
+def plan(
+    admin: AdminClient, target: Target, chosen: list[Partition], committed: Mapping[Partition, int]
+) -> list[tuple[str, int, int]]:
+    """(topic, partition, new offset), each between the log's start and end."""
+    starts, ends = offsets(admin, "earliest", chosen), offsets(admin, "latest", chosen)
+    match target:
+        case End(which):
+            wanted = dict(starts if which == "earliest" else ends)
+        case Since(timestamp_ms):
+            found = offsets(admin, timestamp_ms, chosen)
+            wanted = {key: offset if offset >= 0 else ends[key] for key, offset in found.items()}
+        case Shift(by):
+            missing = [f"{name}:{partition}" for name, partition in chosen if (name, partition) not in committed]
+            if missing:
+                raise Failure(f"The group has committed nothing to shift for {', '.join(missing)}.")
+            wanted = {key: committed[key] + by for key in chosen}
+        case Offset(offset):
+            wanted = dict.fromkeys(chosen, offset)
+        case Listed(listed):
+            wanted = dict(listed)
+    return [(*key, min(max(wanted[key], starts[key]), ends[key])) for key in chosen]
+
+
+def commit(admin: AdminClient, group: str, planned: Iterable[tuple[str, int, int]]) -> None:
+    """Commit these offsets for a group without members."""
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in planned])
+    with plain_errors():
+        answered = wait(admin.alter_consumer_group_offsets([asked], request_timeout=REQUEST_TIMEOUT_S))
+    for each in next(iter(answered.values())).topic_partitions:
+        if each.error is not None:
+            raise Failure(f"{each.topic}:{each.partition}: {each.error.str()}.")
+
+
+def forget(bootstrap: str, group: str, chosen: Iterable[Partition]) -> None:
+    """Delete committed offsets (OffsetDelete, which confluent-kafka does not offer)."""
+    from ottla.client import ClientFailure, delete_offsets
+
+    try:
+        delete_offsets([address(each.strip(), 9092) for each in bootstrap.split(",")], group, list(chosen))
+    except ClientFailure as failure:
+        raise Failure(str(failure)) from None

@@ -1,0 +1,141 @@
+"""`ottla serve`: run a node until SIGTERM or SIGINT.
+
+Knows: the command's options, the properties file, what is said at start. Does not know: how a node works. It is parsed
+by argparse and imports nothing else of the command line, for a node must be up in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ottla import __version__
+
+if TYPE_CHECKING:
+    from ottla.server.main import Server, ServerOptions
+
+DEFAULT_DATA = "ottla-data"
+DEFAULT_LISTEN = "127.0.0.1:9092"
+
+EPILOG = """\
+Settings have Kafka's own property names; what is given by an option wins over the file.
+
+examples:
+  ottla serve
+  ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://broker.example:9092
+  ottla serve --config server.properties --set log.retention.hours=24 --durability fsync
+  ottla serve --log-format json --metrics 127.0.0.1:9100
+"""
+
+
+class NotServed(Exception):
+    """Why there is no node, as one sentence."""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="ottla serve",
+        description="Run a node that speaks the Apache Kafka protocol, until SIGTERM or SIGINT.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
+    add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
+    add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, may be given again")
+    add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")
+    add("--log-format", choices=("text", "json"), default="text", help="how logs are written to standard error")
+    add("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there, at /metrics")
+    add("--version", action="version", version=f"ottla {__version__}")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """Run a node; 0 after a clean stop, 1 where it could not start, 2 where the options make no sense."""
+    given = parser().parse_args(arguments)
+    try:
+        options = options_of(given)
+    except NotServed as failure:
+        print(f"ottla: {failure}", file=sys.stderr)
+        return 2
+    from ottla.server.logs import configure
+
+    configure(given.log_format)
+    return run(options, given.log_format)
+
+
+def run(options: ServerOptions, log_format: str) -> int:
+    """Serve on a loop of its own, and say where."""
+    import uvloop
+
+    from ottla.server.main import ServeRefused, serve
+
+    def ready(server: Server) -> None:
+        print(greeting(server, log_format), flush=True)
+
+    try:
+        uvloop.run(serve(options, ready))
+    except ServeRefused as refused:
+        print(f"ottla: {refused}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def greeting(server: Server, log_format: str) -> str:
+    """The start-up line: where clients connect, where the bytes are, which version this is."""
+    metrics = server.options.metrics
+    if log_format == "json":
+        import json
+
+        fields = {"event": "started", "address": server.address, "data": server.options.directory, "metrics": metrics}
+        return json.dumps({**fields, "version": __version__})
+    also = f", metrics at http://{metrics}/metrics" if metrics else ""
+    return f"Ottla {__version__} serves Kafka clients at {server.address}, data in {server.options.directory}{also}"
+
+
+def options_of(given: argparse.Namespace) -> ServerOptions:
+    """What the server is to do; raises NotServed where an option cannot be read or understood."""
+    import os
+
+    settings = read_config(given.config) if given.config else {}
+    for each in given.set:
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
+        settings[key.strip()] = value.strip()
+    if given.durability is not None:
+        settings["ottla.durability"] = given.durability
+    directories = (settings.pop("log.dirs", None) or settings.pop("log.dir", None) or DEFAULT_DATA).split(",")
+    if given.data is None and len(directories) > 1:
+        raise NotServed("A node has one data directory: log.dirs names several.")
+    directory = os.path.abspath(given.data if given.data is not None else directories[0].strip())
+    listeners = settings.pop("listeners", None)
+    listen = given.listen or (addresses(listeners) if listeners else [DEFAULT_LISTEN])
+    from ottla.server.main import ServerOptions
+
+    return ServerOptions(directory=directory, listen=tuple(listen), settings=settings, metrics=given.metrics)
+
+
+def addresses(listeners: str) -> list[str]:
+    """HOST:PORT of Kafka's `listeners`: PLAINTEXT://host:port, an empty host for every interface."""
+    found: list[str] = []
+    for each in listeners.split(","):
+        protocol, separator, address = each.strip().partition("://")
+        if not separator:
+            raise NotServed(f"{each.strip()!r} in listeners is no listener: expected PLAINTEXT://HOST:PORT.")
+        if protocol.upper() != "PLAINTEXT":
+            raise NotServed(f"The listener {each.strip()} is not served: only PLAINTEXT is.")
+        found.append(f"0.0.0.0{address}" if address.startswith(":") else address)
+    return found
+
+
+def read_config(path: str) -> dict[str, str]:
+    """The settings of a properties file; raises NotServed where it cannot be read."""
+    from ottla.cli.properties import BadProperties, read_properties
+
+    try:
+        return read_properties(path)
+    except BadProperties as error:
+        raise NotServed(str(error)) from None

@@ -1,0 +1,212 @@
+"""`ottla topics`: list, describe, create, alter, delete, add-partitions.
+
+Knows: the shape of a topic as Kafka's kafka-topics.sh shows it. Does not know: how the cluster keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.configs import alter_entries, own_entries
+from ottla.cli.connection import (
+    HERE,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    complete_topics,
+    connect,
+    pairs,
+    plain_errors,
+    wait,
+)
+from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)]
+MaybeTopics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC...]", autocompletion=complete_topics)]
+
+
+@app.command("list", epilog="Example: ottla topics list --internal --format json")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """List the topics of the cluster."""
+    found = topics_of(connect(bootstrap, command_config, properties), None, internal)
+    rows = [(name, len(topic.partitions), replication_factor(topic)) for name, topic in sorted(found.items())]
+    print_rows(("TOPIC", "PARTITIONS", "REPLICATION-FACTOR"), rows, format)
+
+
+@app.command(epilog="Example: ottla topics describe clicks --bootstrap broker:9092")
+def describe(
+    topics: MaybeTopics = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show partitions, leaders, replicas and the configs set on topics; all topics when none is named."""
+    admin = connect(bootstrap, command_config, properties)
+    found = topics_of(admin, topics or None, internal=bool(topics))
+    configs = own_entries(admin, "topic", list(found))
+    described = [describe_topic(topic, configs[name]) for name, topic in sorted(found.items())]
+    if format is Format.JSON:
+        print_json(described)
+        return
+    for each in described:
+        settings = ",".join(f"{key}={value}" for key, value in each["configs"].items())
+        head = ("TOPIC", "TOPIC-ID", "PARTITION-COUNT", "REPLICATION-FACTOR", "CONFIGS")
+        counts = (each["topic"], each["topic_id"], len(each["partitions"]), each["replication_factor"], settings)
+        print_rows(head, [counts], format)
+        rows = [
+            (each["topic"], part["partition"], part["leader"], join(part["replicas"]), join(part["isr"]))
+            for part in each["partitions"]
+        ]
+        print_rows(("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"), rows, format)
+        print()
+
+
+@app.command(
+    epilog="Example: ottla topics create clicks orders --partitions 6 --config retention.ms=86400000 --if-not-exists"
+)
+def create(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; else num.partitions.")
+    ] = None,
+    replication_factor: Annotated[int | None, typer.Option("--replication-factor", "-r", min=1)] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config.")
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content with a topic that is there.")
+    ] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, create nothing.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Create topics."""
+    from confluent_kafka.admin import NewTopic
+
+    configs = pairs(config, "A config")
+    admin = connect(bootstrap, command_config, properties)
+    wanted = topics
+    if if_not_exists:
+        there = topics_of(admin, None, internal=True)
+        wanted = [name for name in topics if name not in there]
+    with plain_errors():
+        new = [NewTopic(name, partitions or -1, replication_factor or -1, config=configs) for name in wanted]
+        if new:
+            wait(admin.create_topics(new, validate_only=validate_only))
+    verb = "Could create" if validate_only else "Created"
+    print_done(f"{verb} {', '.join(wanted) or 'nothing: all are there'}.", format, created=wanted)
+
+
+@app.command(epilog="Example: ottla topics alter clicks --set retention.ms=3600000 --delete cleanup.policy")
+def alter(
+    topic: Topic,
+    set: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Back to its default.")
+    ] = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Change the configs of a topic."""
+    alter_entries(connect(bootstrap, command_config, properties), "topic", topic, set=set, delete=delete)
+    print_done(f"Altered {topic}.", format, altered=topic)
+
+
+@app.command(epilog="Example: ottla topics delete clicks")
+def delete(
+    topics: Topics,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when a topic is not there.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Delete topics and everything in them."""
+    admin = connect(bootstrap, command_config, properties)
+    wanted = topics
+    if if_exists:
+        there = topics_of(admin, None, internal=True)
+        wanted = [name for name in topics if name in there]
+    with plain_errors():
+        if wanted:
+            wait(admin.delete_topics(wanted))
+    print_done(f"Deleted {', '.join(wanted) or 'nothing: none is there'}.", format, deleted=wanted)
+
+
+@app.command(epilog="Example: ottla topics add-partitions clicks --total 12")
+def add_partitions(
+    topic: Topic,
+    total: Annotated[int, typer.Option("--total", "-t", min=1, help="How many the topic shall have afterwards.")],
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Give a topic more partitions; keys will map to other partitions from then on."""
+    from confluent_kafka.admin import NewPartitions
+
+    admin = connect(bootstrap, command_config, properties)
+    with plain_errors():
+        wait(admin.create_partitions([NewPartitions(topic, total)]))
+    print_done(f"{topic} has {total} partitions.", format, topic=topic, partitions=total)
+
+
+def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
+    """Descriptions by name; raises Failure where a named topic is not there."""
+    from confluent_kafka import TopicCollection
+
+    with plain_errors():
+        if names is None:
+            names = [name for name in admin.list_topics(timeout=30).topics if internal or not name.startswith("__")]
+        if not names:
+            return {}
+        return wait(admin.describe_topics(TopicCollection(names)))
+
+
+def replication_factor(topic: Any) -> int:
+    if not topic.partitions:
+        raise Failure(f"{topic.name} has no partitions.")
+    return len(topic.partitions[0].replicas)
+
+
+def describe_topic(topic: Any, configs: dict[str, str]) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.is_internal,
+        "replication_factor": replication_factor(topic),
+        "configs": configs,
+        "partitions": [
+            {
+                "partition": each.id,
+                "leader": each.leader.id if each.leader else None,
+                "replicas": [node.id for node in each.replicas],
+                "isr": [node.id for node in each.isr],
+            }
+            for each in sorted(topic.partitions, key=lambda part: part.id)
+        ],
+    }
+
+
+def join(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

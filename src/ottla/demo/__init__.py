@@ -1,0 +1,1 @@
+"""The demonstration: acts played on a node of its own, and the proof at the end. Speaks only Kafka."""

@@ -1,0 +1,215 @@
+"""A node inside the process that uses it: its server on an event loop in a thread of its own.
+
+Knows: how to start and stop a server from any thread, sync or async. Does not know: anything of the broker's inside;
+topics are made over the wire, as any client would.
+
+A thread and not a process, because that is what measures best: a start costs milliseconds once the modules are
+loaded, and a test's failure ends both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from ottla.server.main import Server, ServerOptions
+
+DEFAULTS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+}
+"""Where a test wants something else than Kafka's defaults: groups that form at once, and few files."""
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is up in its thread."""
+
+    server: Server
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+    thread: threading.Thread
+    ended: Future[None]
+
+
+class EmbeddedBroker:
+    """A broker for tests; a context manager, sync and async.
+
+    `settings`: Kafka's property names, over the defaults of this module. `directory`: where the data is kept; without
+    one a temporary directory that goes with the broker. `port`: 0 lets the system choose.
+
+    `start` raises `ottla.server.main.ServeRefused` with one sentence when the node cannot start.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, object] | None = None,
+        directory: str | Path | None = None,
+        port: int = 0,
+    ) -> None:
+        self._settings = {**DEFAULTS, **{key: text_of(value) for key, value in (settings or {}).items()}}
+        self._directory = None if directory is None else str(directory)
+        self._temporary: str | None = None
+        self._port = port
+        self._running: Running | None = None
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedBroker {self.bootstrap_servers if self._running else 'stopped'}>"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT for any Kafka client; the same after a restart."""
+        if self._port == 0:
+            raise RuntimeError("the broker has not been started")
+        return f"{HOST}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port; 0 before the first start unless one was given."""
+        return self._port
+
+    @property
+    def directory(self) -> str:
+        """The data directory."""
+        directory = self._directory or self._temporary
+        if directory is None:
+            raise RuntimeError("the broker has not been started")
+        return directory
+
+    def start(self) -> None:
+        """Start and return when clients can connect."""
+        if self._running is not None:
+            raise RuntimeError("the broker runs already")
+        from ottla.server.main import ServerOptions
+
+        if self._directory is None and self._temporary is None:
+            self._temporary = tempfile.mkdtemp(prefix="ottla-")
+        options = ServerOptions(directory=self.directory, listen=(f"{HOST}:{self._port}",), settings=self._settings)
+        try:
+            self._running = run_in_thread(options)
+        except BaseException:
+            self._remove_temporary()
+            raise
+        self._port = self._running.server.port
+
+    def stop(self) -> None:
+        """Stop cleanly and remove a temporary directory; nothing happens when the broker is stopped."""
+        self._stop()
+        self._remove_temporary()
+
+    def restart(self) -> None:
+        """Stop cleanly and start again: same port, same data."""
+        self._stop()
+        self.start()
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, configs: Mapping[str, object] | None = None
+    ) -> str:
+        """Create a topic and return its name; without one it gets a name nobody else has.
+
+        Raises `ottla.client.ErrorAnswer` when the broker refuses it.
+        """
+        from ottla.client import Client
+        from ottla.client.errors import check
+        from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+        name = name or f"topic-{uuid.uuid4().hex[:12]}"
+        given = [CreatableTopicConfig(key, text_of(value)) for key, value in (configs or {}).items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=given)
+        with Client(self.bootstrap_servers) as client:
+            (answer,) = client.send(CreateTopicsRequest(topics=[topic], timeout_ms=30_000)).topics
+        check(answer.error_code, f"topic {name}", answer.error_message)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises `ottla.client.ErrorAnswer` when the broker refuses it."""
+        from ottla.client import Client
+        from ottla.client.errors import check
+        from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=30_000)
+        with Client(self.bootstrap_servers) as client:
+            (answer,) = client.send(request).responses
+        check(answer.error_code, f"topic {name}", answer.error_message)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        running.loop.call_soon_threadsafe(running.stop.set)
+        running.ended.result(STOP_TIMEOUT_S)
+        running.thread.join()
+
+    def _remove_temporary(self) -> None:
+        directory, self._temporary = self._temporary, None
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def text_of(value: object) -> str:
+    """A setting as a properties file would hold it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def run_in_thread(options: ServerOptions) -> Running:
+    """Run a server on a new loop in a new thread; returns when it is up, raises what its start raised."""
+    import uvloop
+
+    from ottla.server.main import Server
+
+    started: Future[tuple[Server, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    ended: Future[None] = Future()
+
+    async def serve() -> None:
+        server = Server(options)
+        stop = asyncio.Event()
+        await server.start()
+        started.set_result((server, asyncio.get_running_loop(), stop))
+        await stop.wait()
+        await server.stop()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except BaseException as error:
+            (ended if started.done() else started).set_exception(error)
+        else:
+            ended.set_result(None)
+
+    thread = threading.Thread(target=run, name="ottla-broker", daemon=True)
+    thread.start()
+    return Running(*started.result(START_TIMEOUT_S), thread, ended)
