@@ -33,7 +33,8 @@ from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.waiting import ParkedWork, WaitingRoom
 from ottla.groups.shard import GroupShard
-from ottla.log.files import File, FileSystem
+from ottla.log.files import FileSystem
+from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
@@ -208,8 +209,12 @@ class Node:
         """Group commit: cover this partition with the next fsync."""
         self._unsynced[partition] = None
 
-    def sync_files(self, files: list[File]) -> int:
-        """Ask the shell to fsync `files`; the token comes back in `synced`."""
+    def effect(self, effect: Effect) -> None:
+        """Queue something for the shell to do."""
+        self._effects.append(effect)
+
+    def sync(self, files: list[Syncable]) -> int:
+        """Ask the shell to fsync all these; the token comes back in `synced`."""
         token, self._next_token = self._next_token, self._next_token + 1
         self._effects.append(Sync(token, files))
         return token
@@ -222,7 +227,7 @@ class Node:
             return
         for partition, end_offset in commits:
             if failed is not None:
-                self.upkeep.storage_failed(partition, failed)
+                self.upkeep.sync_failed(partition, failed)
             else:
                 partition.log.synced(end_offset)
                 partition.commit_up_to(end_offset, 1 << 62)
@@ -233,7 +238,7 @@ class Node:
         commits = [(partition, partition.log.log_end_offset) for partition in self._unsynced]
         files = [file for partition in self._unsynced for file in partition.log.pending_sync()]
         self._unsynced.clear()
-        self._commits_in_flight[self.sync_files(files)] = commits
+        self._commits_in_flight[self.sync(files)] = commits
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ottla.log.log import Appended, Log, Origin
+from ottla.log.answers import Appended, Origin
+from ottla.log.log import Log
 from ottla.machine import Answer, Millis, Ticket
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 class Partition:
     """A partition this node leads.
 
-    `durable_end_offset`: the end of what this replica may count as its own vote for the high watermark. With page-cache
-    durability that is the log end; with `ottla.durability=fsync` it is what the last finished fsync covered.
+    `holding`: records were appended that are not committed before an fsync covers them, because the node's durability is
+    fsync or flush.messages asks for it. Otherwise an append is committed at once: the page cache is enough.
     """
 
     __slots__ = (
         "committed_waiters",
         "fetch_waiters",
+        "holding",
         "index",
         "isr",
         "leader",
@@ -56,6 +58,7 @@ class Partition:
         self.replicas = [node.node_id]
         self.isr = [node.node_id]
         self.committed_waiters: deque[tuple[int, Ticket, object | None]] = deque()
+        self.holding = False
         self.fetch_waiters: dict[Ticket, None] = {}
 
     @property
@@ -71,7 +74,8 @@ class Partition:
         appended = log.append_as_leader(batch, now=now, leader_epoch=self.leader_epoch, origin=origin)
         if not appended.duplicate:
             node = self.node
-            if node.group_commit:
+            if node.group_commit or self.holding or log.config.flush_messages <= log.unflushed:
+                self.holding = True
                 node.sync_soon(self)
             else:
                 log.advance_high_watermark(appended.last_offset + 1)
@@ -88,6 +92,7 @@ class Partition:
         """The high watermark reaches `offset`, `size` bytes further on: answer and wake whoever waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
+        self.holding = offset < self.log.log_end_offset
         node, waiters = self.node, self.committed_waiters
         while waiters and waiters[0][0] <= offset:
             _, ticket, reply = waiters.popleft()

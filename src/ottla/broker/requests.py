@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ottla.log.files import File, FileSlice
+from ottla.log.files import FileSlice
+from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
 
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
@@ -93,10 +94,10 @@ class Mute:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """fsync these files off the loop, then call `node.synced(token, failed)`; syncs may run one at a time."""
+    """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failed)`."""
 
     token: int
-    files: Sequence[File]
+    files: Sequence[Syncable]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ottla.log.files import File, FileSystem
+from ottla.log.files import FileSystem
+from ottla.log.syncing import Syncable
 
 log = logging.getLogger("ottla.disk")
 
@@ -25,18 +26,10 @@ class DiskThread:
         self,
         loop: asyncio.AbstractEventLoop,
         token: int,
-        files: Sequence[File],
+        files: Sequence[Syncable],
         done: Callable[[int, str | None], None],
     ) -> None:
-        """fsync all `files`, then call done(token, the system's sentence where it failed) on the loop."""
-        for file in files:
-            file.pin()
-
-        def finish(failed: str | None) -> None:
-            for file in files:
-                file.unpin()
-            done(token, failed)
-
+        """Sync all `files`, then call done(token, the system's sentence where it failed) on the loop."""
         def work() -> None:
             failed = None
             try:
@@ -44,7 +37,7 @@ class DiskThread:
                     file.sync()
             except OSError as error:
                 failed = error.strerror or str(error)
-            loop.call_soon_threadsafe(finish, failed)
+            loop.call_soon_threadsafe(done, token, failed)
 
         self._pool.submit(work)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
 from ottla.broker.waiting import ParkedWork
-from ottla.log.log import AppendRefused, StorageFailed
+from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
@@ -89,6 +89,10 @@ class PartitionAppend:
         self.log_append_time_ms = -1
         self.log_start_offset = -1
         self.required_offset = -1
+
+    @property
+    def committed(self) -> bool:
+        return self.partition is not None and self.partition.log.high_watermark >= self.required_offset
 
     def refuse(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = int(error)
@@ -170,12 +174,9 @@ def receive(
         if any(append.error for append in appends):
             node.close_connection(context, "a produce request with acks=0 failed")
         return None
-    if node.group_commit:
-        waits_for = {a.partition: None for a in appends if a.partition is not None and not a.error}
-        for partition in [p for p in waits_for if _is_committed(p, appends)]:
-            del waits_for[partition]
-        if waits_for:
-            return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
+    waits_for = {a.partition: None for a in appends if a.partition is not None and a.partition.holding and not a.committed}
+    if waits_for:
+        return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
     if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
         return [_common_answer(version, correlation_id, appends[0])]
     header = RequestHeader(KEY, version, correlation_id, client_id)
@@ -284,7 +285,8 @@ def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int,
     try:
         client_id_length = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
         position = 10 + max(client_id_length, 0)
-        if frame[position] or frame[position + 1]:  # tags of the header; a transactional id
+        client_id = bytes(frame[10:position])
+        if frame[position] or frame[position + 1] or not client_id.isascii():  # tags of the header; a transactional id
             return None
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position + 2)
         position += 8
@@ -336,8 +338,7 @@ def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int,
             return None
     except (IndexError, struct.error, UnicodeDecodeError):
         return None
-    privileged = client_id_length == len(INTERNAL_TOPICS_CLIENT) and frame[10:24] == _INTERNAL_TOPICS_CLIENT
-    return (INTERNAL_TOPICS_CLIENT if privileged else None, acks, timeout_ms, appends)
+    return (INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None, acks, timeout_ms, appends)
 
 
 def _common_answer(version: int, correlation_id: int, append: PartitionAppend) -> bytes:
@@ -370,11 +371,6 @@ def _common_answer(version: int, correlation_id: int, append: PartitionAppend) -
 def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
     for append in appends:
         append.refuse(error)
-
-
-def _is_committed(partition: Partition, appends: list[PartitionAppend]) -> bool:
-    committed = partition.log.high_watermark
-    return all(a.required_offset <= committed for a in appends if a.partition is partition)
 
 
 def _park(

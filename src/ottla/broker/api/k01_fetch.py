@@ -22,7 +22,7 @@ from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.requests import ConnectionContext, Parked, Part, Request
 from ottla.broker.waiting import ParkedWork
-from ottla.log.log import Isolation, OffsetOutOfRange, StorageFailed
+from ottla.log.answers import Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
@@ -275,7 +275,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
 
 def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
     """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
-    epoch, end_offset = partition.log.leader_epochs.end_offset_for(asked.last_fetched_epoch, partition.log.log_end_offset)
+    epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:

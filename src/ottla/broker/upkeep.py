@@ -1,0 +1,348 @@
+"""What a node does beside its requests: its identity on disk, checkpoints, retention, flushes, compaction.
+
+Knows: when each log next needs something (one heap for all, so ten thousand idle logs cost no timer each), which
+checkpoint files are stale, and which compaction is under way. Does not know: how a log does what it is told to.
+
+Files in the data directory, in Kafka's formats (cluster notes, rule 12): `meta.properties`, `.kafka_cleanshutdown`,
+`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`.
+
+Invariant: a checkpoint never claims more than the logs hold: it is made from the logs as they are, and recovery clamps.
+Sources: Kafka's LogManager.scala, LogCleaner.java, MetaProperties.java.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.requests import Store
+from ottla.log.checkpoints import (
+    CheckpointUnreadable,
+    encode_checkpoint,
+    read_offsets,
+    read_properties,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_offsets,
+    write_properties,
+)
+from ottla.log.compaction import Compaction
+from ottla.log.syncing import Syncable
+from ottla.log.answers import StorageFailed
+from ottla.machine import Millis
+from ottla.metadata.store import Put
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partition import Partition
+
+META_PROPERTIES: Final = "meta.properties"
+RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
+LOG_START: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK: Final = "replication-offset-checkpoint"
+CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK)
+
+CLUSTER_ID_KEY: Final = "cluster/id"
+LOOK_AFTER_APPEND_MS: Final = 250
+"""How late upkeep notices that an append brought a log's next deadline nearer."""
+SLICE_PAUSE_MS: Final = 5
+"""Between two slices of a compaction, so that it takes at most about half of the loop."""
+
+
+class StartRefused(Exception):
+    """The node can't start on this directory; one sentence why."""
+
+
+class Upkeep:
+    """The housekeeping of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._checkpoints: dict[str, dict[tuple[str, int], int]] = {name: {} for name in CHECKPOINTS}
+        self._written: dict[str, bytes] = {}
+        self._partitions: dict[Partition, Millis | None] = {}
+        self._due: list[tuple[Millis, int, Partition]] = []
+        self._order = 0
+        self._touched: dict[Partition, None] = {}
+        self._look_at: Millis | None = None
+        self._checkpoint_at: dict[str, Millis] = {}
+        self._clean_at: Millis | None = None
+        self._compaction: tuple[Partition, Iterator[Syncable | None]] | None = None
+        self._slice_at: Millis | None = None
+        self._compaction_token: int | None = None
+        self._flushes: dict[int, tuple[Partition, int]] = {}
+
+    # ---- start and stop --------------------------------------------------------------------------------------------
+
+    def begin(self, now: Millis) -> bool:
+        """Check that the directory is this node's, read the checkpoints; True after a clean stop. Raises StartRefused."""
+        node = self._node
+        node.files.makedirs(node.directory)
+        try:
+            self._identify()
+            for name in CHECKPOINTS:
+                try:
+                    self._checkpoints[name] = read_offsets(node.files, self._path(name)) or {}
+                except CheckpointUnreadable as unreadable:
+                    node.notes(f"{unreadable}; recovery does without it")
+        except CheckpointUnreadable as unreadable:
+            raise StartRefused(f"{unreadable}. Restore the file or choose another data directory.") from unreadable
+        clean = take_clean_shutdown(node.files, node.directory) is not None
+        return clean
+
+    def _identify(self) -> None:
+        """meta.properties and the store must name the same cluster and this node; a fresh directory gets both."""
+        node = self._node
+        path = self._path(META_PROPERTIES)
+        stored = node.store.get(CLUSTER_ID_KEY)
+        properties = read_properties(node.files, path)
+        if properties is not None:
+            if properties.get("version") != "1":
+                raise StartRefused(
+                    f"The data directory {node.directory} has version {properties.get('version')} of meta.properties; "
+                    "this node reads version 1."
+                )
+            if properties.get("node.id") != str(node.node_id):
+                raise StartRefused(
+                    f"The data directory {node.directory} belongs to node {properties.get('node.id')}, not to node "
+                    f"{node.node_id}. Set node.id to match, or choose another directory."
+                )
+        if stored is not None:
+            node.cluster_id = stored.value.decode()
+            if properties is not None and properties.get("cluster.id") != node.cluster_id:
+                raise StartRefused(
+                    f"The data directory {node.directory} belongs to cluster {properties.get('cluster.id')}, its "
+                    f"metadata to cluster {node.cluster_id}. Restore one of both from the same backup."
+                )
+        else:
+            known = None if properties is None else properties.get("cluster.id")
+            node.cluster_id = known or _text_id(node.entropy.randbytes(16))
+            node.store.commit([Put(CLUSTER_ID_KEY, node.cluster_id.encode())])
+        if properties is None:
+            write_properties(
+                node.files,
+                path,
+                {
+                    "version": "1",
+                    "cluster.id": node.cluster_id,
+                    "node.id": str(node.node_id),
+                    "directory.id": _text_id(node.entropy.randbytes(16)),
+                },
+            )
+
+    def checkpoint_of(self, topic: str, index: int) -> tuple[int, int, int]:
+        """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""
+        key = (topic, index)
+        recovery_point, log_start, high_watermark = (self._checkpoints[name].get(key, 0) for name in CHECKPOINTS)
+        return recovery_point, log_start, high_watermark
+
+    def watch_all(self, now: Millis) -> None:
+        """Everything is loaded: start the clocks."""
+        settings = self._node.settings
+        self._checkpoint_at = {name: now + settings[_interval(name)] for name in CHECKPOINTS}
+        self._clean_at = now + settings["log.cleaner.backoff.ms"]
+
+    def finish(self, now: Millis) -> None:
+        """A clean stop: close every log, write the checkpoints, and last the marker."""
+        node = self._node
+        self._compaction = None
+        clean = True
+        for partition in self._partitions:
+            try:
+                partition.log.close(now)
+            except OSError as error:
+                clean = False
+                node.notes(f"{partition.name} could not be closed cleanly: {error.strerror or error}")
+        for name in CHECKPOINTS:
+            write_offsets(node.files, self._path(name), self._offsets(name))
+        if clean:
+            write_clean_shutdown(node.files, node.directory, node.store.generation)
+
+    # ---- logs ------------------------------------------------------------------------------------------------------
+
+    def watch(self, now: Millis, partition: Partition) -> None:
+        """This partition is open from now on."""
+        self._partitions[partition] = None
+        self._schedule(now, partition)
+
+    def forget(self, partition: Partition) -> None:
+        """This partition is deleted."""
+        self._partitions.pop(partition, None)
+        self._touched.pop(partition, None)
+        if self._compaction is not None and self._compaction[0] is partition:
+            self._compaction = None
+
+    def appended(self, partition: Partition) -> None:
+        """Hot: an append may have brought the log's next deadline nearer; look at it soon."""
+        self._touched[partition] = None
+
+    def storage_failed(self, partition: Partition, why: str) -> None:
+        """A write of this log failed: it takes nothing more, and who waits for a commit is told."""
+        node = self._node
+        node.notes(f"{partition.name} takes no more writes until the node starts again: {why}")
+        for ticket in partition.resign():
+            waiting = node.waiting.get(ticket)
+            if waiting is not None:
+                waiting.what.expire(node, waiting.request.now, ticket)
+
+    def sync_failed(self, partition: Partition, why: str) -> None:
+        """An fsync of this log failed: nothing is known of what is on the disk."""
+        partition.log.sync_failed(OSError(why))
+        self.storage_failed(partition, why)
+
+    def _schedule(self, now: Millis, partition: Partition) -> None:
+        deadline = partition.log.deadline(now)
+        if deadline is None or self._partitions.get(partition) == deadline:
+            return
+        self._partitions[partition] = deadline
+        self._order += 1
+        heappush(self._due, (deadline, self._order, partition))
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        times = list(self._checkpoint_at.values())
+        if self._due:
+            times.append(self._due[0][0])
+        if self._touched and self._look_at is not None:
+            times.append(self._look_at)
+        for time in (self._slice_at, self._clean_at):
+            if time is not None:
+                times.append(time)
+        return min(times) if times else None
+
+    def tick(self, now: Millis) -> None:
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for partition in touched:
+                self._schedule(now, partition)
+        while self._due and self._due[0][0] <= now:
+            deadline, _, partition = heappop(self._due)
+            if self._partitions.get(partition) != deadline:
+                continue  # it was rescheduled, or is gone
+            self._partitions[partition] = None
+            self._maintain(now, partition)
+        for name, due in self._checkpoint_at.items():
+            if due <= now:
+                self._checkpoint_at[name] = now + self._node.settings[_interval(name)]
+                self._store(name)
+                if name == RECOVERY_POINT:
+                    self._flush_rolled()
+        self._compact(now)
+
+    def _maintain(self, now: Millis, partition: Partition) -> None:
+        log = partition.log
+        try:
+            if log.maintain(now):
+                partition.wake_all_fetches()
+            if log.flush_due(now):
+                self._flush(partition)
+        except (OSError, StorageFailed) as error:
+            self.storage_failed(partition, str(error))
+            return
+        self._schedule(now, partition)
+
+    def _flush(self, partition: Partition) -> None:
+        """fsync this log off the loop."""
+        end_offset = partition.log.log_end_offset
+        self._flushes[self._node.sync(partition.log.pending_sync())] = (partition, end_offset)
+
+    def synced(self, now: Millis, token: int, failed: str | None) -> None:
+        """A sync that upkeep asked for has ended."""
+        if token == self._compaction_token:
+            self._compaction_token = None
+            self._slice_at = now
+            if failed is not None and self._compaction is not None:
+                self._give_up_compaction(failed)
+            return
+        partition, end_offset = self._flushes.pop(token)
+        if failed is None:
+            partition.log.synced(end_offset)
+        else:
+            self.sync_failed(partition, failed)
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+        logs = ((partition.topic.name, partition.index, partition.log) for partition in self._partitions)
+        match name:
+            case "recovery-point-offset-checkpoint":
+                return {(topic, index): log.recovery_point for topic, index, log in logs}
+            case "log-start-offset-checkpoint":
+                return {(topic, index): log.log_start_offset for topic, index, log in logs if log.log_start_offset}
+            case _:
+                return {(topic, index): log.high_watermark for topic, index, log in logs}
+
+    def _flush_rolled(self) -> None:
+        """fsync the logs that have rolled since, so that a recovery never has more than a segment to check."""
+        for partition in self._partitions:
+            log = partition.log
+            if log.failed is None and log.active is not None and log.recovery_point < log.active.base_offset:
+                self._flush(partition)
+
+    def _store(self, name: str) -> None:
+        offsets = self._offsets(name)
+        content = encode_checkpoint(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
+        if self._written.get(name) != content:
+            self._written[name] = content
+            self._node.effect(Store(self._path(name), content))
+
+    def _path(self, name: str) -> str:
+        return f"{self._node.directory}/{name}"
+
+    # ---- compaction ------------------------------------------------------------------------------------------------
+
+    def _compact(self, now: Millis) -> None:
+        """Run one slice of the compaction under way, or choose the log that needs one most."""
+        if self._compaction is None and self._clean_at is not None and self._clean_at <= now:
+            self._clean_at = now + self._node.settings["log.cleaner.backoff.ms"]
+            self._begin_compaction(now)
+        if self._compaction is None or self._slice_at is None or self._slice_at > now:
+            return
+        _, slices = self._compaction
+        try:
+            file = next(slices)
+        except StopIteration:
+            self._compaction = None
+            self._slice_at = now
+            self._begin_compaction(now)
+            return
+        except OSError as error:
+            self._give_up_compaction(error.strerror or str(error))
+            return
+        if file is None:
+            self._slice_at = now + SLICE_PAUSE_MS
+        else:
+            self._slice_at = None  # until the file is on the disk
+            self._compaction_token = self._node.sync([file])
+
+    def _give_up_compaction(self, why: str) -> None:
+        """The log is as it was; the next round tries again."""
+        if self._compaction is not None:
+            self._node.notes(f"compaction of {self._compaction[0].name} gave up: {why}")
+            self._compaction = None
+
+    def _begin_compaction(self, now: Millis) -> None:
+        best = max(
+            (partition for partition in self._partitions if partition.log.compacted),
+            key=lambda partition: partition.log.cleanable_ratio(now),
+            default=None,
+        )
+        if best is not None and best.log.cleanable_ratio(now) > 0:
+            self._compaction = (best, iter(Compaction(best.log, now)))
+            self._slice_at = now
+
+
+def _interval(checkpoint: str) -> str:
+    return {
+        RECOVERY_POINT: "log.flush.offset.checkpoint.interval.ms",
+        LOG_START: "log.flush.start.offset.checkpoint.interval.ms",
+        HIGH_WATERMARK: "replica.high.watermark.checkpoint.interval.ms",
+    }[checkpoint]
+
+
+def _text_id(identity: bytes) -> str:
+    """Kafka's Uuid.toString."""
+    return urlsafe_b64encode(identity).rstrip(b"=").decode()

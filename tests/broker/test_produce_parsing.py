@@ -1,0 +1,98 @@
+"""The hand-written reader of Produce frames against the generated codec."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ottla.broker.api.k00_produce import INTERNAL_TOPICS_CLIENT, parse_common
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+FLEXIBLE = range(9, 14)
+CLIENTS = st.none() | st.sampled_from(["", "a", "rdkafka", INTERNAL_TOPICS_CLIENT, "x" * 300])
+
+
+@st.composite
+def requests(draw):
+    partition = st.builds(
+        PartitionProduceData, st.integers(0, 2**31 - 1), st.none() | st.binary(max_size=400) | st.just(b"z" * 20_000)
+    )
+    topic = st.builds(
+        TopicProduceData,
+        st.text("äbc._-", max_size=200),
+        st.binary(min_size=16, max_size=16),
+        st.lists(partition, max_size=3),
+    )
+    return ProduceRequest(
+        draw(st.none() | st.just("tid") | st.none()),
+        draw(st.integers(-1, 1)),
+        draw(st.integers(0, 60_000)),
+        draw(st.lists(topic, max_size=3)),
+    )
+
+
+def frame_of(version: int, client_id: str | None, request: ProduceRequest) -> memoryview:
+    return memoryview(encode_request(RequestHeader(0, version, 7, client_id), request))[4:]
+
+
+def by_the_codec(frame: memoryview, version: int):
+    header, position = decode_request_header(frame)
+    body, _ = ProduceRequest.decode(frame, position, version)
+    return header, body
+
+
+@pytest.mark.parametrize("version", FLEXIBLE)
+@settings(max_examples=60, deadline=None)
+@given(request_=requests(), client_id=CLIENTS)
+def test_reads_what_the_codec_reads(version, request_, client_id):
+    frame = frame_of(version, client_id, request_)
+    parsed = parse_common(frame, version)
+    if parsed is None:
+        return  # left to the codec
+    header, body = by_the_codec(frame, version)
+    seen_client, acks, timeout_ms, appends = parsed
+    assert seen_client == (client_id if client_id == INTERNAL_TOPICS_CLIENT else None)
+    assert (body.transactional_id, acks, timeout_ms) == (None, body.acks, body.timeout_ms)
+    expected = [
+        (topic.topic_id if version >= 13 else topic.name, part.index, bytes(part.records))
+        for topic in body.topic_data
+        for part in topic.partition_data
+    ]
+    assert [(a.topic, a.index, bytes(a.records)) for a in appends] == expected
+
+
+@pytest.mark.parametrize("version", FLEXIBLE)
+def test_the_usual_frame_is_not_left_to_the_codec(version):
+    topic = TopicProduceData("orders", bytes(range(16)), [PartitionProduceData(3, b"r" * 300)])
+    for client_id in (None, "rdkafka", INTERNAL_TOPICS_CLIENT):
+        frame = frame_of(version, client_id, ProduceRequest(None, -1, 30_000, [topic]))
+        parsed = parse_common(frame, version)
+        assert parsed is not None
+        assert [(a.index, bytes(a.records)) for a in parsed[3]] == [(3, b"r" * 300)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(request_=requests(), version=st.sampled_from(FLEXIBLE), cut=st.integers(4, 400), noise=st.binary(max_size=8))
+@example(request_=ProduceRequest(None, 1, 1, []), version=9, cut=4, noise=b"")
+def test_a_damaged_frame_is_read_as_the_codec_reads_it(request_, version, cut, noise):
+    """Where the codec refuses a frame, the hand-written reader must not make something of it.
+
+    The API key and the version, the first four bytes, decide which reader is asked, so they stay.
+    """
+    whole = bytes(frame_of(version, "c", request_))
+    cut = min(cut, len(whole))
+    damaged = memoryview(bytearray(whole[:cut] + noise + whole[cut + len(noise) :][: max(0, len(whole) - cut - 3)]))
+    if len(damaged) < 12:
+        return
+    parsed = parse_common(damaged, version)
+    if parsed is None:
+        return
+    try:
+        header, body = by_the_codec(damaged, version)
+    except MalformedFrame:
+        pytest.fail(f"the codec refuses a frame that was read as {parsed}")
+    assert body.transactional_id is None
+    assert [bytes(a.records) for a in parsed[3]] == [
+        bytes(part.records) for topic in body.topic_data for part in topic.partition_data
+    ]
