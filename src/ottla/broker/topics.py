@@ -1,0 +1,338 @@
+"""The topics of this node: their records in the metadata store and their partitions' logs.
+
+Knows how a topic comes, changes and goes: first the store commits, then memory and the disk follow. Does not know the
+requests that ask for it (`broker/api`) nor what a log holds.
+
+Invariants:
+- a topic in `by_name` stands in `by_id` too and in the store, with the same id, partitions and overrides;
+- every partition's leader epoch is higher than in any earlier life of the node: one commit raises them all at start;
+- a directory is opened for a partition only if `partition.metadata` names the topic's id. Anything else of that shape
+  is renamed to `-stray`, never deleted; what a deletion left behind is deleted.
+
+A deleted topic leaves the tables at once; its logs wait in `_graves` and go a few at a time (`tick`), so that a big
+topic does not stop the node.
+
+Sources: Kafka's ReplicationControlManager.java, LogManager.scala; the design's cluster notes, section 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.configs import topic_log_config
+from ottla.broker.dynamic_configs import DynamicConfigs
+from ottla.broker.partition import Partition
+from ottla.broker.topic_names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
+from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
+from ottla.log.config import LogConfig
+from ottla.log.log import Log
+from ottla.machine import Millis
+from ottla.metadata.store import ABSENT, Delete, Put
+from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+GRAVES_PER_TICK: Final = 16
+"""Deleted logs whose files are removed before the node serves requests again."""
+
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)", re.ASCII)
+_GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
+
+
+class Topic:
+    """One topic. `version` is the store's, for compare-and-set."""
+
+    __slots__ = ("id", "internal", "log_config", "name", "overrides", "partitions", "record", "version")
+
+    def __init__(self, name: str, record: TopicRecord, log_config: LogConfig, version: int) -> None:
+        self.name = name
+        self.id = record.topic_id
+        self.record = record
+        self.overrides = record.configs
+        self.log_config = log_config
+        self.internal = name in INTERNAL_TOPICS
+        self.partitions: list[Partition] = []
+        self.version = version
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made: everything about it has been checked."""
+
+    name: str
+    partitions: int
+    overrides: dict[str, str] = field(default_factory=dict[str, str])
+    topic_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How the last life of the node ended."""
+
+    clean_shutdown: bool
+
+
+class Topics:
+    """All topics of a node. Raises StoreFailed where the metadata store does."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.configs = DynamicConfigs(node)
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+        self.partition_count = 0
+        self._folded: dict[str, set[str]] = {}
+        self._graves: list[tuple[DeletedTopic, Log]] = []
+
+    # ---- looking up ------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Topic | None:
+        return self.by_name.get(name)
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        topic = self.by_name.get(name)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+    def colliding_with(self, name: str) -> str | None:
+        """A topic whose name differs only in '.' and '_'."""
+        others = self._folded.get(folded(name), set()) - {name}
+        return min(others) if others else None
+
+    # ---- start -----------------------------------------------------------------------------------------------------
+
+    def load(self, now: Millis, *, clean_shutdown: bool) -> None:
+        """Read the store, raise every leader epoch in one commit, open every log."""
+        node = self._node
+        self.configs.load()
+        records = [
+            (key.removeprefix(PREFIX), TopicRecord.decode(row.value), row.version)
+            for key, row in node.store.list(PREFIX)
+        ]
+        raised = [
+            (name, replace(record, partitions=tuple(p.led_anew(node.node_id) for p in record.partitions)), version)
+            for name, record, version in records
+        ]
+        if raised:
+            generation = node.store.commit([Put(key_of(name), record.encode(), at) for name, record, at in raised])
+            self._sort_directories({name: record for name, record, _ in raised})
+            for name, record, _ in raised:
+                self._take_in(now, name, record, generation, _Found(clean_shutdown))
+        else:
+            self._sort_directories({})
+
+    def _take_in(self, now: Millis, name: str, record: TopicRecord, version: int, found: _Found | None = None) -> Topic:
+        """The topic stands in the store: put it into the tables and open its logs."""
+        topic = Topic(name, record, topic_log_config(self._node.settings, record.configs), version)
+        self.by_name[name] = topic
+        self.by_id[topic.id] = topic
+        self._folded.setdefault(folded(name), set()).add(name)
+        self._open_partitions(now, topic, found)
+        return topic
+
+    def _open_partitions(self, now: Millis, topic: Topic, found: _Found | None) -> None:
+        """`found`: the logs were there when the node started; None: they begin now."""
+        node = self._node
+        for index in range(len(topic.partitions), len(topic.record.partitions)):
+            placed = topic.record.partitions[index]
+            checkpoint = (0, 0, 0) if found is None else node.upkeep.checkpoint_of(topic.name, index)
+            recovery_point, log_start_offset, high_watermark = checkpoint
+            log = Log.open(
+                node.files,
+                f"{node.directory}/{topic.name}-{index}",
+                topic.log_config,
+                topic_id=topic.id,
+                now=now,
+                clean_shutdown=found is None or found.clean_shutdown,
+                same_boot=node.same_boot,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                high_watermark=high_watermark,
+                producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
+                notes=node.notes,
+            )
+            log.assign_epoch(placed.leader_epoch)
+            partition = Partition(node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
+            topic.partitions.append(partition)
+            self.partition_count += 1
+            if node.group_commit and log.recovery_point < log.log_end_offset:
+                partition.holding = True
+                node.sync_soon(partition)
+            else:
+                log.advance_high_watermark(log.log_end_offset)
+            node.partition_opened(now, partition)
+
+    def _sort_directories(self, records: dict[str, TopicRecord]) -> None:
+        """Remove what deletions left, and put aside directories that no topic of ours owns."""
+        node = self._node
+        deleted = [DeletedTopic.decode(key, row.value) for key, row in node.store.list(DELETED_PREFIX)]
+        deleted_ids = {topic.topic_id for topic in deleted}
+        for entry in node.files.listdir(node.directory):
+            path = f"{node.directory}/{entry}"
+            if _GRAVE.fullmatch(entry):
+                node.files.rmtree(path)
+                continue
+            match = _PARTITION_DIRECTORY.fullmatch(entry)
+            if match is None:
+                continue
+            record = records.get(match[1])
+            owner = self._owner_of(path)
+            if record is not None and owner == record.topic_id and int(match[2]) < len(record.partitions):
+                continue
+            if owner in deleted_ids:
+                node.files.rmtree(path)
+            else:
+                self._put_aside(path, owner)
+        if deleted:
+            node.store.commit([Delete(topic.key) for topic in deleted])
+
+    def _owner_of(self, path: str) -> bytes | None:
+        try:
+            return read_partition_metadata(self._node.files, path)
+        except (CheckpointUnreadable, OSError):
+            return None
+
+    def _put_aside(self, path: str, owner: bytes | None) -> None:
+        stray = f"{path}.{(owner or bytes(16)).hex()}-stray"
+        if self._node.files.exists(stray):
+            stray = f"{path}.{self._node.entropy.randbytes(16).hex()}-stray"
+        self._node.files.rename(path, stray)
+        why = "names another topic's id" if owner else "has no readable partition.metadata"
+        self._node.notes(f"{path} {why}; it was renamed to {stray}")
+
+    # ---- changes ---------------------------------------------------------------------------------------------------
+
+    def create_all(self, now: Millis, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Make these topics in one commit. Names, overrides and counts are checked already."""
+        if not wanted:
+            return []
+        records = {
+            new.name: TopicRecord(
+                new.topic_id or self._new_topic_id(), dict(new.overrides), self._placed(range(new.partitions))
+            )
+            for new in wanted
+        }
+        self._bury(now, [grave for grave in self._graves if grave[0].name in records])
+        version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
+        return [self._take_in(now, name, record, version) for name, record in records.items()]
+
+    def create(
+        self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None
+    ) -> Topic:
+        return self.create_all(now, [NewTopic(name, partitions, overrides, topic_id)])[0]
+
+    def ensure_internal(self, now: Millis, name: str) -> Topic:
+        """One of the broker's own topics, made now if there is none."""
+        topic = self.by_name.get(name)
+        return topic if topic is not None else self.create_all(now, [self.new_internal(name)])[0]
+
+    def new_internal(self, name: str) -> NewTopic:
+        """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
+        settings = self._node.settings
+        prefix, overrides = {
+            GROUPS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
+            TRANSACTIONS_TOPIC: (
+                "transaction.state.log",
+                {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+            ),
+            SHARE_STATE_TOPIC: ("share.coordinator.state.topic", {"cleanup.policy": "delete", "retention.ms": "-1"}),
+        }[name]
+        overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
+        return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
+
+    def delete_all(self, now: Millis, topics: Iterable[Topic]) -> None:
+        """Take these topics away in one commit; their files follow, a few at every tick."""
+        going = list(topics)
+        if not going:
+            return
+        graves = {topic.name: DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going}
+        self._node.store.commit(
+            [Delete(key_of(topic.name), topic.version) for topic in going]
+            + [Put(grave.key, grave.encode()) for grave in graves.values()]
+        )
+        for topic in going:
+            del self.by_name[topic.name]
+            del self.by_id[topic.id]
+            names = self._folded[folded(topic.name)]
+            names.discard(topic.name)
+            if not names:
+                del self._folded[folded(topic.name)]
+            self.partition_count -= len(topic.partitions)
+            self._node.topic_deleted(now, topic)
+            self._graves.extend((graves[topic.name], partition.log) for partition in topic.partitions)
+
+    def delete(self, now: Millis, topic: Topic) -> None:
+        self.delete_all(now, [topic])
+
+    def add_partitions(self, now: Millis, topic: Topic, total: int) -> None:
+        """Let the topic have `total` partitions; it has fewer now."""
+        added = self._placed(range(len(topic.partitions), total))
+        self._commit(topic, replace(topic.record, partitions=topic.record.partitions + added))
+        self._open_partitions(now, topic, None)
+
+    def alter_configs(self, now: Millis, topic: Topic, overrides: dict[str, str]) -> None:
+        """Replace the topic's own configs, which are checked already; they hold from now on."""
+        self._commit(topic, replace(topic.record, configs=dict(overrides)))
+        topic.overrides = topic.record.configs
+        self._configure(now, topic)
+
+    def reconfigure(self, now: Millis) -> None:
+        """The broker's settings changed: every topic that follows them follows now."""
+        for topic in self.by_name.values():
+            self._configure(now, topic)
+
+    def _configure(self, now: Millis, topic: Topic) -> None:
+        log_config = topic_log_config(self._node.settings, topic.overrides)
+        if log_config != topic.log_config:
+            topic.log_config = log_config
+            for partition in topic.partitions:
+                partition.log.configure(log_config)
+                self._node.upkeep.watch(now, partition)
+
+    def _commit(self, topic: Topic, record: TopicRecord) -> None:
+        topic.version = self._node.store.commit([Put(key_of(topic.name), record.encode(), topic.version)])
+        topic.record = record
+
+    def _placed(self, indexes: range) -> tuple[PartitionRecord, ...]:
+        node_id = self._node.node_id
+        placed = PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id)
+        return (placed,) * len(indexes)
+
+    def _new_topic_id(self) -> bytes:
+        while True:
+            topic_id = self._node.entropy.randbytes(16)
+            # Kafka reserves small ids, and ids whose text would begin with a dash.
+            if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in self.by_id:
+                return topic_id
+
+    # ---- what deletion leaves behind -------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        """When `tick` has something to do: at once, while there are graves."""
+        return 0 if self._graves else None
+
+    def tick(self, now: Millis) -> None:
+        if self._graves:
+            self._bury(now, self._graves[:GRAVES_PER_TICK])
+
+    def finish(self, now: Millis) -> None:
+        """Remove everything that is still waiting for it."""
+        self._bury(now, self._graves)
+
+    def _bury(self, now: Millis, graves: list[tuple[DeletedTopic, Log]]) -> None:
+        if not graves:
+            return
+        for topic, log in graves:
+            try:
+                log.delete()
+            except OSError as error:
+                self._node.notes(f"{log.directory} of the deleted topic {topic.name} can't be removed: {error}")
+        buried = {id(log) for _, log in graves}
+        self._graves = [grave for grave in self._graves if id(grave[1]) not in buried]
+        waiting = {topic.topic_id for topic, _ in self._graves}
+        done = {topic.key for topic, _ in graves if topic.topic_id not in waiting}
+        if done:
+            self._node.store.commit([Delete(key) for key in sorted(done)])

@@ -1,0 +1,134 @@
+"""How a topic stands in the metadata store: one key per topic, so that thousands of partitions are a few keys.
+
+Knows the key and the JSON of a topic's record, with every field replication will need (the design's cluster notes,
+section 1: replicas, in-sync replicas, eligible leader replicas, epochs). Does not know logs or clients.
+
+    topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...]}
+    deleted/<topic_id hex>  {"name": ..., "partitions": n}: gone, but files may still be on a disk
+
+A partition is an array, because 10,000 of them must fit into one value:
+[replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering].
+
+Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+PREFIX: Final = "topic/"
+DELETED_PREFIX: Final = "deleted/"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """What the cluster agrees on for one partition; ids are node ids, `leader` -1 is none."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
+
+    def columns(self) -> list[object]:
+        return [
+            self.replicas,
+            self.isr,
+            self.elr,
+            self.last_known_elr,
+            self.adding,
+            self.removing,
+            self.leader,
+            self.leader_epoch,
+            self.partition_epoch,
+            int(self.recovering),
+        ]
+
+    @staticmethod
+    def of(columns: list[Any]) -> PartitionRecord:
+        replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering = (
+            columns
+        )
+        return PartitionRecord(
+            replicas=tuple(replicas),
+            isr=tuple(isr),
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            elr=tuple(elr),
+            last_known_elr=tuple(last_known_elr),
+            adding=tuple(adding),
+            removing=tuple(removing),
+            recovering=bool(recovering),
+        )
+
+    def led_anew(self, leader: int) -> PartitionRecord:
+        """`leader` leads from now on, in a higher epoch."""
+        return replace(
+            self, leader=leader, leader_epoch=self.leader_epoch + 1, partition_epoch=self.partition_epoch + 1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """One topic: 16-byte id, its own configs as text, its partitions in order."""
+
+    topic_id: bytes
+    configs: dict[str, str]
+    partitions: tuple[PartitionRecord, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "topic_id": _id_text(self.topic_id),
+                "configs": self.configs,
+                "partitions": [partition.columns() for partition in self.partitions],
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> TopicRecord:
+        fields = json.loads(value)
+        return TopicRecord(
+            topic_id=base64.urlsafe_b64decode(fields["topic_id"] + "=="),
+            configs=fields["configs"],
+            partitions=tuple(PartitionRecord.of(columns) for columns in fields["partitions"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that is gone while directories of it may still be on a disk."""
+
+    topic_id: bytes
+    name: str
+    partitions: int
+
+    @property
+    def key(self) -> str:
+        return DELETED_PREFIX + self.topic_id.hex()
+
+    def encode(self) -> bytes:
+        return json.dumps({"name": self.name, "partitions": self.partitions}).encode()
+
+    @staticmethod
+    def decode(key: str, value: bytes) -> DeletedTopic:
+        fields = json.loads(value)
+        return DeletedTopic(bytes.fromhex(key.removeprefix(DELETED_PREFIX)), fields["name"], fields["partitions"])
+
+
+def key_of(name: str) -> str:
+    return PREFIX + name
+
+
+def _id_text(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
