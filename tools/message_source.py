@@ -22,6 +22,11 @@ _PYTHON = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes"
 
 Range = tuple[int, int]
 
+_PYRIGHT = [
+    "# A field that may be null in some versions is written as not null in the others: who builds the message knows.",
+    "# pyright: basic, reportOptionalIterable=false, reportOptionalMemberAccess=false, reportArgumentType=false",
+]
+
 
 @dataclass(slots=True)
 class Module:
@@ -30,7 +35,7 @@ class Module:
     wire: set[str] = field(default_factory=set[str])
     unpackers: set[str] = field(default_factory=set[str])
     packers: set[str] = field(default_factory=set[str])
-    all_of: bool = False
+    many: set[str] = field(default_factory=set[str])
 
     def use(self, name: str) -> str:
         self.wire.add(name)
@@ -43,6 +48,14 @@ class Module:
     def pack(self, fmt: str) -> str:
         self.packers.add(fmt)
         return f"_pack_{_identifier(fmt)}"
+
+    def unpack_many(self, fmt: str) -> str:
+        self.many.add(f'_unpack_many_{fmt} = {self.use("unpackers_of")}("{fmt}")')
+        return f"_unpack_many_{fmt}"
+
+    def pack_many(self, fmt: str) -> str:
+        self.many.add(f'_pack_many_{fmt} = {self.use("packers_of")}("{fmt}")')
+        return f"_pack_many_{fmt}"
 
 
 def _identifier(fmt: str) -> str:
@@ -190,35 +203,74 @@ def _decode_fixed(block: Block, fields: list[Field]) -> list[str]:
     return [line, f"pos += {size}"]
 
 
+def _decode_count(block: Block, element_size: int, checked: bool, null: list[str], body: list[str]) -> list[str]:
+    """Read an array's count into `count`, then `null` or `body`.
+
+    A count of one byte is read in place and needs no check: 126 elements claim nothing before they are read.
+    `checked` says that the body relies on the elements being there.
+    """
+    use = block.module.use
+    if not block.flexible or checked:
+        read = use("read_compact_array_length" if block.flexible else "read_array_length")
+        lines = [f"count, pos = {read}(view, pos, {element_size})"]
+    else:
+        read = use("read_compact_array_length")
+        lines = [
+            "count = view[pos] - 1",
+            "pos += 1",
+            "if count > 126:",
+            f"    count, pos = {read}(view, pos - 1, {element_size})",
+        ]
+    if null[0].startswith("raise"):
+        return [*lines, "if count < 0:", *_indent(null), *body]
+    return [*lines, "if count < 0:", *_indent(null), "else:", *_indent(body)]
+
+
 def _decode_array(block: Block, f: Field, nullable: bool) -> list[str]:
     module = block.module
-    read = module.use("read_compact_array_length" if block.flexible else "read_array_length")
+    size, one, checked = _SIZE.get(f.kind, 0), "", False
     if f.kind == "struct":
         size = _minimum(block, block.structs[f.struct or ""])
         one = f"value, pos = {f.struct}.decode(view, pos, version)"
-    elif f.kind in _SIZE:
-        size, one = _SIZE[f.kind], ""
-    else:
+    elif not size:
         size = 1 if block.flexible else 2 if f.kind == "string" else 4
         one = f"value, pos = {block.reader(f.kind, False)}(view, pos)"
     if one:
         body = [
-            f"values: {_annotation(f).removesuffix(' | None')} = []",
+            "values = []",
             "for _ in range(count):",
             f"    {one}",
             "    values.append(value)",
             f"self.{f.name} = values",
         ]
     elif f.kind == "uuid":
+        checked = True
         body = [f"self.{f.name} = {module.use('read_uuids')}(view, pos, count)", f"pos += {size} * count"]
     else:
         module.wire.add("unpack_from")
         fmt = _FORMAT[f.kind]
-        body = [f'self.{f.name} = list(unpack_from(f">{{count}}{fmt}", view, pos))', f"pos += {size} * count"]
-    lines = [f"count, pos = {read}(view, pos, {size})", "if count < 0:"]
-    if nullable:
-        return [*lines, f"    self.{f.name} = None", "else:", *_indent(body)]
-    return [*lines, f"    raise {module.use('null_array')}(pos)", *body]
+        body = [
+            f"if count < {module.use('MANY')}:",
+            f"    self.{f.name} = list({module.unpack_many(fmt)}[count](view, pos))",
+            "else:",
+            f'    self.{f.name} = list(unpack_from(f">{{count}}{fmt}", view, pos))',
+            f"pos += {size} * count",
+        ]
+    null = [f"self.{f.name} = None"] if nullable else [f"raise {module.use('null_array')}(pos)"]
+    return _decode_count(block, size, checked, null, body)
+
+
+def _decode_compact_string(block: Block, f: Field, nullable: bool) -> list[str]:
+    """A string of less than 127 bytes is read in place; anything else, also what is wrong, by the function."""
+    return [
+        "length = view[pos]",
+        "end = pos + length",
+        "if 0 < length < 128 and end <= len(view):",
+        f"    self.{f.name} = view[pos + 1 : end].tobytes().decode()",
+        "    pos = end",
+        "else:",
+        f"    self.{f.name}, pos = {block.reader('string', nullable)}(view, pos)",
+    ]
 
 
 def _decode_value(block: Block, f: Field, nullable: bool, in_tag: bool = False) -> list[str]:
@@ -233,6 +285,8 @@ def _decode_value(block: Block, f: Field, nullable: bool, in_tag: bool = False) 
         return [f"if {test}:", f"    self.{f.name} = None", "    pos += 1", "else:", "    pos += 1", f"    {one}"]
     if f.kind in _SIZE:
         return _decode_fixed(block, [f])
+    if f.kind == "string" and block.flexible and not in_tag:
+        return _decode_compact_string(block, f, nullable)
     return [f"self.{f.name}, pos = {block.reader(f.kind, nullable)}(view, pos)"]
 
 
@@ -309,7 +363,13 @@ def _encode_fixed(block: Block, fields: list[Field], out: str = "out") -> list[s
 def _encode_count(block: Block, name: str, out: str) -> list[str]:
     if not block.flexible:
         return [f"{block.module.use('write_array_length')}({out}, len(self.{name}))"]
-    return [f"{block.module.use('write_uvarint')}({out}, len(self.{name}) + 1)"]
+    return [
+        f"count = len(self.{name}) + 1",
+        "if count < 128:",
+        f"    {out}.append(count)",
+        "else:",
+        f"    {block.module.use('write_uvarint')}({out}, count)",
+    ]
 
 
 def _encode_value(block: Block, f: Field, nullable: bool, out: str = "out", in_tag: bool = False) -> list[str]:
@@ -321,7 +381,13 @@ def _encode_value(block: Block, f: Field, nullable: bool, out: str = "out", in_t
             body = [f'{out} += b"".join(self.{name})']
         elif f.kind in _SIZE:
             block.module.wire.add("pack")
-            body = [f'{out} += pack(f">{{len(self.{name})}}{_FORMAT[f.kind]}", *self.{name})']
+            fmt = _FORMAT[f.kind]
+            body = [
+                f"if len(self.{name}) < {block.module.use('MANY')}:",
+                f"    {out} += {block.module.pack_many(fmt)}[len(self.{name})](*self.{name})",
+                "else:",
+                f'    {out} += pack(f">{{len(self.{name})}}{fmt}", *self.{name})',
+            ]
         else:
             body = [f"for value in self.{name}:", f"    {block.writer(f.kind, False)}({out}, value)"]
         body = [*_encode_count(block, name, out), *body]
@@ -335,7 +401,17 @@ def _encode_value(block: Block, f: Field, nullable: bool, out: str = "out", in_t
         return [f"if self.{name} is None:", f"    {out}.append({null})", "else:", f"    {out}.append(1)", f"    {one}"]
     if f.kind in _SIZE:
         return _encode_fixed(block, [f], out)
-    return [f"{block.writer(f.kind, nullable)}({out}, self.{name})"]
+    write = f"{block.writer(f.kind, nullable)}({out}, self.{name})"
+    if f.kind == "string" and block.flexible and not nullable and not in_tag:
+        return [
+            f"text = self.{name}.encode()",
+            "if len(text) < 127:",
+            "    out.append(len(text) + 1)",
+            "    out += text",
+            "else:",
+            f"    {write}",
+        ]
+    return [write]
 
 
 def _encode_run(block: Block, run: list[Field]) -> list[str]:
@@ -455,9 +531,11 @@ def _init(struct: Struct, module: Module) -> list[str]:
         elif literal.endswith("()") and f.nullable is None:
             literal, kind = "None", f"{kind} | None"
             body.append(f"self.{f.name} = {f.struct}() if {f.name} is None else {f.name}")
+        elif literal.endswith("()"):
+            literal = module.use("UNSET")
+            body.append(f"self.{f.name} = {f.struct}() if {f.name} is UNSET else {f.name}")
         else:
             body.append(f"self.{f.name} = {f.name}")
-            literal = "None" if literal.endswith("()") else literal
         lines.append(f"    {f.name}: {kind} = {literal},")
     return [*lines, ") -> None:", *_indent(body)]
 
@@ -506,17 +584,19 @@ def class_source(message: Message, struct: Struct, module: Module) -> list[str]:
         error = module.use("MalformedFrame")
         short = module.use("SHORT_INPUT")
         read = [
+            "if type(view) is not memoryview:",
+            "    view = memoryview(view)",
             "try:",
             *_indent(read),
             f"except {short} as error:",
             f'    raise {error}(f"{message.name} v{{version}} is cut short or holds bad text") from error',
         ]
+    view = module.use("Buffer") if top else "memoryview"
     body += [
         "@staticmethod",
-        f"def decode(view: Buffer, pos: int, version: int) -> tuple[{struct.name}, int]:",
+        f"def decode(view: {view}, pos: int, version: int) -> tuple[{struct.name}, int]:",
         *_indent(read),
     ]
-    module.use("Buffer")
     base = module.use("Message" if top else "Struct")
     return [f"class {struct.name}({base}):", *[line.rstrip() for line in _indent(body)]]
 
@@ -534,7 +614,7 @@ def module_source(messages: list[Message]) -> str:
     """The text of one module: its messages and all structs inside them."""
     module = Module()
     classes = [class_source(m, s, module) for m in messages for s in m.structs]
-    lines = [*_docstring(messages), "", "from __future__ import annotations", ""]
+    lines = [*_docstring(messages), "", *_PYRIGHT, "", "from __future__ import annotations", ""]
     names = sorted(name for name in ("pack", "unpack_from") if name in module.wire)
     if module.packers or module.unpackers:
         names.insert(0, "Struct as Format")
@@ -548,6 +628,7 @@ def module_source(messages: list[Message]) -> str:
     lines.append("_new = object.__new__")
     lines += [f'_unpack_{_identifier(fmt)} = Format(">{fmt}").unpack_from' for fmt in sorted(module.unpackers)]
     lines += [f'_pack_{_identifier(fmt)} = Format(">{fmt}").pack' for fmt in sorted(module.packers)]
+    lines += sorted(module.many)
     for text in classes:
         lines += ["", "", *text]
     return "\n".join(lines) + "\n"

@@ -27,7 +27,7 @@ from kio.serial import entity_reader, entity_writer
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 
-from message_schemas import Field, Message, read_kio  # noqa: E402
+from message_schemas import Field, Message, Struct, read_internal_records, read_kio  # noqa: E402, F401
 
 EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)

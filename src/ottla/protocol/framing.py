@@ -81,7 +81,7 @@ def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, in
             pos = end
         if version >= since:
             if view[pos]:
-                pos = skip_tags(view, pos)
+                pos = skip_tags(memoryview(view), pos)
             else:
                 pos += 1
     except SHORT_INPUT as error:
@@ -131,7 +131,7 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
         (correlation_id,) = _unpack_int32(view, 0)
         pos = 4
         if version >= FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY:
-            pos = skip_tags(view, pos)
+            pos = skip_tags(memoryview(view), pos)
     except SHORT_INPUT as error:
         raise MalformedFrame("the response header is cut short") from error
     message, _ = APIS[api_key].response.decode(view, pos, version)

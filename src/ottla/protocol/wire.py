@@ -12,6 +12,7 @@ As in Kafka any negative length of a nullable field means null.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from ottla.protocol.errors import MalformedFrame
@@ -25,10 +26,16 @@ NEVER_FLEXIBLE = 32767
 EMPTY: list[Any] = []
 """Stands for "a fresh empty list" in a signature. Never changed, never stored."""
 
+UNSET: Any = object()
+"""Stands for "a fresh struct of defaults" in a signature where None means null."""
+
 SHORT_INPUT = (struct.error, IndexError, UnicodeDecodeError)
 """What reading past the end, or text that is not UTF-8, raises inside the readers besides MalformedFrame."""
 
 _STRING_LENGTH_MAX = 0x7FFF
+
+MANY = 9
+"""Arrays shorter than this have their format compiled once; half of all arrays of numbers hold one."""
 
 _unpack_int16 = struct.Struct(">h").unpack_from
 _unpack_int32 = struct.Struct(">i").unpack_from
@@ -75,7 +82,7 @@ class Message(Struct):
 # Unsigned varints
 
 
-def read_uvarint(view: Buffer, pos: int) -> tuple[int, int]:
+def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
     """An unsigned varint of at most 31 bits in at most five bytes."""
     byte = view[pos]
     if byte < 0x80:
@@ -106,16 +113,16 @@ def size_of_uvarint(value: int) -> int:
 # Strings
 
 
-def read_string(view: Buffer, pos: int) -> tuple[str, int]:
+def read_string(view: memoryview, pos: int) -> tuple[str, int]:
     (length,) = _unpack_int16(view, pos)
     pos += 2
     end = pos + length
     if length < 0 or end > len(view):
         raise _bad_length("string", length, pos)
-    return str(view[pos:end], "utf-8"), end
+    return view[pos:end].tobytes().decode(), end
 
 
-def read_nullable_string(view: Buffer, pos: int) -> tuple[str | None, int]:
+def read_nullable_string(view: memoryview, pos: int) -> tuple[str | None, int]:
     (length,) = _unpack_int16(view, pos)
     pos += 2
     if length < 0:
@@ -123,10 +130,10 @@ def read_nullable_string(view: Buffer, pos: int) -> tuple[str | None, int]:
     end = pos + length
     if end > len(view):
         raise _bad_length("string", length, pos)
-    return str(view[pos:end], "utf-8"), end
+    return view[pos:end].tobytes().decode(), end
 
 
-def read_compact_string(view: Buffer, pos: int) -> tuple[str, int]:
+def read_compact_string(view: memoryview, pos: int) -> tuple[str, int]:
     length = view[pos] - 1
     pos += 1
     if length > 126:
@@ -134,10 +141,10 @@ def read_compact_string(view: Buffer, pos: int) -> tuple[str, int]:
     end = pos + length
     if length < 0 or end > len(view):
         raise _bad_length("string", length, pos)
-    return str(view[pos:end], "utf-8"), end
+    return view[pos:end].tobytes().decode(), end
 
 
-def read_compact_nullable_string(view: Buffer, pos: int) -> tuple[str | None, int]:
+def read_compact_nullable_string(view: memoryview, pos: int) -> tuple[str | None, int]:
     length = view[pos] - 1
     pos += 1
     if length > 126:
@@ -147,10 +154,10 @@ def read_compact_nullable_string(view: Buffer, pos: int) -> tuple[str | None, in
     end = pos + length
     if end > len(view):
         raise _bad_length("string", length, pos)
-    return str(view[pos:end], "utf-8"), end
+    return view[pos:end].tobytes().decode(), end
 
 
-def _long_string(view: Buffer, pos: int) -> tuple[int, int]:
+def _long_string(view: memoryview, pos: int) -> tuple[int, int]:
     length, pos = read_uvarint(view, pos)
     if not 0 < length <= _STRING_LENGTH_MAX + 1:
         raise _bad_length("string", length - 1, pos)
@@ -194,7 +201,7 @@ def write_compact_nullable_string(out: bytearray, value: str | None) -> None:
 # Blocks of bytes: `bytes` fields are copied, `records` fields are slices of the frame
 
 
-def _block(view: Buffer, pos: int) -> tuple[int, int, int]:
+def _block(view: memoryview, pos: int) -> tuple[int, int, int]:
     (length,) = _unpack_int32(view, pos)
     pos += 4
     end = pos + length
@@ -203,7 +210,7 @@ def _block(view: Buffer, pos: int) -> tuple[int, int, int]:
     return length, pos, end
 
 
-def _compact_block(view: Buffer, pos: int) -> tuple[int, int, int]:
+def _compact_block(view: memoryview, pos: int) -> tuple[int, int, int]:
     length = view[pos] - 1
     pos += 1
     if length > 126:
@@ -215,52 +222,57 @@ def _compact_block(view: Buffer, pos: int) -> tuple[int, int, int]:
     return length, pos, end
 
 
-def read_bytes(view: Buffer, pos: int) -> tuple[bytes, int]:
+def read_bytes(view: memoryview, pos: int) -> tuple[bytes, int]:
     length, pos, end = _block(view, pos)
     if length < 0:
         raise _bad_length("block of bytes", length, pos)
     return bytes(view[pos:end]), end
 
 
-def read_nullable_bytes(view: Buffer, pos: int) -> tuple[bytes | None, int]:
+def read_nullable_bytes(view: memoryview, pos: int) -> tuple[bytes | None, int]:
     length, pos, end = _block(view, pos)
     return (None, pos) if length < 0 else (bytes(view[pos:end]), end)
 
 
-def read_compact_bytes(view: Buffer, pos: int) -> tuple[bytes, int]:
+def read_compact_bytes(view: memoryview, pos: int) -> tuple[bytes, int]:
     length, pos, end = _compact_block(view, pos)
     if length < 0:
         raise _bad_length("block of bytes", length, pos)
     return bytes(view[pos:end]), end
 
 
-def read_compact_nullable_bytes(view: Buffer, pos: int) -> tuple[bytes | None, int]:
+def read_compact_nullable_bytes(view: memoryview, pos: int) -> tuple[bytes | None, int]:
     length, pos, end = _compact_block(view, pos)
     return (None, pos) if length < 0 else (bytes(view[pos:end]), end)
 
 
-def read_records(view: Buffer, pos: int) -> tuple[Buffer, int]:
+def read_records(view: memoryview, pos: int) -> tuple[memoryview, int]:
     length, pos, end = _block(view, pos)
     if length < 0:
         raise _bad_length("block of records", length, pos)
     return view[pos:end], end
 
 
-def read_nullable_records(view: Buffer, pos: int) -> tuple[Buffer | None, int]:
+def read_nullable_records(view: memoryview, pos: int) -> tuple[memoryview | None, int]:
     length, pos, end = _block(view, pos)
     return (None, pos) if length < 0 else (view[pos:end], end)
 
 
-def read_compact_records(view: Buffer, pos: int) -> tuple[Buffer, int]:
+def read_compact_records(view: memoryview, pos: int) -> tuple[memoryview, int]:
     length, pos, end = _compact_block(view, pos)
     if length < 0:
         raise _bad_length("block of records", length, pos)
     return view[pos:end], end
 
 
-def read_compact_nullable_records(view: Buffer, pos: int) -> tuple[Buffer | None, int]:
-    length, pos, end = _compact_block(view, pos)
-    return (None, pos) if length < 0 else (view[pos:end], end)
+def read_compact_nullable_records(view: memoryview, pos: int) -> tuple[memoryview | None, int]:
+    length, pos = read_uvarint(view, pos)
+    if length == 0:
+        return None, pos
+    end = pos + length - 1
+    if end > len(view):
+        raise _bad_length("block of records", length - 1, pos)
+    return view[pos:end], end
 
 
 def write_bytes(out: bytearray, value: Buffer) -> None:
@@ -292,7 +304,7 @@ def write_compact_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
 # Arrays
 
 
-def read_array_length(view: Buffer, pos: int, element_size: int) -> tuple[int, int]:
+def read_array_length(view: memoryview, pos: int, element_size: int) -> tuple[int, int]:
     """The count of an array whose elements take at least `element_size` bytes each; negative when null."""
     (count,) = _unpack_int32(view, pos)
     pos += 4
@@ -301,7 +313,7 @@ def read_array_length(view: Buffer, pos: int, element_size: int) -> tuple[int, i
     return count, pos
 
 
-def read_compact_array_length(view: Buffer, pos: int, element_size: int) -> tuple[int, int]:
+def read_compact_array_length(view: memoryview, pos: int, element_size: int) -> tuple[int, int]:
     count = view[pos] - 1
     pos += 1
     if count > 126:
@@ -312,9 +324,18 @@ def read_compact_array_length(view: Buffer, pos: int, element_size: int) -> tupl
     return count, pos
 
 
-def read_uuids(view: Buffer, pos: int, count: int) -> list[bytes]:
+def read_uuids(view: memoryview, pos: int, count: int) -> list[bytes]:
     """`count` uuids; the caller has checked that they are there."""
     return [bytes(view[at : at + 16]) for at in range(pos, pos + 16 * count, 16)]
+
+
+def unpackers_of(fmt: str) -> tuple[Callable[[memoryview, int], tuple[Any, ...]], ...]:
+    """What unpacks an array of n numbers, by n below MANY."""
+    return tuple(struct.Struct(f">{count}{fmt}").unpack_from for count in range(MANY))
+
+
+def packers_of(fmt: str) -> tuple[Callable[..., bytes], ...]:
+    return tuple(struct.Struct(f">{count}{fmt}").pack for count in range(MANY))
 
 
 def write_array_length(out: bytearray, count: int) -> None:
@@ -328,7 +349,7 @@ def null_array(pos: int) -> MalformedFrame:
 # Tagged fields
 
 
-def skip_tags(view: Buffer, pos: int) -> int:
+def skip_tags(view: memoryview, pos: int) -> int:
     """Step over a section of tagged fields none of which is known."""
     count, pos = read_tag_count(view, pos)
     for _ in range(count):
@@ -337,14 +358,14 @@ def skip_tags(view: Buffer, pos: int) -> int:
     return pos
 
 
-def read_tag_count(view: Buffer, pos: int) -> tuple[int, int]:
+def read_tag_count(view: memoryview, pos: int) -> tuple[int, int]:
     count, pos = read_uvarint(view, pos)
     if count * 2 > len(view) - pos:
         raise _bad_length("section of tagged fields", count, pos)
     return count, pos
 
 
-def read_tag(view: Buffer, pos: int) -> tuple[int, int, int]:
+def read_tag(view: memoryview, pos: int) -> tuple[int, int, int]:
     """(tag, where its value starts, where it ends)."""
     tag, pos = read_uvarint(view, pos)
     size, pos = read_uvarint(view, pos)
