@@ -30,6 +30,7 @@ from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.machine import Millis
+from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, Delete, Put
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
 
@@ -82,6 +83,7 @@ class Topics:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.configs = DynamicConfigs(node)
+        self.producer_ids = ProducerIds(node.store)
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
         self.partition_count = 0
@@ -211,7 +213,7 @@ class Topics:
             return []
         records = {
             new.name: TopicRecord(
-                new.topic_id or self._new_topic_id(), dict(new.overrides), self._placed(range(new.partitions))
+                new.topic_id or self.new_topic_id(), dict(new.overrides), self._placed(range(new.partitions))
             )
             for new in wanted
         }
@@ -301,7 +303,8 @@ class Topics:
         placed = PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id)
         return (placed,) * len(indexes)
 
-    def _new_topic_id(self) -> bytes:
+    def new_topic_id(self) -> bytes:
+        """16 random bytes that no topic has."""
         while True:
             topic_id = self._node.entropy.randbytes(16)
             # Kafka reserves small ids, and ids whose text would begin with a dash.

@@ -1,5 +1,67 @@
-"""The API keys this node serves, one module each.
+"""The API keys this node serves: a literal table, one module a key.
 
-A module states `KEY`, `VERSIONS` and `handle(node, request)`. ApiVersions advertises exactly this table, and
-`tests/test_served.py` holds it against SKIPPED.md: a key stands here or there.
+A module states `KEY`, `VERSIONS` (what ApiVersions advertises) and either `handle(node, request)`, which gets the
+decoded message and returns a message, `Parked` or None, or `receive(node, now, context, version, correlation_id,
+frame)`, which reads the frame itself and returns the parts of the answer. ApiVersions advertises exactly this table;
+`tests/test_served.py` holds it against the modules, and against SKIPPED.md: a key stands here or there.
+
+A module is imported when its API is first asked for: importing all of them would cost a third of a node's start.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+from ottla.protocol.apis import APIS
+
+SERVED: Final[dict[int, tuple[str, int, int]]] = {
+    0: ("k00_produce", 0, 13),
+    1: ("k01_fetch", 4, 18),
+    2: ("k02_list_offsets", 1, 11),
+    3: ("k03_metadata", 0, 13),
+    18: ("k18_api_versions", 0, 4),
+    19: ("k19_create_topics", 2, 7),
+    22: ("k22_init_producer_id", 0, 5),
+}
+"""API key: module, lowest and highest version."""
+
+
+class Served:
+    """One API as the node calls it. What its module defines is filled in at the first use."""
+
+    __slots__ = ("_module", "answers_any_version", "handle", "key", "max_version", "min_version", "name", "receive")
+
+    receive: Callable[..., Any] | None
+    handle: Callable[..., Any]
+
+    def __init__(self, key: int, module: str, min_version: int, max_version: int) -> None:
+        self.key = key
+        self.name = APIS[key].name
+        self.min_version = min_version
+        self.max_version = max_version
+        self.answers_any_version = key == 18
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for a slot that is still empty: import the module now."""
+        if name not in ("receive", "handle"):
+            raise AttributeError(name)
+        module = self.module()
+        self.receive = getattr(module, "receive", None)
+        self.handle = getattr(module, "handle", None)  # type: ignore[assignment]
+        return getattr(self, name)
+
+    def module(self) -> Any:
+        return import_module(f"{__name__}.{self._module}")
+
+    def decode(self, frame: memoryview, position: int, version: int) -> Any:
+        """The request message. Raises MalformedFrame."""
+        message, _ = APIS[self.key].request.decode(frame, position, version)
+        return message
+
+
+def load() -> dict[int, Served]:
+    """Every API that is served, by key."""
+    return {key: Served(key, *row) for key, row in SERVED.items()}

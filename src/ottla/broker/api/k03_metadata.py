@@ -1,0 +1,177 @@
+"""Metadata, key 3, versions 0 to 13: the cluster's nodes, topics and partition leaders; may create a topic.
+
+What it does: answers for all topics, for names, or for topic ids. A name that is unknown, where the request and
+`auto.create.topics.enable` allow it, is created now and still answered UNKNOWN_TOPIC_OR_PARTITION this first time, as
+Kafka does: clients ask again.
+
+What changed per version: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster
+id; 4 the request says whether it may create; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible;
+10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request; 13 a top-level error code.
+
+What is skipped: nothing. Where a request names ids, names beside them are ignored, as in Kafka. A topic with neither
+name nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
+
+Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import (
+    CLUSTER_NAME,
+    NOT_ASKED,
+    Operation,
+    ResourceType,
+    authorized_operations,
+    on_cluster,
+    on_topic,
+)
+from ottla.broker.requests import Request
+from ottla.broker.topic_creation import TopicRefused, check_room, plan_default_topic
+from ottla.broker.topic_names import INTERNAL_TOPICS, fault_of
+from ottla.broker.topics import NewTopic, Topic
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.wire import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 3
+VERSIONS = (0, 13)
+
+FIRST_VERSION_WITH_IDS_IN_REQUEST = 12
+
+
+def handle(node: Node, request: Request) -> MetadataResponse:
+    body: MetadataRequest = request.body
+    asked = body.topics
+    if asked is None or (request.version == 0 and not asked):
+        visible = [t for t in node.topics.by_name.values() if on_topic(node, request, Operation.DESCRIBE, t.name)]
+        topics = [_described(node, request, topic) for topic in visible]
+    elif _malformed(request.version, body):
+        return _refused(body)
+    elif any(topic.topic_id != ZERO_UUID for topic in asked):
+        ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+        topics = [_by_id(node, request, topic_id) for topic_id in ids]
+    else:
+        names = dict.fromkeys(topic.name or "" for topic in asked)
+        topics = _by_name(node, request, list(names))
+    host, port = node.advertised(request.context)
+    cluster_operations = NOT_ASKED
+    if body.include_cluster_authorized_operations:
+        cluster_operations = 0
+        if on_cluster(node, request, Operation.DESCRIBE):
+            cluster_operations = authorized_operations(node, request, ResourceType.CLUSTER, CLUSTER_NAME)
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node.node_id, host, port, node.settings["broker.rack"])],
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=topics,
+        cluster_authorized_operations=cluster_operations,
+    )
+
+
+def _malformed(version: int, body: MetadataRequest) -> bool:
+    with_ids = version >= FIRST_VERSION_WITH_IDS_IN_REQUEST
+    return any(
+        (topic.name is None and (topic.topic_id == ZERO_UUID or not with_ids))
+        or (topic.topic_id != ZERO_UUID and not with_ids)
+        for topic in body.topics or ()
+    )
+
+
+def _refused(body: MetadataRequest) -> MetadataResponse:
+    error = int(ErrorCode.INVALID_REQUEST)
+    topics = [MetadataResponseTopic(error, topic.name or "", topic.topic_id) for topic in body.topics or ()]
+    return MetadataResponse(controller_id=-1, topics=topics, error_code=error)
+
+
+def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTopic:
+    topic = node.topics.by_id.get(topic_id)
+    if topic is None:
+        return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, topic_id)
+    if not on_topic(node, request, Operation.DESCRIBE, topic.name):
+        return MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), None, topic_id)
+    return _described(node, request, topic)
+
+
+def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataResponseTopic]:
+    answers: dict[str, MetadataResponseTopic] = {}
+    missing: list[str] = []
+    for name in names:
+        topic = node.topics.get(name)
+        if not on_topic(node, request, Operation.DESCRIBE, name):
+            answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
+        elif topic is not None:
+            answers[name] = _described(node, request, topic)
+        else:
+            missing.append(name)
+            answers[name] = _missing(node, request, name)
+    if missing and request.body.allow_auto_topic_creation and node.settings["auto.create.topics.enable"]:
+        for name in _create(node, request, missing):
+            answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
+    return list(answers.values())
+
+
+def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fault_of(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    answer = MetadataResponseTopic(int(error), name, is_internal=name in INTERNAL_TOPICS)
+    answer.topic_authorized_operations = _operations(node, request, name)
+    return answer
+
+
+def _create(node: Node, request: Request, names: list[str]) -> list[str]:
+    """Make what may be made; returns the names that this client may not create."""
+    denied: list[str] = []
+    wanted: list[NewTopic] = []
+    everywhere = on_cluster(node, request, Operation.CREATE)
+    for name in names:
+        if not everywhere and not on_topic(node, request, Operation.CREATE, name):
+            denied.append(name)
+            continue
+        try:
+            new = plan_default_topic(node, name)
+            check_room(node, sum(other.partitions for other in wanted) + new.partitions)
+        except TopicRefused:
+            continue  # the answer stays what it is; CreateTopics would say why
+        wanted.append(new)
+    try:
+        node.topics.create_all(request.now, wanted)
+    except StoreFailed as failed:
+        node.notes(f"topics could not be created on demand: {failed}")
+    return denied
+
+
+def _described(node: Node, request: Request, topic: Topic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=partition.index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+            )
+            for partition in topic.partitions
+        ],
+        topic_authorized_operations=_operations(node, request, topic.name),
+    )
+
+
+def _operations(node: Node, request: Request, name: str) -> int:
+    if not request.body.include_topic_authorized_operations:
+        return NOT_ASKED
+    return authorized_operations(node, request, ResourceType.TOPIC, name)

@@ -1,0 +1,83 @@
+"""ApiVersions, key 18, versions 0 to 4: which APIs, versions and features this node has.
+
+What it does: advertises exactly the table in `broker/api`. A version this node does not know is answered as version 0
+with UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511). From version 3 on the
+client's name and version must look like one, else INVALID_REQUEST.
+
+What changed per version: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
+
+What is skipped: no feature is advertised while nothing depends on one: `transaction.version` waits for transactions,
+`group.version` for the consumer group protocol, and clients take an absent feature for level 0.
+
+Source: ApiVersionsRequest.java, ApiVersionManager.scala, KIP-584.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ottla.broker.api import SERVED
+from ottla.broker.requests import ConnectionContext, Part
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 18
+VERSIONS = (0, 4)
+
+FIRST_VERSION_WITH_CLIENT_NAME = 3
+FIRST_VERSION_WITH_ZERO_FEATURES = 4
+
+FEATURES: tuple[tuple[str, int, int, int], ...] = ()
+"""(name, lowest supported, highest supported, finalized level) of each feature that works."""
+
+_CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
+
+
+def receive(
+    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+) -> list[Part]:
+    """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
+    if not VERSIONS[0] <= version <= VERSIONS[1]:
+        own = ApiVersion(KEY, *VERSIONS)
+        answer = ApiVersionsResponse(int(ErrorCode.UNSUPPORTED_VERSION), [own])
+        return [encode_response(RequestHeader(KEY, 0, correlation_id), answer)]
+    header, position = decode_request_header(frame)
+    request, _ = ApiVersionsRequest.decode(frame, position, version)
+    if version >= FIRST_VERSION_WITH_CLIENT_NAME and not _named(request):
+        return [encode_response(header, ApiVersionsResponse(int(ErrorCode.INVALID_REQUEST)))]
+    return [encode_response(header, advertised(node, version))]
+
+
+def advertised(node: Node, version: int) -> ApiVersionsResponse:
+    """What this node can do, as `version` can say it."""
+    supported = [
+        SupportedFeatureKey(name, low, high)
+        for name, low, high, _ in FEATURES
+        if low > 0 or version >= FIRST_VERSION_WITH_ZERO_FEATURES
+    ]
+    finalized = [FinalizedFeatureKey(name, level, level) for name, _, _, level in FEATURES if level > 0]
+    return ApiVersionsResponse(
+        api_keys=[ApiVersion(key, low, high) for key, (_, low, high) in sorted(SERVED.items())],
+        supported_features=supported,
+        finalized_features_epoch=node.store.generation if FEATURES else -1,
+        finalized_features=finalized,
+    )
+
+
+def _named(request: ApiVersionsRequest) -> bool:
+    return (
+        _CLIENT_NAME.fullmatch(request.client_software_name) is not None
+        and _CLIENT_NAME.fullmatch(request.client_software_version) is not None
+    )

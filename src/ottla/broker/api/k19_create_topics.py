@@ -1,0 +1,117 @@
+"""CreateTopics, key 19, versions 2 to 7: make topics.
+
+What it does: checks each topic by itself, then makes all good ones in one commit of the metadata store; or makes none
+where the request only validates. Names that stand twice in a request fail, once each. The answer is immediate: the
+request's timeout never comes to bear on one node.
+
+What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
+topic's configuration, 7 and its id.
+
+What is skipped: quotas on topic changes (KIP-599).
+
+Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster, on_topic
+from ottla.broker.config_answers import topic_entries
+from ottla.broker.requests import Request
+from ottla.broker.topic_creation import TopicRefused, check_request_size, check_room, plan_topic
+from ottla.broker.topics import NewTopic
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 19
+VERSIONS = (2, 7)
+
+
+def handle(node: Node, request: Request) -> CreateTopicsResponse:
+    body: CreateTopicsRequest = request.body
+    times = Counter(topic.name for topic in body.topics)
+    results: dict[str, CreatableTopicResult] = {}
+    planned: dict[str, NewTopic] = {}
+    everywhere = on_cluster(node, request, Operation.CREATE)
+    for topic in body.topics:
+        try:
+            if times[topic.name] > 1:
+                raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if not everywhere and not on_topic(node, request, Operation.CREATE, topic.name):
+                raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+            planned[topic.name] = _plan(node, topic)
+        except TopicRefused as refused:
+            results[topic.name] = _failed(topic.name, refused.error_code, refused.sentence)
+    _refuse_too_many(node, planned, results)
+    if not body.validate_only:
+        _create(node, request, planned, results)
+    for new in planned.values():
+        results[new.name] = _made(node, request, new)
+    return CreateTopicsResponse(topics=[results[name] for name in times])
+
+
+def _plan(node: Node, topic: CreatableTopic) -> NewTopic:
+    return plan_topic(
+        node,
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        [(config.name, config.value) for config in topic.configs],
+    )
+
+
+def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, CreatableTopicResult]) -> None:
+    """All together must fit, else none is made."""
+    total = sum(new.partitions for new in planned.values())
+    try:
+        check_request_size(total)
+        check_room(node, total)
+    except TopicRefused as refused:
+        for name in planned:
+            results[name] = _failed(name, refused.error_code, refused.sentence)
+        planned.clear()
+
+
+def _create(
+    node: Node, request: Request, planned: dict[str, NewTopic], results: dict[str, CreatableTopicResult]
+) -> None:
+    try:
+        node.topics.create_all(request.now, list(planned.values()))
+    except StoreFailed as failed:
+        node.notes(f"topics could not be created: {failed}")
+        for name in planned:
+            results[name] = _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
+        planned.clear()
+
+
+def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name, error_code=int(error), error_message=sentence or error.message)
+
+
+def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
+    topic = node.topics.get(new.name)
+    result = CreatableTopicResult(new.name, topic_id=topic.id if topic is not None else node.topics.new_topic_id())
+    if not on_topic(node, request, Operation.DESCRIBE_CONFIGS, new.name):
+        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return result
+    result.num_partitions = new.partitions
+    result.replication_factor = 1
+    entries = topic_entries(node.settings, new.overrides)
+    result.configs = [
+        CreatableTopicConfigs(name, entry.text, entry.read_only, int(entry.source), entry.key.sensitive)
+        for name, entry in ((name, make()) for name, make in sorted(entries.items()))
+    ]
+    return result

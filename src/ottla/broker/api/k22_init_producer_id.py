@@ -1,0 +1,60 @@
+"""InitProducerId, key 22, versions 0 to 5: a producer id for an idempotent producer.
+
+What it does: without a transactional id, a fresh producer id with epoch 0, always (as Kafka: the id and epoch that a
+producer may send from version 3 on are only checked for belonging together). Ids come from durable blocks; when none
+can be had the answer is COORDINATOR_LOAD_IN_PROGRESS and the client asks again.
+
+What changed per version: 2 flexible, 3 the producer sends its id and epoch, 4 and 5 new error codes.
+
+What is skipped: transactional ids, until transactions are served: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which
+clients give up (librdkafka retries most other errors for ever). Version 6 (two-phase commit) is unstable in Kafka 4.3.
+
+Source: KafkaApis.handleInitProducerIdRequest, TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster, on_topic
+from ottla.broker.requests import Request
+from ottla.metadata.producer_ids import NoProducerIds
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 22
+VERSIONS = (0, 5)
+
+NONE_GIVEN = -1
+
+
+def handle(node: Node, request: Request) -> InitProducerIdResponse:
+    body: InitProducerIdRequest = request.body
+    if body.transactional_id == "":
+        return _refused(ErrorCode.INVALID_REQUEST)
+    if body.transactional_id is not None:
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not _may_produce(node, request):
+        return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
+        return _refused(ErrorCode.INVALID_REQUEST)
+    try:
+        return InitProducerIdResponse(producer_id=node.topics.producer_ids.take(), producer_epoch=0)
+    except (NoProducerIds, StoreFailed) as failed:
+        node.notes(f"no producer id could be had: {failed}")
+        return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def _may_produce(node: Node, request: Request) -> bool:
+    """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
+    return on_cluster(node, request, Operation.IDEMPOTENT_WRITE) or any(
+        on_topic(node, request, Operation.WRITE, name) for name in node.topics.by_name
+    )
+
+
+def _refused(error: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=int(error), producer_id=-1, producer_epoch=-1)
