@@ -111,10 +111,18 @@ def plain_errors() -> Iterator[None]:
 
 
 def sentence(error: Any) -> str:
-    """What a KafkaError says, with its name, as one sentence."""
-    text = str(error.str() if hasattr(error, "str") else error).strip().rstrip(".")
-    name = error.name() if hasattr(error, "name") else ""
-    return f"{text} ({name})." if name and not name.startswith("_") else f"{text}."
+    """What a KafkaError says, with Kafka's own name for it, as one sentence."""
+    from ottla.protocol.errors import ErrorCode
+
+    text = str(error.str()).strip().rstrip(".").removeprefix("Broker: ").removeprefix("Local: ")
+    code = error.code()
+    if code <= 0:
+        return f"{text}."
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        name = error.name()
+    return f"{text} ({name})."
 
 
 def wait(futures: dict[Any, Future[T]]) -> dict[str, T]:

@@ -55,6 +55,8 @@ def dump(
     try:
         for entry in readers[file.suffix]():
             print(json.dumps(entry, ensure_ascii=False) if format is Shape.JSON else line(entry))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise Failure(f"{file} cannot be read: {error.strerror}.") from None
 
@@ -188,8 +190,8 @@ def offset_index(file: Path) -> Iterator[Entry]:
 
     base, last = base_offset(file), -1
     for relative, position in entries(file, OFFSET_ENTRY):
-        if relative <= last and last >= 0:
-            return  # a preallocated file: zeros follow the last entry
+        if relative <= last or position == 0:
+            return  # a preallocated file: zeros follow the last entry; the batch at 0 needs none
         last = relative
         yield {"offset": base + relative, "position": position}
 

@@ -26,10 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM ends a command as SIGINT does: it leaves its group and flushes what it holds."""
+    raise KeyboardInterrupt
+
+
 def run(arguments: list[str]) -> int:
+    import signal
+
     from ottla.cli.output import Failure
     from ottla.cli.tree import app, not_understood
 
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         code = app(args=arguments, prog_name="ottla", standalone_mode=False)
         sys.stdout.flush()

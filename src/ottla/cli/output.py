@@ -33,11 +33,17 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Fo
     if format is Format.JSON:
         print_json([dict(zip(map(field, columns), row, strict=True)) for row in rows])
         return
-    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    texts = [[text_of(cell) for cell in row] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
     for cells in (columns, *texts):
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         print(line.rstrip())
+
+
+def text_of(cell: Any) -> str:
+    if cell is None or cell == "":
+        return "-"
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
 def print_json(value: Any) -> None:
