@@ -1,0 +1,96 @@
+"""What a log is asked with and what it answers: the words of `log.Log`'s interface."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from ottla.log.files import FileSlice
+from ottla.log.txnindex import AbortedTransaction
+from ottla.protocol.errors import ErrorCode
+
+
+class Origin(IntEnum):
+    """Who wrote a batch that a leader appends; decides which checks it meets. Source: Kafka's AppendOrigin.java."""
+
+    CLIENT = 0  # everything is checked
+    COORDINATOR = 1  # a coordinator's records and markers: producer epochs are checked, sequences are not
+    REPLICATION = 2  # a follower's or a replay's: nothing is checked, state is updated
+
+
+class Isolation(IntEnum):
+    """How far a read may see. Source: Kafka's FetchIsolation.java."""
+
+    LOG_END = 0  # followers, coordinators loading
+    HIGH_WATERMARK = 1  # read_uncommitted
+    TXN_COMMITTED = 2  # read_committed: up to the last stable offset
+
+
+class AppendRefused(Exception):
+    """The log does not take a batch; the client gets `error_code` and `sentence`. Nothing was written."""
+
+    def __init__(self, error_code: ErrorCode, sentence: str) -> None:
+        super().__init__(f"{error_code.name}: {sentence}")
+        self.error_code = error_code
+        self.sentence = sentence
+
+
+class StorageFailed(Exception):
+    """A write failed, now or earlier: the log takes nothing more until it is opened again. KAFKA_STORAGE_ERROR."""
+
+    error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class OffsetOutOfRange(Exception):
+    """The offset is below the log start or above the log end."""
+
+    error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(f"offset {offset} is not within {log_start_offset}..{log_end_offset}")
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class DivergingOffset(Exception):
+    """A follower was given records that do not continue its log. Kafka's UnexpectedAppendOffsetException."""
+
+    def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
+        super().__init__(f"records {first_offset}..{last_offset} do not continue a log that ends at {log_end_offset}")
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class Appended(NamedTuple):
+    """Where a batch stands. `log_append_time_ms` is -1 on CreateTime topics, except that a duplicate gives the first
+    one's timestamp; `duplicate` means nothing was written now."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+
+
+class ReadResult(NamedTuple):
+    """One read: whole batches or None, and the offsets as they were before the read.
+
+    `aborted` is for TXN_COMMITTED reads: the aborted transactions that touch the slice; None for other reads.
+    `next_offset` is where a reader that takes the whole slice goes on, as far as is known without reading on.
+    """
+
+    slice: FileSlice | None
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    log_end_offset: int
+    aborted: list[AbortedTransaction] | None
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int

@@ -1,0 +1,140 @@
+"""Kafka's small text files: checkpoints of offsets, epochs, and the identity of directories.
+
+A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A file that is not there reads
+as None; one that is torn, empty or of another version raises CheckpointUnreadable: the caller knows what to do without.
+Source: Kafka's CheckpointFile.java, OffsetCheckpointFile.java, LeaderEpochCheckpointFile.java,
+PartitionMetadataFile.java, PropertiesUtils.java, CleanShutdownFileHandler.java.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.log.files import FileSystem
+
+HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
+LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+META_PROPERTIES_FILE: Final = "meta.properties"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+CHECKPOINT_VERSION: Final = 0
+
+
+class CheckpointUnreadable(Exception):
+    """The file is there but does not hold what it should."""
+
+
+def encode_checkpoint(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (CHECKPOINT_VERSION, len(entries), *entries)).encode()
+
+
+def decode_checkpoint(text: bytes, path: str) -> list[str]:
+    """The entry lines. Raises CheckpointUnreadable."""
+    try:
+        lines = text.decode().split("\n")
+        version, count = int(lines[0]), int(lines[1])
+    except (ValueError, IndexError) as error:
+        raise CheckpointUnreadable(f"{path} is not a checkpoint file: {error}") from error
+    if version != CHECKPOINT_VERSION:
+        raise CheckpointUnreadable(f"{path} has version {version}, not {CHECKPOINT_VERSION}")
+    entries = [line for line in lines[2:] if line.strip()]
+    if count != len(entries):
+        raise CheckpointUnreadable(f"{path} promises {count} entries and has {len(entries)}")
+    return entries
+
+
+def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | None:
+    """(topic, partition) to offset, None when there is no such file. Raises CheckpointUnreadable."""
+    if not files.exists(path):
+        return None
+    offsets: dict[tuple[str, int], int] = {}
+    for line in decode_checkpoint(files.read_bytes(path), path):
+        try:
+            topic, partition, offset = line.split()
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError as error:
+            raise CheckpointUnreadable(f"{path} has a line that is no offset: {line!r}") from error
+    return offsets
+
+
+def write_offsets(files: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Replace the checkpoint, durably."""
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    files.write_atomically(path, encode_checkpoint(lines))
+
+
+def encode_topic_id(topic_id: bytes) -> str:
+    """Kafka's Uuid.toString: base64url without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str) -> bytes:
+    """Raises ValueError unless the text stands for 16 bytes."""
+    topic_id = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id has 16 bytes, {text!r} has {len(topic_id)}")
+    return topic_id
+
+
+def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> None:
+    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
+    files.write_atomically(f"{directory}/{PARTITION_METADATA_FILE}", text.encode())
+
+
+def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:
+    """The topic id that owns a partition directory, None without the file. Raises CheckpointUnreadable."""
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    if not files.exists(path):
+        return None
+    try:
+        fields = dict(line.split(":", 1) for line in files.read_bytes(path).decode().splitlines() if line.strip())
+        return decode_topic_id(fields["topic_id"].strip())
+    except (ValueError, KeyError) as error:
+        raise CheckpointUnreadable(f"{path} is not a partition.metadata file: {error}") from error
+
+
+def write_properties(files: FileSystem, path: str, properties: Mapping[str, str]) -> None:
+    """A Java properties file (meta.properties) of plain names and values."""
+    files.write_atomically(path, "".join(f"{name}={value}\n" for name, value in properties.items()).encode())
+
+
+def read_properties(files: FileSystem, path: str) -> dict[str, str] | None:
+    """None without the file. Raises CheckpointUnreadable when it is there but empty (a torn write) or not text."""
+    if not files.exists(path):
+        return None
+    try:
+        lines = files.read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise CheckpointUnreadable(f"{path} is not text: {error}") from error
+    pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith("#"))
+    properties = {name.strip(): value.strip() for name, _, value in pairs}
+    if not properties:
+        raise CheckpointUnreadable(f"{path} is empty")
+    return properties
+
+
+def write_clean_shutdown(files: FileSystem, data_directory: str, broker_epoch: int) -> None:
+    """The last write of a clean stop."""
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    files.write_atomically(f"{data_directory}/{CLEAN_SHUTDOWN_FILE}", text.encode())
+
+
+def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
+    """The broker epoch of the last clean stop, None after an unclean one. The marker is gone, durably, on return."""
+    path = f"{data_directory}/{CLEAN_SHUTDOWN_FILE}"
+    if not files.exists(path):
+        return None
+    try:
+        broker_epoch = int(json.loads(files.read_bytes(path))["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        broker_epoch = -1  # Kafka before 3.7 wrote an empty marker
+    files.unlink(path)
+    files.sync_directory(data_directory)
+    return broker_epoch

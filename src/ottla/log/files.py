@@ -1,0 +1,385 @@
+"""The file system as the log sees it: a small seam, and the real one over `os`.
+
+Knows: descriptors, and how long a write lasts. Does not know: segments, offsets, batches.
+
+Durability, which a second implementation (the simulator's disk) must keep word for word:
+- `File.write` and `File.truncate` are visible to every later read at once, and survive the death of the process.
+- They survive the death of the machine only after `File.sync` returned.
+- A name (a created file, a rename, an unlink, a new directory) survives the death of the machine only after
+  `FileSystem.sync_directory` of the directory that holds it. A file that was synced under a lost name is lost.
+- `write_atomically` does all of it: after it returns the path holds exactly the new bytes, whatever happens next, and
+  before that exactly the old ones (or nothing).
+- A failed write raises OSError. The file may then end in a part of what was written; its writer cuts it.
+
+A `File` is a handle, not a descriptor: at most `open_files_max` descriptors are open, and an idle file's is closed and
+comes back by itself. A file that was unlinked or replaced stays readable through handles taken before.
+Everything here runs on one thread, except `File.sync`, which another thread may call between `pin` and `unpin`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+OPEN_FILES_MAX: Final = 4096
+
+
+class File(Protocol):
+    """One open file, written only at its end."""
+
+    @property
+    def path(self) -> str:
+        """Where the file is now; follows renames."""
+        ...
+
+    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
+        """Append all buffers, in one call to the kernel where it takes them. Raises OSError, perhaps after a part."""
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes at `position`; fewer only at the end of the file."""
+        ...
+
+    def readinto(self, position: int, target: memoryview) -> int:
+        """Fill `target` from `position`; how many bytes it got, fewer than asked only at the end of the file."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Block until what was written is on the disk. The one call that another thread may make, while pinned."""
+        ...
+
+    def pin(self) -> None:
+        """Keep the descriptor open until `unpin`, for a `sync` on another thread."""
+        ...
+
+    def unpin(self) -> None: ...
+
+    def close(self) -> None:
+        """Give the descriptor back. The handle must not be used again."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that is good until control returns to the caller's loop. Simulated files raise OSError."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Names of files and directories. Paths are plain strings with `/`."""
+
+    def open(self, path: str, create: bool = False) -> File:
+        """The file at `path`. Raises FileNotFoundError unless `create`, which makes an empty one."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted. Raises FileNotFoundError."""
+        ...
+
+    def makedirs(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or a directory, replacing a file at `new`. Open handles follow."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmtree(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
+        """Replace the file at `path` by way of `path` + ".tmp". Not `durable`: without waiting for the disk."""
+        ...
+
+
+class FileSlice(NamedTuple):
+    """A run of whole record batches in a segment file: what a read returns, ready for sendfile or one pread.
+
+    The bytes stay valid as long as the slice is held, except that a truncation of the log may shorten the file: a
+    reader that gets fewer than `length` bytes must drop what it was sending.
+    """
+
+    file: File
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        return self.file.read(self.position, self.length)
+
+
+class DiskFile:
+    """A handle on a real file; opened for appending, its descriptor comes and goes."""
+
+    __slots__ = ("_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
+
+    def __init__(self, disk: DiskFiles, path: str, fd: int, size: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._fd = fd
+        self._size = size
+        self._pins = 0
+        self._recent = True
+        self._unlinked = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        self._recent = True
+        if len(buffers) == 1:
+            asked = len(buffers[0])
+            written = os.write(fd, buffers[0])
+        else:
+            asked = sum(map(len, buffers))
+            written = os.writev(fd, buffers)
+        self._size += written
+        if written != asked:
+            self._write_rest(memoryview(b"".join(buffers))[written:])
+
+    def _write_rest(self, rest: memoryview) -> None:
+        # A short write is what a full disk does first; the next one then tells the reason.
+        while rest:
+            written = os.write(self._fd, rest)
+            self._size += written
+            rest = rest[written:]
+
+    def read(self, position: int, length: int) -> bytes:
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        self._recent = True
+        chunk = os.pread(fd, length, position)
+        if len(chunk) == length or not chunk:
+            return chunk
+        parts = [chunk]
+        got = len(chunk)
+        while got < length:  # the kernel caps one read at 2 GiB, and a signal may cut it
+            chunk = os.pread(fd, length - got, position + got)
+            if not chunk:
+                break
+            parts.append(chunk)
+            got += len(chunk)
+        return b"".join(parts)
+
+    def readinto(self, position: int, target: memoryview) -> int:
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        self._recent = True
+        got = 0
+        while got < len(target):
+            count = os.preadv(fd, [target[got:]], position + got)
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def size(self) -> int:
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        os.ftruncate(fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd if self._fd >= 0 else self._reopen())
+
+    def pin(self) -> None:
+        if self._fd < 0:
+            self._reopen()
+        self._pins += 1
+
+    def unpin(self) -> None:
+        self._pins -= 1
+
+    def close(self) -> None:
+        self._disk.forget(self)
+        self._let_go()
+
+    def fileno(self) -> int:
+        self._recent = True
+        return self._fd if self._fd >= 0 else self._reopen()
+
+    def _reopen(self) -> int:
+        if self._unlinked:
+            raise FileNotFoundError(f"{self._path} was deleted and closed")
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._fd = fd
+        self._recent = True
+        self._disk.opened(self)
+        return fd
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    # The rest is for DiskFiles, which owns the handles.
+
+    def evict(self) -> bool:
+        """Close the descriptor if nobody needs it: not pinned, not used since the last time this was asked."""
+        if self._fd < 0 or self._unlinked:
+            return True
+        if self._pins or self._recent:
+            self._recent = False
+            return False
+        self._let_go()
+        return True
+
+    def moved(self, path: str) -> None:
+        self._path = path
+
+    def unlink_later(self) -> None:
+        """The name goes away; the descriptor now lives exactly as long as the handle."""
+        if self._fd < 0:
+            self._reopen()
+        self._unlinked = True
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._let_go()
+
+
+class DiskFiles:
+    """The real file system. One per process: the bound on descriptors is its own.
+
+    `open_files_max` bounds the descriptors of named files; files deleted while someone still reads them, and files
+    pinned for a sync, come on top and are few.
+    """
+
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self._open_files_max = open_files_max
+        self._handles: dict[str, dict[str, DiskFile]] = {}
+        self._with_descriptor: deque[DiskFile] = deque()
+
+    def open(self, path: str, create: bool = False) -> DiskFile:
+        directory, _, name = path.rpartition("/")
+        named = self._handles.get(directory)
+        if named is not None and (known := named.get(name)) is not None:
+            return known
+        if create:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = DiskFile(self, path, fd, os.fstat(fd).st_size)
+            self.opened(file)
+        else:
+            file = DiskFile(self, path, -1, os.stat(path).st_size)
+        self._handles.setdefault(directory, {})[name] = file
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        self._displace(new)
+        os.rename(old, new)
+        file = self._take(old)
+        if file is not None:
+            directory, _, name = new.rpartition("/")
+            file.moved(new)
+            self._handles.setdefault(directory, {})[name] = file
+        within = self._handles.pop(old, None)
+        if within is not None:
+            self._handles[new] = within
+            for name, file in within.items():
+                file.moved(f"{new}/{name}")
+
+    def unlink(self, path: str) -> None:
+        self._displace(path)
+        os.unlink(path)
+
+    def rmtree(self, path: str) -> None:
+        for name in list(self._handles.get(path, ())):
+            self._displace(f"{path}/{name}")
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as source:
+            return source.read()
+
+    def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._displace(path)
+        os.rename(temporary, path)
+        if durable:
+            self.sync_directory(os.path.dirname(path) or ".")
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors of named files are open."""
+        return len(self._with_descriptor)
+
+    def opened(self, file: DiskFile) -> None:
+        """Count a descriptor, and close the ones longest unused (second chance) beyond the bound."""
+        waiting = self._with_descriptor
+        for _ in range(2 * len(waiting)):
+            if len(waiting) < self._open_files_max:
+                break
+            oldest = waiting.popleft()
+            if not oldest.evict():
+                waiting.append(oldest)
+        waiting.append(file)
+
+    def forget(self, file: DiskFile) -> None:
+        """The handle is closed for good."""
+        directory, _, name = file.path.rpartition("/")
+        named = self._handles.get(directory)
+        if named is not None and named.get(name) is file:
+            del named[name]
+            if not named:
+                del self._handles[directory]
+        with contextlib.suppress(ValueError):
+            self._with_descriptor.remove(file)
+
+    def _take(self, path: str) -> DiskFile | None:
+        directory, _, name = path.rpartition("/")
+        named = self._handles.get(directory)
+        if named is None:
+            return None
+        file = named.pop(name, None)
+        if not named:
+            del self._handles[directory]
+        return file
+
+    def _displace(self, path: str) -> None:
+        """Readers of the file that is about to lose this name keep it; nobody can open it again."""
+        file = self._take(path)
+        if file is not None:
+            file.unlink_later()
+            with contextlib.suppress(ValueError):
+                self._with_descriptor.remove(file)

@@ -1,0 +1,772 @@
+"""One partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
+
+Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
+`now` (epoch ms) is an argument, and `deadline` says when `maintain` has something to do.
+
+Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
+the last one is appended to; everything below `recovery_point` is on the disk; a log whose write failed takes nothing
+more.
+
+Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
+(synced, so that no data is ever without its owner), and the first segment.
+
+Two append paths. The leader's assigns offsets and checks what clients send (append.py has the careful checks). The
+follower's takes the leader's bytes unchanged. Both update producers, epochs and the transaction index.
+Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.scala.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from ottla.log import reading, recovery, retention
+from ottla.log.answers import (
+    Appended,
+    AppendRefused,
+    DivergingOffset,
+    Isolation,
+    OffsetOutOfRange,
+    Origin,
+    ReadResult,
+    StorageFailed,
+    TimestampOffset,
+)
+from ottla.log.append import prepare_batch
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, write_partition_metadata
+from ottla.log.config import LONG_MAX, LogConfig
+from ottla.log.files import FileSystem
+from ottla.log.index import RELATIVE_OFFSET_MAX, TIME_ENTRY, IndexCache
+from ottla.log.producers import marker_in
+from ottla.log.recovery import Loaded
+from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
+from ottla.log.syncing import Syncable, Syncing
+from ottla.log.txnindex import AbortedTransaction
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
+
+PRODUCER_EXPIRATION_MS: Final = 86_400_000
+SNAPSHOT_BATCHES: Final = 2048  # a killed process leaves at most so many batches to replay into the producer state
+SNAPSHOT_BYTES: Final = 16 << 20
+USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a codec, and perhaps transactional
+CRC_COVERS_FROM: Final = 21
+
+_unpack_header = HEADER.unpack_from
+_stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), partition_leader_epoch
+
+
+class Log:
+    """The log of one partition. Made by `Log.open`; used from one thread."""
+
+    __slots__ = (
+        "_after_max_ms",
+        "_batches_since_snapshot",
+        "_bytes_since_snapshot",
+        "_epoch",
+        "_first_unstable",
+        "_index_entries_max",
+        "_index_interval",
+        "_inspects",
+        "_max_message_bytes",
+        "_roll_offset",
+        "_roll_timestamp",
+        "_segment_bytes",
+        "active",
+        "bases",
+        "compaction_epoch",
+        "config",
+        "cursors",
+        "directory",
+        "epochs",
+        "failed",
+        "files",
+        "high_watermark",
+        "index_cache",
+        "log_end_offset",
+        "log_start_offset",
+        "on_disk",
+        "producers",
+        "retention",
+        "segments",
+        "snapshots",
+        "syncing",
+        "topic_id",
+    )
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        topic_id: bytes,
+        now: int,
+        clean_shutdown: bool,
+        same_boot: bool,
+        recovery_point: int,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        producer_id_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        notes: Callable[[str], None] | None = None,
+        index_cache: IndexCache | None = None,
+    ) -> Log:
+        """The log in `directory`, or a new one when there is no such directory.
+
+        `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
+        since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
+        against its CRC. What recovery repaired is told to `notes`, a sentence each. Raises OSError.
+        """
+        cache = index_cache if index_cache is not None else IndexCache()
+        loaded = recovery.load(
+            files,
+            directory,
+            config,
+            cache,
+            now=now,
+            clean_shutdown=clean_shutdown,
+            same_boot=same_boot,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            note=notes if notes is not None else _no_note,
+        )
+        return cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        topic_id: bytes,
+        loaded: Loaded,
+        high_watermark: int,
+        index_cache: IndexCache,
+        now: int,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.topic_id = topic_id
+        self.index_cache = index_cache
+        self.on_disk = loaded.on_disk
+        self.segments: list[Segment] = loaded.segments
+        self.bases: list[int] = [segment.base_offset for segment in loaded.segments]
+        self.active: Segment | None = loaded.segments[-1] if loaded.segments else None
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots: list[int] = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
+        self.failed: str | None = None
+        self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
+        self.cursors: dict[int, tuple[Segment, int]] = {}
+        self.syncing = Syncing(loaded.recovery_point)
+        self.retention = retention.Retention(now, loaded.deletions)
+        self._batches_since_snapshot = loaded.batches_since_snapshot
+        self._bytes_since_snapshot = 0
+        self._epoch = self.epochs.latest_epoch
+        self._first_unstable: int | None = None
+        self.configure(config)
+        self.producers.high_watermark_moved(self.high_watermark)
+        self._update_first_unstable()
+
+    def configure(self, config: LogConfig) -> None:
+        """Obey a new config from now on."""
+        self.config = config
+        self._segment_bytes = config.segment_bytes
+        self._max_message_bytes = config.max_message_bytes
+        self._index_interval = config.index_interval_bytes
+        self._index_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY.size - 1)
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._inspects = (
+            config.compacted
+            or config.message_timestamp_type != "CreateTime"
+            or config.compression_type != "producer"
+            or config.message_timestamp_before_max_ms != LONG_MAX
+        )
+        self.retention.config_changed()
+        self._set_roll_limits()
+
+    # Offsets
+
+    @property
+    def recovery_point(self) -> int:
+        """Every offset below is on the disk."""
+        return self.syncing.recovery_point
+
+    @property
+    def last_stable_offset(self) -> int:
+        first = self._first_unstable
+        return first if first is not None and first < self.high_watermark else self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def unflushed(self) -> int:
+        """How many offsets are not known to be on the disk."""
+        return self.log_end_offset - self.syncing.recovery_point
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest epoch assigned, -1 without any."""
+        return self.epochs.latest_epoch
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark to `offset`, which is at most the log end; never lowers it. True when it moved."""
+        assert offset <= self.log_end_offset, (offset, self.log_end_offset)
+        if offset <= self.high_watermark or self.failed is not None:
+            return False
+        self.high_watermark = offset
+        if self.producers.ended:
+            self.producers.high_watermark_moved(offset)
+            self._update_first_unstable()
+        return True
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """This node leads from now on, in `leader_epoch`: note where it begins, before any append (KAFKA-7415)."""
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+        self._epoch = self.epochs.latest_epoch
+
+    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end_offset): see EpochCache.end_offset_for."""
+        return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # Appending
+
+    def append_as_leader(
+        self, batch: memoryview, *, now: int, leader_epoch: int, origin: Origin = Origin.CLIENT
+    ) -> Appended:
+        """Give one record batch the next offsets and write it. HOT.
+
+        `batch` is writable and holds exactly one batch; offset, epoch and, where configs ask for it, timestamp are set
+        in place. Raises AppendRefused with nothing written, or StorageFailed, after which the log is closed to writes.
+        """
+        if self.failed is not None:
+            raise StorageFailed(self.failed)
+        if len(batch) < HEADER_BYTES:
+            batch = prepare_batch(batch, self.config, now, origin)
+        (base, body, _, magic, crc, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
+         count) = _unpack_header(batch)  # fmt: skip
+        size = body + LOG_OVERHEAD
+        if (
+            size != len(batch)
+            or magic != 2
+            or base != 0
+            or last_delta + 1 != count
+            or count <= 0
+            or attributes not in USUAL_ATTRIBUTES
+            or size > self._max_message_bytes
+            or (producer_id >= 0 and sequence < 0)
+            or max_timestamp - now > self._after_max_ms
+            or self._inspects
+            or crc32c(batch[CRC_COVERS_FROM:]) != crc
+        ):
+            # Something is unusual: the careful path refuses it, in Kafka's words, or makes it storable.
+            batch = prepare_batch(batch, self.config, now, origin)
+            (_, body, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
+             _) = _unpack_header(batch)  # fmt: skip
+            size = body + LOG_OVERHEAD
+        if producer_id >= 0:
+            duplicate = self._verify_producer(
+                attributes, producer_id, producer_epoch, sequence, last_delta, batch, origin
+            )
+            if duplicate is not None:
+                return duplicate
+        first = self.log_end_offset
+        last = first + last_delta
+        active = self.active
+        if (
+            active is None
+            or active.size + size > self._segment_bytes
+            or max_timestamp > self._roll_timestamp
+            or last > self._roll_offset
+            or active.offset_index.entries >= self._index_entries_max
+        ):
+            active = self._segment_for(size, max_timestamp, last, now)
+        if leader_epoch != self._epoch or self.epochs.dirty:
+            self._note_epoch(leader_epoch, first)
+        _stamp(batch, 0, first, body, leader_epoch)
+        try:
+            active.append(batch, size, last, max_timestamp, self._index_interval)
+        except OSError as error:
+            self._write_failed(active, error)
+        self.log_end_offset = last + 1
+        if producer_id >= 0:
+            self._note_producer(active, batch, first)
+        self._batches_since_snapshot += 1
+        self._bytes_since_snapshot += size
+        if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
+            self._snapshot_when_due()
+        return Appended(first, last, max_timestamp if attributes & 8 else -1, False)
+
+    def append_as_follower(self, records: memoryview, *, leader_epoch: int = 2**31 - 1) -> Appended | None:
+        """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
+
+        Stops before the first batch that is torn or corrupt, or whose epoch is above `leader_epoch`, the one the fetch
+        was made with (KAFKA-18723). Returns the range taken, None when that is nothing. Raises DivergingOffset when
+        the records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975),
+        StorageFailed.
+        """
+        if self.failed is not None:
+            raise StorageFailed(self.failed)
+        first: int | None = None
+        position = 0
+        while position + HEADER_BYTES <= len(records):
+            header: RawHeader = _unpack_header(records, position)
+            end = position + header[1] + LOG_OVERHEAD
+            if header[1] + LOG_OVERHEAD < HEADER_BYTES or end > len(records) or header[3] != 2:
+                break
+            if header[2] > leader_epoch or crc32c(records[position + CRC_COVERS_FROM : end]) != header[4]:
+                break
+            self._append_batch_as_follower(records[position:end], header)
+            first = header[0] if first is None else first
+            position = end
+        if first is None:
+            return None
+        return Appended(first, self.log_end_offset - 1, -1, False)
+
+    def _append_batch_as_follower(self, batch: memoryview, header: RawHeader) -> None:
+        base, body, epoch, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, _ = header
+        last = base + last_delta
+        if base < self.log_end_offset:
+            if self.log_start_offset != self.log_end_offset or last < self.log_end_offset:
+                raise DivergingOffset(base, last, self.log_end_offset)
+            self.truncate_fully_and_start_at(base, now=max(max_timestamp, 0))
+        size = body + LOG_OVERHEAD
+        active = self.active
+        if active is None or self._must_roll(active, size, max_timestamp, last, max_timestamp):
+            active = self._segment_for(size, max_timestamp, last, max(max_timestamp, 0))
+        if epoch >= 0 and (epoch != self._epoch or self.epochs.dirty):
+            self._note_epoch(epoch, base)
+        try:
+            active.append(batch, size, last, max_timestamp, self._index_interval)
+        except OSError as error:
+            self._write_failed(active, error)
+        self.log_end_offset = last + 1
+        if producer_id >= 0:
+            self._note_producer(active, batch, base)
+        self._batches_since_snapshot += 1
+        self._bytes_since_snapshot += size
+        self._snapshot_when_due()
+
+    def _verify_producer(
+        self,
+        attributes: int,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        last_delta: int,
+        batch: memoryview,
+        origin: Origin,
+    ) -> Appended | None:
+        producers = self.producers
+        if producer_id not in producers.entries:
+            return None
+        if attributes & ATTRIBUTES_CONTROL:
+            marker = marker_in(batch)
+            if marker is not None:
+                producers.verify_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+            return None
+        client = origin is Origin.CLIENT
+        if client:
+            known = producers.find_duplicate(producer_id, producer_epoch, sequence, last_delta)
+            if known is not None:
+                return Appended(known.first_offset, known.last_offset, known.timestamp, True)
+        producers.verify(
+            producer_id,
+            producer_epoch,
+            sequence,
+            transactional=bool(attributes & ATTRIBUTES_TRANSACTIONAL),
+            client=client,
+        )
+        return None
+
+    def _note_producer(self, segment: Segment, batch: memoryview, first: int) -> None:
+        """A batch with a producer id was written at `first`."""
+        (_, _, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
+         _) = _unpack_header(batch)  # fmt: skip
+        producers = self.producers
+        if not attributes & ATTRIBUTES_CONTROL:
+            transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
+            producers.add(
+                producer_id,
+                producer_epoch,
+                sequence,
+                first,
+                first + last_delta,
+                max_timestamp,
+                transactional=transactional,
+            )
+            if transactional and self._first_unstable is None:
+                self._update_first_unstable()
+            return
+        marker = marker_in(batch)
+        if marker is None:
+            return
+        ended = producers.end_transaction(
+            producer_id, producer_epoch, marker.coordinator_epoch, first, max_timestamp, aborted=not marker.committed
+        )
+        if ended is not None:
+            if ended.aborted:
+                stable = producers.last_stable_offset_after(ended)
+                try:
+                    segment.txn_index.append(
+                        AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
+                    )
+                except OSError as error:
+                    # The marker is in the log, its index entry is not: opening the log again puts it there.
+                    self.failed = f"writing the transaction index of {self.directory} failed: {error}"
+                    raise StorageFailed(self.failed) from error
+            producers.complete(ended)
+            self._update_first_unstable()
+
+    def _update_first_unstable(self) -> None:
+        first = self.producers.first_unstable_offset
+        self._first_unstable = None if first is None else max(first, self.log_start_offset)
+
+    def _note_epoch(self, leader_epoch: int, first: int) -> None:
+        if leader_epoch >= 0:
+            self.epochs.assign(leader_epoch, first)
+            self._epoch = self.epochs.latest_epoch
+        self.write_epochs()
+
+    def write_epochs(self) -> None:
+        """Bring the epoch checkpoint up to date; it is synced together with the data that follows."""
+        if self.epochs.dirty and self.on_disk:
+            try:
+                self.files.write_atomically(self.epoch_path, self.epochs.encode(), durable=False)
+            except OSError as error:
+                raise self.fail(f"writing {self.epoch_path} failed: {error}") from error
+            self.epochs.dirty = False
+            self.syncing.replaced(self.epoch_path)
+
+    @property
+    def epoch_path(self) -> str:
+        return f"{self.directory}/{LEADER_EPOCH_FILE}"
+
+    def fail(self, sentence: str) -> StorageFailed:
+        """Close the log to writes; the exception to raise. Reads of what was complete go on."""
+        self.failed = sentence
+        return StorageFailed(sentence)
+
+    def _write_failed(self, segment: Segment, error: OSError) -> None:
+        """A batch is perhaps half in the file: cut it off if the disk lets us, or opening the log again does."""
+        failure = self.fail(f"writing {segment.file.path} failed: {error}")
+        with contextlib.suppress(OSError):
+            segment.file.truncate(segment.size)
+        raise failure from error
+
+    # Segments
+
+    def _set_roll_limits(self) -> None:
+        """What `append_as_leader` compares with: the offset and timestamp from which the active segment must close."""
+        active = self.active
+        if active is None:
+            self._roll_offset, self._roll_timestamp = -1, -1
+            return
+        self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
+        first = active.rolling_timestamp()
+        # Without a first timestamp the clock decides: -2 sends every append to `_must_roll`.
+        span = self.config.segment_ms - self.config.segment_jitter_ms
+        self._roll_timestamp = first + span if first >= 0 else -2
+
+    def _must_roll(self, active: Segment, size: int, max_timestamp: int, last: int, now: int) -> bool:
+        """Kafka's LogSegment.shouldRoll."""
+        config = self.config
+        first = active.rolling_timestamp()
+        waited = max_timestamp - first if first >= 0 else now - active.created_ms
+        return (
+            active.size + size > config.segment_bytes
+            or (active.size > 0 and waited > config.segment_ms - config.segment_jitter_ms)
+            or active.offset_index.entries >= self._index_entries_max
+            or last - active.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    def _segment_for(self, size: int, max_timestamp: int, last: int, now: int) -> Segment:
+        """The segment that takes the next batch: a new one if the active one is full, or there is none."""
+        if size > self.config.segment_bytes:
+            raise AppendRefused(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"A batch of {size} bytes does not fit into a segment of {self.config.segment_bytes} bytes.",
+            )
+        try:
+            if self.active is None:
+                self._begin(now)
+            elif self._must_roll(self.active, size, max_timestamp, last, now):
+                self._roll(now)
+        except OSError as error:
+            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
+        active = self.active
+        assert active is not None
+        if active.size == 0:
+            self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
+            span = self.config.segment_ms - self.config.segment_jitter_ms
+            self._roll_timestamp = max_timestamp + span if max_timestamp >= 0 else -2
+        return active
+
+    def _begin(self, now: int) -> None:
+        """The first append: make what a lazy log has not made yet."""
+        if not self.on_disk:
+            self.files.makedirs(self.directory)
+            write_partition_metadata(self.files, self.directory, self.topic_id)
+            self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
+            self.on_disk = True
+        self._add_segment(now)
+
+    def _add_segment(self, now: int) -> None:
+        segment = Segment(self.files, self.directory, self.log_end_offset, self.index_cache, now=now, create=True)
+        self.segments.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+        self._set_roll_limits()
+        self.syncing.created()
+
+    def _roll(self, now: int) -> None:
+        old = self.active
+        assert old is not None
+        old.close_for_appends()
+        self.syncing.closed(old)
+        self.write_snapshot()
+        self._add_segment(now)
+        self.retention.due = True
+
+    def roll(self, now: int) -> bool:
+        """Close the active segment and begin a new one; False if the active one is empty or there is none."""
+        if self.active is None or self.active.size == 0 or self.failed is not None:
+            return False
+        try:
+            self._roll(now)
+        except OSError as error:
+            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
+        return True
+
+    # Producer snapshots
+
+    def _snapshot_when_due(self) -> None:
+        # A snapshot costs with the number of producers, so many producers get theirs less often.
+        due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
+        if self._batches_since_snapshot >= due or (
+            self._bytes_since_snapshot >= SNAPSHOT_BYTES and self._batches_since_snapshot * 4 >= due
+        ):
+            self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Write the producer state as it is at the log end. Of older ones, those at segments' beginnings stay."""
+        end = self.log_end_offset
+        path = self.snapshot_path(end)
+        self.producers.end_offset = end
+        try:
+            self.files.write_atomically(path, self.producers.encode(), durable=False)
+        except OSError as error:
+            raise self.fail(f"writing {path} failed: {error}") from error
+        self.syncing.replaced(path)
+        previous = self.snapshots[-1] if self.snapshots else -1
+        if previous != end:
+            at = bisect_right(self.bases, previous) - 1
+            if previous >= 0 and (at < 0 or self.bases[at] != previous):
+                self.drop_snapshot(previous)
+            self.snapshots.append(end)
+        self._batches_since_snapshot = 0
+        self._bytes_since_snapshot = 0
+
+    def drop_snapshot(self, offset: int) -> None:
+        if offset in self.snapshots:
+            self.snapshots.remove(offset)
+            path = self.snapshot_path(offset)
+            if self.files.exists(path):
+                self.files.unlink(path)
+
+    def snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{recovery.snapshot_name(offset)}"
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        min_one_batch: bool = True,
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset` on, at most `max_bytes` and one segment's. HOT.
+
+        With `min_one_batch` a first batch larger than `max_bytes` comes whole. An offset between what the isolation
+        allows and the log end gives no slice and no error. Raises OffsetOutOfRange.
+        """
+        return reading.read(self, offset, max_bytes, isolation, min_one_batch)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at or after the log start whose timestamp is >= `timestamp`."""
+        return reading.offset_for_timestamp(self, timestamp)
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the greatest timestamp; on LogAppendTime the first of its batch."""
+        return reading.max_timestamp(self)
+
+    def earliest(self) -> TimestampOffset:
+        """The log start, with the epoch in force there (-1 if unknown)."""
+        return TimestampOffset(-1, self.log_start_offset, self.epochs.epoch_at(self.log_start_offset))
+
+    # Truncation
+
+    def truncate_to(self, offset: int, *, now: int) -> bool:
+        """Drop everything from `offset` on, for a log that diverged from its leader. False if nothing was there.
+
+        Checkpoints of the recovery point and of the high watermark must be written before the next append: they may
+        be above the new end.
+        """
+        return retention.truncate_to(self, offset, now)
+
+    def truncate_fully_and_start_at(self, offset: int, *, now: int) -> None:
+        """Drop everything; the log is empty and begins and ends at `offset` (KAFKA-9491)."""
+        retention.truncate_fully_and_start_at(self, offset, now)
+
+    def delete_records_before(self, offset: int) -> bool:
+        """Move the log start up to `offset`. True if it moved. Raises OffsetOutOfRange above the high watermark."""
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        return retention.move_log_start(self, offset)
+
+    def bases_end(self, at: int) -> int:
+        """One past the last offset that belongs into the segment at index `at`."""
+        return self.bases[at + 1] if at + 1 < len(self.bases) else self.log_end_offset
+
+    def begin_segment(self, now: int) -> None:
+        """A first segment at the log end. Raises StorageFailed."""
+        try:
+            self._begin(now)
+        except OSError as error:
+            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
+
+    def replayed(self, batches: int) -> None:
+        """The producer state was rebuilt by replaying `batches` batches after the newest snapshot."""
+        self._batches_since_snapshot = batches
+        self._bytes_since_snapshot = 0
+
+    def segments_replaced(self, segments: list[Segment]) -> None:
+        """Hold exactly these segments; positions that were remembered are void."""
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1] if segments else None
+        self.cursors.clear()
+        self._set_roll_limits()
+
+    def state_rebuilt(self) -> None:
+        """Producers or epochs were cut or rebuilt: derive again what is cached from them."""
+        self._epoch = self.epochs.latest_epoch
+        self.producers.high_watermark_moved(self.high_watermark)
+        self._update_first_unstable()
+
+    # Durability and upkeep
+
+    def pending_sync(self) -> list[Syncable]:
+        """What must be synced for everything up to `log_end_offset` to be on the disk.
+
+        Each is pinned: call `sync` on all of them, on any thread, then, on the log's thread, `synced(up_to)` with the
+        log end offset as it was at this call, or `sync_failed`. Several may be under way; they finish in order.
+        """
+        return self.syncing.begin(self)
+
+    def synced(self, up_to: int) -> None:
+        """The oldest outstanding `pending_sync` is done: the recovery point moves."""
+        self.syncing.finish(self, up_to)
+
+    def sync_failed(self, error: OSError) -> None:
+        """A sync failed: nothing is known of what is on the disk, so the log closes to writes."""
+        self.syncing.abandon()
+        self.fail(f"syncing {self.directory} failed: {error}")
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""
+        if self.failed is not None:
+            raise StorageFailed(self.failed)
+        if up_to is not None and up_to <= self.recovery_point:
+            return
+        self._sync_now()
+
+    def _sync_now(self) -> None:
+        up_to = self.log_end_offset
+        try:
+            for file in self.pending_sync():
+                file.sync()
+        except OSError as error:
+            self.sync_failed(error)
+            raise StorageFailed(self.failed) from error
+        self.synced(up_to)
+
+    def flush_due(self, now: int) -> bool:
+        """Whether flush.messages or flush.ms ask for a sync."""
+        waiting = self.unflushed
+        if waiting <= 0:
+            return False
+        config = self.config
+        if waiting >= config.flush_messages:
+            return True
+        since = self.syncing.dirty_since_ms
+        return since is not None and now - since >= config.flush_ms
+
+    def deadline(self, now: int) -> int | None:
+        """The earliest moment at which `maintain` or a flush has something to do; None while nothing is in sight."""
+        return retention.deadline(self, now)
+
+    def maintain(self, now: int) -> bool:
+        """Do what is due: retention, removal of deleted files, expiry of producers. True if the log start moved."""
+        return retention.maintain(self, now)
+
+    def delete_old_segments(self, now: int) -> int:
+        """Apply retention by log start, time and size. How many segments went."""
+        return retention.delete_old_segments(self, now)
+
+    def close(self, now: int) -> None:
+        """Stop cleanly: indexes complete, producers in a snapshot, everything synced, descriptors given back."""
+        if self.on_disk and self.failed is None and self.active is not None:
+            self.write_epochs()
+            if not self.snapshots or self.snapshots[-1] != self.log_end_offset:
+                self.write_snapshot()
+            try:
+                self.active.complete_time_index()
+                self.active.flush_indexes()
+                self.active.touch_indexes()
+            except OSError as error:
+                raise self.fail(f"closing {self.active.path} failed: {error}") from error
+            self.syncing.closed(self.active)
+            self._sync_now()
+        retention.remove_deleted_files(self, now, at_once=True)
+        for segment in self.segments:
+            segment.close()
+
+    def delete(self) -> None:
+        """Remove the partition from the disk; slices already handed out stay readable."""
+        self.failed = "the partition was deleted"
+        self.compaction_epoch += 1
+        for segment in self.segments:
+            segment.close_indexes()
+        if self.on_disk:
+            grave = f"{self.directory}.{self.topic_id.hex()}-delete"
+            self.files.rename(self.directory, grave)
+            self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
+            self.files.rmtree(grave)
+        self.segments, self.bases, self.active = [], [], None
+        self.cursors.clear()
+
+    def check(self) -> None:
+        """Invariants, for tests and the simulator."""
+        assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
+        assert self.syncing.recovery_point <= self.log_end_offset
+        assert self.bases == [segment.base_offset for segment in self.segments]
+        assert self.bases == sorted(set(self.bases))
+        assert (self.active is None) == (not self.segments)
+        self.epochs.check()
+        self.producers.check()
+
+
+def _no_note(_: str) -> None:
+    return None

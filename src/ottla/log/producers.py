@@ -1,0 +1,366 @@
+"""What one partition knows of its idempotent and transactional producers.
+
+Knows: for each producer id its epoch, the last five batches, and the transaction it has open here; which transactions
+still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time
+(timestamps come in with batches, `now` with questions).
+
+Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
+- A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
+- A lower epoch is fenced. A higher epoch begins at sequence 0, the same one goes on at last + 1, and after 2^31 - 1
+  comes 0. A producer id that is not known here may begin anywhere.
+- A transaction is open from its first batch here to its marker. Its offsets stay unstable until the high watermark has
+  passed the marker.
+
+Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: version int16 1, CRC-32C over all that
+follows it, count, then 46 bytes per producer; only the last batch of each survives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ottla.log.answers import AppendRefused
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import crc_of
+from ottla.protocol.records.control import EndTransactionMarker, decode_marker
+from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import decode_records
+
+BATCHES_KEPT: Final = 5
+SEQUENCE_MAX: Final = 2**31 - 1
+NO_OFFSET: Final = -1
+SNAPSHOT_HEADER: Final = Struct(">hIi")
+SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
+SNAPSHOT_VERSION: Final = 1
+CRC_COVERS_FROM: Final = 6
+
+
+class SnapshotUnreadable(Exception):
+    """The file is torn, or not a producer snapshot."""
+
+
+class SequencedBatch(NamedTuple):
+    """One of a producer's last batches: sequences and offsets both span `offset_delta` + 1."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """State of one producer id. `batches` are of the current epoch, newest last; empty after an epoch change."""
+
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp", "producer_id")
+
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int = -1,
+        last_timestamp: int = -1,
+        current_txn_first_offset: int = NO_OFFSET,
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.current_txn_first_offset = current_txn_first_offset
+        self.batches: deque[SequencedBatch] = deque(maxlen=BATCHES_KEPT)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_data_offset(self) -> int:
+        """Offset of the newest data record that is remembered, -1 when only a marker is."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+
+class Transaction(NamedTuple):
+    """A transaction that ended here: its marker stands at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+def last_sequence(first: int, delta: int) -> int:
+    """The sequence `delta` after `first`; after 2^31 - 1 comes 0."""
+    return (first + delta) & SEQUENCE_MAX
+
+
+def duplicate_of(entry: ProducerEntry, epoch: int, first: int, last: int) -> SequencedBatch | None:
+    """The remembered batch that a batch with these sequences repeats."""
+    if entry.epoch == epoch:
+        for batch in entry.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+    return None
+
+
+def verify_sequence(entry: ProducerEntry, epoch: int, first: int) -> None:
+    """Whether a client's data batch may follow. Raises AppendRefused. Pure: the rules are in the module's docstring."""
+    if epoch < entry.epoch:
+        raise _fenced(entry, epoch)
+    if epoch > entry.epoch:
+        if first != 0:
+            raise AppendRefused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Producer {entry.producer_id} must begin its new epoch {epoch} (known: {entry.epoch}) with sequence "
+                f"0, not {first}.",
+            )
+        return
+    last = entry.last_sequence
+    if first != last + 1 and not (first == 0 and last == SEQUENCE_MAX):
+        raise AppendRefused(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Producer {entry.producer_id} sent sequence {first} after {last}.",
+        )
+
+
+def _fenced(entry: ProducerEntry, epoch: int) -> AppendRefused:
+    return AppendRefused(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Epoch {epoch} of producer {entry.producer_id} is smaller than the last seen epoch {entry.epoch}.",
+    )
+
+
+def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | None:
+    """The marker in a control batch; None when compaction left the batch empty, or it is no end of a transaction."""
+    try:
+        records = decode_records(batch)
+        return decode_marker(records[0]) if records else None
+    except CorruptRecords:
+        return None
+
+
+class ProducerState:
+    """All producers of one partition. `end_offset` is the log end offset that the state stands for."""
+
+    __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "open")
+
+    def __init__(self, expiration_ms: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.end_offset = 0
+        self.entries: dict[int, ProducerEntry] = {}
+        self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
+        self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
+
+    # Data batches
+
+    def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
+        """Whether a data batch may be appended; a coordinator's is held to the epoch only. Raises AppendRefused."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if client:
+            verify_sequence(entry, epoch, first)
+        elif epoch < entry.epoch:
+            raise _fenced(entry, epoch)
+        if entry.current_txn_first_offset >= 0 and not transactional:
+            raise AppendRefused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has a transaction open since offset {entry.current_txn_first_offset}; a batch "
+                "outside of it can't be taken.",
+            )
+
+    def add(
+        self,
+        producer_id: int,
+        epoch: int,
+        first: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp: int,
+        *,
+        transactional: bool,
+    ) -> None:
+        """A data batch is in the log."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        delta = last_offset - first_offset
+        last = (first + delta) & SEQUENCE_MAX
+        entry.batches.append(SequencedBatch(first, last, last_offset, delta, timestamp))
+        entry.last_timestamp = timestamp
+        if transactional and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = first_offset
+            self.open[first_offset] = producer_id
+
+    # Markers
+
+    def verify_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
+    ) -> None:
+        """Whether a marker may be appended by its coordinator. Raises AppendRefused.
+
+        Under transaction version 2 every transaction has its own epoch: the marker's is above the known one, or equal
+        with nothing open (the same marker once more).
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        stale = epoch < entry.epoch
+        if transaction_version >= 2:
+            stale = stale or (epoch == entry.epoch and entry.current_txn_first_offset >= 0)
+        if stale:
+            raise _fenced(entry, epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise AppendRefused(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Marker for producer {producer_id} has coordinator epoch {coordinator_epoch}, below the last one, "
+                f"{entry.coordinator_epoch}.",
+            )
+
+    def end_transaction(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, aborted: bool
+    ) -> Transaction | None:
+        """A marker is in the log at `offset`. The transaction it ends, None when that had no data here."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        first_offset, entry.current_txn_first_offset = entry.current_txn_first_offset, NO_OFFSET
+        if first_offset < 0:
+            return None
+        return Transaction(producer_id, first_offset, offset, aborted)
+
+    def last_stable_offset_after(self, ended: Transaction) -> int:
+        """What the transaction index notes beside an abort: the first offset still open once this one is over."""
+        for first_offset in self.open:
+            if first_offset != ended.first_offset:
+                return first_offset
+        return ended.last_offset + 1
+
+    def complete(self, ended: Transaction) -> None:
+        """The transaction is over; it holds the last stable offset back until the high watermark passes its marker."""
+        self.open.pop(ended.first_offset, None)
+        self.ended[ended.first_offset] = ended
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        if self.ended:
+            passed = [first for first, ended in self.ended.items() if ended.last_offset < high_watermark]
+            for first_offset in passed:
+                del self.ended[first_offset]
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction begins that is open, or over but not known to be replicated."""
+        first = next(iter(self.open), None)
+        if self.ended:
+            ended = min(self.ended)
+            return ended if first is None else min(first, ended)
+        return first
+
+    # Life cycle
+
+    def find_duplicate(self, producer_id: int, epoch: int, first: int, delta: int) -> SequencedBatch | None:
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return None
+        return duplicate_of(entry, epoch, first, (first + delta) & SEQUENCE_MAX)
+
+    def expire(self, now: int) -> int:
+        """Forget producers with nothing open that were idle for the expiration time. Returns how many."""
+        old = [
+            entry.producer_id
+            for entry in self.entries.values()
+            if entry.current_txn_first_offset < 0 and now - entry.last_timestamp >= self.expiration_ms
+        ]
+        for producer_id in old:
+            del self.entries[producer_id]
+        return len(old)
+
+    def clear(self, end_offset: int) -> None:
+        self.entries.clear()
+        self.open.clear()
+        self.ended.clear()
+        self.end_offset = end_offset
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Deleted records take no producer with them, but a transaction that ended below the start is settled."""
+        gone = [first for first, ended in self.ended.items() if ended.last_offset < log_start_offset]
+        for first_offset in gone:
+            del self.ended[first_offset]
+        self.end_offset = max(self.end_offset, log_start_offset)
+
+    def encode(self) -> bytes:
+        """The bytes of a snapshot file."""
+        body = bytearray(SNAPSHOT_HEADER.size)
+        for entry in self.entries.values():
+            batch = entry.batches[-1] if entry.batches else None
+            body += SNAPSHOT_ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                batch.last_sequence if batch else -1,
+                batch.last_offset if batch else -1,
+                batch.offset_delta if batch else 0,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, 0, len(self.entries))
+        crc = crc_of(memoryview(body), CRC_COVERS_FROM, len(body))
+        SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, crc, len(self.entries))
+        return bytes(body)
+
+    def restore(self, snapshot: bytes, end_offset: int, now: int) -> None:
+        """Become what a snapshot taken at `end_offset` says, without the producers expired since.
+
+        Raises SnapshotUnreadable, and then nothing has changed.
+        """
+        entries = decode_snapshot(snapshot)
+        self.clear(end_offset)
+        for entry in entries:
+            if entry.current_txn_first_offset >= 0 or now - entry.last_timestamp < self.expiration_ms:
+                self.entries[entry.producer_id] = entry
+        unfinished = [entry for entry in entries if entry.current_txn_first_offset >= 0]
+        for entry in sorted(unfinished, key=lambda entry: entry.current_txn_first_offset):
+            self.open[entry.current_txn_first_offset] = entry.producer_id
+
+    def check(self) -> None:
+        opened = {
+            entry.current_txn_first_offset: producer_id
+            for producer_id, entry in self.entries.items()
+            if entry.current_txn_first_offset >= 0
+        }
+        assert opened == self.open, (opened, self.open)
+        assert list(self.open) == sorted(self.open)
+
+
+def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
+    """The producers in a snapshot file. Raises SnapshotUnreadable."""
+    if len(snapshot) < SNAPSHOT_HEADER.size:
+        raise SnapshotUnreadable(f"a producer snapshot of {len(snapshot)} bytes is cut off")
+    version, crc, count = SNAPSHOT_HEADER.unpack_from(snapshot)
+    if version != SNAPSHOT_VERSION:
+        raise SnapshotUnreadable(f"producer snapshot version {version} is not {SNAPSHOT_VERSION}")
+    if crc != crc_of(memoryview(snapshot), CRC_COVERS_FROM, len(snapshot)):
+        raise SnapshotUnreadable("the checksum of the producer snapshot does not match")
+    if len(snapshot) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
+        raise SnapshotUnreadable(f"the producer snapshot does not hold the {count} entries it promises")
+    entries: list[ProducerEntry] = []
+    for fields in SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[SNAPSHOT_HEADER.size :]):
+        producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
+        entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, txn_first_offset)
+        if last_offset >= 0:
+            entry.batches.append(SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp))
+        entries.append(entry)
+    return entries

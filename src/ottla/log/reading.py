@@ -1,0 +1,173 @@
+"""Reading a log: from an offset or a timestamp to a slice of a segment's file.
+
+Finding where an offset stands costs an index lookup and a short walk over headers. A reader that goes on where its last
+read ended costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
+Slices end where a batch ends. The index knows such places cheaply, so a slice may be up to one index interval shorter
+than asked. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from ottla.log.answers import Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
+from ottla.log.files import FileSlice
+from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
+from ottla.log.txnindex import AbortedTransaction
+from ottla.protocol.records.batch import ATTRIBUTES_LOG_APPEND_TIME
+from ottla.protocol.records.record import decode_records
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+CURSORS_MAX: Final = 16
+_base_offset_of = Struct(">q").unpack
+
+
+def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
+    """See Log.read."""
+    start, end, high_watermark = log.log_start_offset, log.log_end_offset, log.high_watermark
+    if not start <= offset <= end:
+        raise OffsetOutOfRange(offset, start, end)
+    stable = log.last_stable_offset
+    limit = high_watermark if isolation == 1 else end if isolation == 0 else stable
+    file_slice: FileSlice | None = None
+    following = offset
+    if offset < limit:
+        cursor = log.cursors.get(offset)
+        if cursor is None:
+            cursor = _locate(log, offset)
+        if cursor is not None:
+            segment, position = cursor
+            stop = segment.size if limit == end and segment is log.active else _stop_in(log, segment, limit)
+            if stop - position > max_bytes:
+                stop, following = _trim(segment, position, stop, max_bytes, min_one_batch)
+                if stop > position:
+                    _remember(log, following, segment, stop)
+            elif segment is log.active:
+                following = limit
+                _remember(log, following, segment, stop)
+            else:
+                following = min(limit, _next_base(log, segment))
+            if stop > position:
+                file_slice = FileSlice(segment.file, position, stop - position)
+    aborted = None
+    if isolation == 2:
+        aborted = aborted_transactions(log, offset, following) if file_slice is not None else []
+    return ReadResult(file_slice, following, high_watermark, stable, start, end, aborted)
+
+
+def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
+    cursors = log.cursors
+    if offset not in cursors:
+        if len(cursors) >= CURSORS_MAX:
+            del cursors[next(iter(cursors))]
+        cursors[offset] = (segment, position)
+
+
+def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
+    """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to."""
+    for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
+        segment = log.segments[at]
+        found = segment.find(offset)
+        if found is not None:
+            return segment, found[0]
+    return None
+
+
+def _stop_in(log: Log, segment: Segment, limit: int) -> int:
+    """Where the batches below `limit` end in `segment`."""
+    if limit >= log.log_end_offset or (segment is not log.active and _next_base(log, segment) <= limit):
+        return segment.size
+    if limit <= segment.base_offset:
+        return 0
+    cursor = log.cursors.get(limit)
+    if cursor is not None and cursor[0] is segment:
+        return cursor[1]
+    found = segment.find(limit)
+    stop = segment.size if found is None else found[0]
+    _remember(log, limit, segment, stop)
+    return stop
+
+
+def _next_base(log: Log, segment: Segment) -> int:
+    at = bisect_right(log.bases, segment.base_offset)
+    return log.bases[at] if at < len(log.bases) else log.log_end_offset
+
+
+def _trim(segment: Segment, position: int, stop: int, max_bytes: int, min_one_batch: bool) -> tuple[int, int]:
+    """(where a slice of at most `max_bytes` ends, the base offset of the batch there)."""
+    boundary = segment.offset_index.boundary(position + max_bytes)
+    if boundary > position:
+        return boundary, _base_offset_of(segment.file.read(boundary, 8))[0]
+    end, following = position, -1
+    for at, header in segment.walk(position, stop):
+        size = header[1] + LOG_OVERHEAD
+        if following < 0:
+            following = header[0]
+            if size > max_bytes and not min_one_batch:
+                break
+        elif at + size - position > max_bytes:
+            break
+        end = at + size
+        following = header[0] + header[6] + 1
+    return end, following
+
+
+def aborted_transactions(log: Log, offset: int, upper_bound: int) -> list[AbortedTransaction]:
+    """The aborted transactions that touch [offset, upper_bound). Kafka's UnifiedLog.collectAbortedTransactions."""
+    found: list[AbortedTransaction] = []
+    for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
+        for entry in log.segments[at].txn_index.entries():
+            if entry.last_offset >= offset and entry.first_offset < upper_bound:
+                found.append(entry)
+            if entry.last_stable_offset >= upper_bound:
+                return found
+    return found
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
+    """See Log.offset_for_timestamp."""
+    start = log.log_start_offset
+    for at, segment in enumerate(log.segments):
+        if at + 1 < len(log.bases) and log.bases[at + 1] <= start:
+            continue
+        if segment.max_timestamp()[0] < timestamp:
+            continue
+        found = segment.find_timestamp(timestamp, start)
+        while found is not None:
+            exact = _record_in(segment, found, timestamp, start)
+            if exact is not None:
+                return exact
+            position, header = found
+            # Its records with such a timestamp are below the log start, or the header claims one that is not there.
+            found = next(
+                (later for later in segment.walk(position + header[1] + LOG_OVERHEAD) if later[1][8] >= timestamp),
+                None,
+            )
+    return None
+
+
+def _record_in(segment: Segment, found: tuple[int, RawHeader], timestamp: int, start: int) -> TimestampOffset | None:
+    position, header = found
+    if header[5] & ATTRIBUTES_LOG_APPEND_TIME:
+        return TimestampOffset(header[8], max(header[0], start), header[2])
+    for record in decode_records(segment.read_batch(position, header)):
+        if record.timestamp_ms >= timestamp and record.offset >= start:
+            return TimestampOffset(record.timestamp_ms, record.offset, header[2])
+    return None
+
+
+def max_timestamp(log: Log) -> TimestampOffset | None:
+    """See Log.max_timestamp."""
+    best: Segment | None = None
+    for segment in log.segments:
+        if segment.max_timestamp()[0] >= 0 and (best is None or segment.max_timestamp()[0] > best.max_timestamp()[0]):
+            best = segment
+    if best is None:
+        return None
+    timestamp = best.max_timestamp()[0]
+    found = best.find_timestamp(timestamp, best.base_offset)
+    return _record_in(best, found, timestamp, best.base_offset) if found is not None else None

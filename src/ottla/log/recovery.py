@@ -1,0 +1,534 @@
+"""Opening a log: what a stop, a kill or a power cut left behind becomes a log again, keeping every complete batch.
+
+Three cases, told by the caller:
+- clean stop: files are as they say; only the last few batches behind the last index entry are walked, to find the end.
+- the process was killed (`same_boot`): the page cache survived, so all that was written is there, and what is on disk
+  is sound up to the last persisted index entry of the active segment. Batches behind it are checked.
+- the machine went down: every batch at or above the recovery point is checked against its CRC, and the indexes of
+  those segments are rebuilt, for they are not synced with every flush. Snapshots above it are not trusted.
+The log is cut at the first batch that is torn or corrupt, and segments behind that go.
+
+Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
+had decided (compaction.py) and is completed. Indexes that are missing or not sound are rebuilt from their segment;
+producer state from the newest sound snapshot and the batches after it; epochs from the batches when their checkpoint is
+lost. Source: Kafka's LogLoader.java, LogSegment.recover, ProducerStateManager.truncateAndReload.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.config import LogConfig
+from ottla.log.epochs import EpochCache
+from ottla.log.files import File, FileSystem
+from ottla.log.index import IndexCache
+from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
+from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment, segment_name
+from ottla.log.txnindex import AbortedTransaction
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
+
+CRC_COVERS_FROM: Final = 21
+SCAN_CHUNK_BYTES: Final = 1 << 20
+REPLAY_CHUNK_BYTES: Final = 256 << 10
+LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
+SWAP_SUFFIX: Final = ".swap"
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+Note = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What `load` found: the parts of a Log."""
+
+    epochs: EpochCache
+    producers: ProducerState
+    segments: list[Segment] = field(default_factory=list[Segment])
+    snapshots: list[int] = field(default_factory=list[int])
+    deletions: list[str] = field(default_factory=list[str])
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    batches_since_snapshot: int = 0
+    on_disk: bool = False
+
+
+def snapshot_name(offset: int) -> str:
+    return f"{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+
+
+def load(
+    files: FileSystem,
+    directory: str,
+    config: LogConfig,
+    cache: IndexCache,
+    *,
+    now: int,
+    clean_shutdown: bool,
+    same_boot: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    producer_id_expiration_ms: int,
+    note: Note,
+) -> Loaded:
+    """Find the log in `directory` and repair it. Raises OSError."""
+    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms))
+    loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
+    loaded.producers.end_offset = log_start_offset
+    if not files.exists(directory):
+        return loaded
+    loaded.on_disk = True
+    loading = _Loading(files, directory, config, cache, now, note, loaded)
+    names = loading.clear_leftovers(files.listdir(directory))
+    loading.open_segments(names)
+    if clean_shutdown:
+        loading.find_end()
+    else:
+        loading.repair(recovery_point, same_boot)
+    loading.reconcile_start(log_start_offset)
+    loading.load_epochs()
+    # What is read after a clean stop or a power cut is on the disk; after a kill it may be in the page cache only.
+    killed = same_boot and not clean_shutdown
+    loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
+    loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
+    return loaded
+
+
+class _Loading:
+    """One `load` under way."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        cache: IndexCache,
+        now: int,
+        note: Note,
+        loaded: Loaded,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.config = config
+        self.cache = cache
+        self.now = now
+        self.note = note
+        self.loaded = loaded
+
+    # Files
+
+    def clear_leftovers(self, names: list[str]) -> list[str]:
+        """Remove unfinished and finished business; complete a compaction that had decided. The names that remain."""
+        kept: list[str] = []
+        for name in names:
+            if name.endswith(LEFTOVERS):
+                self.files.unlink(f"{self.directory}/{name}")
+                self.note(f"{self.directory}: removed the leftover {name}.")
+            else:
+                kept.append(name)
+        swaps = [name for name in kept if name.endswith(SWAP_SUFFIX)]
+        if swaps:
+            kept = self._complete_swaps(kept, swaps)
+        return kept
+
+    def _complete_swaps(self, names: list[str], swaps: list[str]) -> list[str]:
+        decided = [name for name in swaps if name.endswith(f".log{SWAP_SUFFIX}")]
+        bases = {name.removesuffix(f".log{SWAP_SUFFIX}") for name in decided}
+        for name in [name for name in swaps if name.split(".")[0] not in bases]:
+            # The log itself was not renamed yet: the compaction had not decided, the old segments stand.
+            self.files.unlink(f"{self.directory}/{name}")
+            names.remove(name)
+            self.note(f"{self.directory}: removed {name} of a compaction that was not complete.")
+        for name in decided:
+            base = int(name.removesuffix(f".log{SWAP_SUFFIX}"))
+            swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
+            covered_to = swap.next_offset()
+            swap.close()
+            for old in [old for old in names if _is_log(old) and base <= _offset_in(old) < max(covered_to, base + 1)]:
+                for path in (f"{old.removesuffix('.log')}{suffix}" for suffix in (".log", *INDEX_SUFFIXES)):
+                    if path in names:
+                        self.files.unlink(f"{self.directory}/{path}")
+                        names.remove(path)
+        if decided:
+            self.files.sync_directory(self.directory)
+        # The indexes first: while the log still is a swap, a crash here comes back to here.
+        for name in sorted((n for n in names if n.endswith(SWAP_SUFFIX)), key=lambda n: (".log" in n, n)):
+            final = name.removesuffix(SWAP_SUFFIX)
+            self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{final}")
+            names[names.index(name)] = final
+            self.note(f"{self.directory}: completed the compaction into {final}.")
+        self.files.sync_directory(self.directory)
+        return sorted(names)
+
+    def open_segments(self, names: list[str]) -> None:
+        logs = [name for name in names if _is_log(name)]
+        for name in logs:
+            segment = Segment(self.files, self.directory, _offset_in(name), self.cache, now=self.now, create=False)
+            self.loaded.segments.append(segment)
+        bases = {name.removesuffix(".log") for name in logs}
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in INDEX_SUFFIXES and stem not in bases:
+                self.files.unlink(f"{self.directory}/{name}")
+                self.note(f"{self.directory}: removed {name}, whose segment is gone.")
+        for segment in self.loaded.segments[:-1]:
+            if not segment.index_tail_is_sound(self.config.index_interval_bytes):
+                self._rebuild_indexes(segment, "they were missing or did not match")
+
+    # Finding the end
+
+    def find_end(self) -> None:
+        """After a clean stop: activate the last segment and walk the batches behind its last index entry."""
+        if not self.loaded.segments:
+            return
+        active = self.loaded.segments[-1]
+        if active.size and not active.index_tail_is_sound(self.config.index_interval_bytes):
+            self._rebuild_indexes(active, "they were missing or did not match")
+        self._load_index(active)
+        self.loaded.log_end_offset = self._resume(active)
+
+    def repair(self, recovery_point: int, same_boot: bool) -> None:
+        """After a kill or a power cut: check what was not certainly on the disk, cut at the first unsound batch."""
+        segments = self.loaded.segments
+        if not segments:
+            return
+        bases = [segment.base_offset for segment in segments]
+        first = len(segments) - 1
+        if not same_boot:
+            first = min(max(bisect_left(bases, recovery_point + 1) - 1, 0), first)
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            self._load_index(segment)
+            if not same_boot:
+                segment.offset_index.cut(0)
+            end = self._check_batches(segment, 0 if same_boot else recovery_point)
+            if end < segment.size:
+                self._cut(segment, end, segments[at + 1 :])
+                break
+            if at + 1 < len(segments):
+                segment.complete_time_index()
+                segment.flush_indexes()
+                segment.offset_index.deactivate()
+        self.loaded.log_end_offset = self._resume(segments[-1])
+
+    def _load_index(self, segment: Segment) -> None:
+        """Into memory, and the index files cut to whole, rising entries that match."""
+        unsound = segment.offset_index.load()
+        segment.offset_index.activate()
+        unsound_times = segment.time_index.load()
+        last = segment.offset_index.last()
+        if last is not None and not segment.batch_ends_at(*last):
+            self._rebuild_indexes(segment, "the index does not match the batches")
+            return
+        if last is not None and segment.time_index.entries == 0 and segment.rolling_timestamp() >= 0:
+            self._rebuild_indexes(segment, "the time index was lost")
+            return
+        if unsound:
+            segment.offset_index.cut_file()
+        if unsound_times:
+            segment.time_index.cut_file()
+        if unsound or unsound_times:
+            self.note(f"{segment.file.path}: cut {unsound + unsound_times} bytes of unsound index entries.")
+
+    def _check_batches(self, segment: Segment, trusted_below: int) -> int:
+        """Check the batches behind the last index entry, from offset `trusted_below` on by CRC, and index them.
+
+        Returns the position where sound batches end.
+        """
+        last = segment.offset_index.last()
+        start = last[1] if last else 0
+        segment.time_index.truncate_to(segment.base_offset if last is None else last[0] + 1)
+        segment.begin_resume()
+        end = start
+        expected = segment.base_offset
+        for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
+            last_offset = header[0] + header[6]
+            if header[0] < expected or header[6] < 0:
+                break
+            expected = last_offset + 1
+            size = header[1] + LOG_OVERHEAD
+            if last is not None and position == start:
+                segment.note_indexed_batch(size, last_offset, header[8])
+            else:
+                segment.note_batch(position, size, last_offset, header[8], self.config.index_interval_bytes)
+            end = position + size
+        return end
+
+    def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:
+        lost = segment.size - end
+        next_offset = segment.base_offset
+        for _, header in segment.walk(segment.offset_index.boundary(max(end - 1, 0)), end):
+            next_offset = header[0] + header[6] + 1
+        segment.truncate_at(end, next_offset)
+        segment.file.sync()
+        self.note(f"{segment.file.path}: cut {lost} bytes behind offset {next_offset - 1}, which were no whole batch.")
+        for dropped in later:
+            dropped.close()
+            for path in reversed(dropped.names()):
+                if self.files.exists(path):
+                    self.files.unlink(path)
+            self.note(f"{dropped.path}.log: removed, it came after the cut.")
+        del self.loaded.segments[len(self.loaded.segments) - len(later) :]
+
+    def _resume(self, active: Segment) -> int:
+        active.resume()
+        last = active.offset_index.last()
+        end = active.base_offset
+        sound = last[1] if last else 0
+        for position, header in active.walk(sound):
+            end = header[0] + header[6] + 1
+            sound = position + header[1] + LOG_OVERHEAD
+        if sound < active.size:
+            # Only after a stop that called itself clean: keep what is whole.
+            self.note(f"{active.file.path}: cut {active.size - sound} bytes at the end, which were no whole batch.")
+            active.truncate_at(sound, end)
+            active.resume()
+        return end
+
+    def _rebuild_indexes(self, segment: Segment, why: str) -> None:
+        """Make both sparse indexes again from the batches' headers."""
+        self.note(f"{segment.file.path}: rebuilt its indexes, because {why}.")
+        segment.offset_index.load()
+        segment.offset_index.activate()
+        segment.offset_index.cut(0)
+        segment.offset_index.cut_file()
+        segment.time_index.load()
+        segment.time_index.cut(0)
+        segment.time_index.cut_file()
+        segment.begin_resume()
+        for position, header in segment.walk(0, chunk=REPLAY_CHUNK_BYTES):
+            segment.note_batch(
+                position,
+                header[1] + LOG_OVERHEAD,
+                header[0] + header[6],
+                header[8],
+                self.config.index_interval_bytes,
+            )
+        if segment is not self.loaded.segments[-1]:
+            segment.complete_time_index()
+        segment.flush_indexes()
+        if segment is not self.loaded.segments[-1]:
+            segment.offset_index.deactivate()
+
+    # Offsets and state
+
+    def reconcile_start(self, log_start_offset: int) -> None:
+        loaded = self.loaded
+        if not loaded.segments:
+            loaded.log_end_offset = log_start_offset
+            return
+        if loaded.log_end_offset < log_start_offset:
+            self.note(
+                f"{self.directory}: ends at {loaded.log_end_offset}, below its log start {log_start_offset}; it is "
+                "empty now and goes on there."
+            )
+            for segment in loaded.segments:
+                segment.close()
+                for path in reversed(segment.names()):
+                    if self.files.exists(path):
+                        self.files.unlink(path)
+            fresh = Segment(self.files, self.directory, log_start_offset, self.cache, now=self.now, create=True)
+            loaded.segments = [fresh]
+            loaded.log_end_offset = log_start_offset
+        loaded.log_start_offset = max(log_start_offset, loaded.segments[0].base_offset)
+
+    def load_epochs(self) -> None:
+        path = f"{self.directory}/{LEADER_EPOCH_FILE}"
+        loaded = self.loaded
+        cache: EpochCache | None = None
+        if self.files.exists(path):
+            try:
+                cache = EpochCache.decode(self.files.read_bytes(path), path)
+            except CheckpointUnreadable as error:
+                self.note(f"{error}; epochs are read from the batches.")
+        if cache is None:
+            cache = EpochCache()
+            self._collect_epochs(cache, 0)
+        else:
+            self._collect_epochs(cache, self._epochs_known_to(cache))
+        cache.truncate_from_end(loaded.log_end_offset)
+        cache.truncate_from_start(loaded.log_start_offset)
+        loaded.epochs = cache
+
+    def _epochs_known_to(self, cache: EpochCache) -> int:
+        """The active segment's batches are compared with the checkpoint, from its newest epoch on, only if needed."""
+        active = self.loaded.segments[-1] if self.loaded.segments else None
+        if active is None or active.size == 0:
+            return self.loaded.log_end_offset
+        last = active.offset_index.last()
+        newest = -1
+        for _, header in active.walk(last[1] if last else 0):
+            newest = max(newest, header[2])
+        if newest <= cache.latest_epoch:
+            return self.loaded.log_end_offset
+        return cache.entries[-1][1] if cache.entries else 0
+
+    def _collect_epochs(self, cache: EpochCache, from_offset: int) -> None:
+        loaded = self.loaded
+        if from_offset >= loaded.log_end_offset:
+            return
+        for at, segment in enumerate(loaded.segments):
+            following = loaded.segments[at + 1].base_offset if at + 1 < len(loaded.segments) else None
+            if following is not None and following <= from_offset:
+                continue
+            for _, header in segment.walk(segment.offset_index.lookup(from_offset), chunk=REPLAY_CHUNK_BYTES):
+                if header[2] > cache.latest_epoch:
+                    cache.assign(header[2], header[0])
+
+    def load_producers(self, names: list[str], snapshots_trusted_to: int) -> None:
+        loaded = self.loaded
+        for offset in [_offset_in(name) for name in names if name.endswith(SNAPSHOT_SUFFIX)]:
+            if offset > min(loaded.log_end_offset, snapshots_trusted_to):
+                self.files.unlink(f"{self.directory}/{snapshot_name(offset)}")
+                self.note(f"{self.directory}: removed {snapshot_name(offset)}, which may not match the log.")
+            else:
+                loaded.snapshots.append(offset)
+        segments = loaded.segments
+        for at, segment in enumerate(segments):
+            end = segments[at + 1].base_offset if at + 1 < len(segments) else loaded.log_end_offset
+            if segment.txn_index.cut_unsound(segment.base_offset, end):
+                self.note(f"{segment.file.path}: cut unsound entries off its transaction index.")
+        loaded.batches_since_snapshot = rebuild_producers(
+            self.files,
+            self.directory,
+            segments,
+            loaded.producers,
+            loaded.snapshots,
+            loaded.log_start_offset,
+            loaded.log_end_offset,
+            self.now,
+            note=self.note,
+        )
+
+
+def rebuild_producers(
+    files: FileSystem,
+    directory: str,
+    segments: list[Segment],
+    producers: ProducerState,
+    snapshots: list[int],
+    log_start_offset: int,
+    end_offset: int,
+    now: int,
+    *,
+    note: Note = lambda _: None,
+) -> int:
+    """Make the producer state that a log with this end has: the newest sound snapshot, then the batches after it.
+
+    Snapshots that cannot be read are deleted and taken off `snapshots`. Aborts that the replay meets and their
+    segment's transaction index lacks are put there. Returns how many batches were replayed.
+    """
+    producers.clear(log_start_offset)
+    start = log_start_offset
+    while snapshots:
+        newest = snapshots[-1]
+        path = f"{directory}/{snapshot_name(newest)}"
+        try:
+            producers.restore(files.read_bytes(path), newest, now)
+            start = newest
+            break
+        except (SnapshotUnreadable, FileNotFoundError) as error:
+            snapshots.pop()
+            if files.exists(path):
+                files.unlink(path)
+            note(f"{path}: removed, {error}.")
+    replayed = 0
+    if start < end_offset:
+        for at, segment in enumerate(segments):
+            if at + 1 == len(segments) or segments[at + 1].base_offset > start:
+                replayed += _replay(segment, producers, start)
+    producers.end_offset = end_offset
+    return replayed
+
+
+def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
+    count = 0
+    position = segment.offset_index.lookup(start) if start > segment.base_offset else 0
+    for at, header in segment.walk(position, chunk=REPLAY_CHUNK_BYTES):
+        base, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
+        if base + delta < start:
+            continue
+        count += 1
+        if producer_id < 0:
+            continue
+        if not attributes & ATTRIBUTES_CONTROL:
+            producers.add(
+                producer_id,
+                epoch,
+                sequence,
+                base,
+                base + delta,
+                max_timestamp,
+                transactional=bool(attributes & ATTRIBUTES_TRANSACTIONAL),
+            )
+            continue
+        marker = marker_in(segment.read_batch(at, header))
+        if marker is None:
+            continue
+        ended = producers.end_transaction(
+            producer_id, epoch, marker.coordinator_epoch, base, max_timestamp, aborted=not marker.committed
+        )
+        if ended is None:
+            continue
+        if ended.aborted:
+            known = segment.txn_index.entries()
+            if not known or known[-1].last_offset < base:
+                stable = producers.last_stable_offset_after(ended)
+                segment.txn_index.append(AbortedTransaction(producer_id, ended.first_offset, base, stable))
+        producers.complete(ended)
+    return count
+
+
+def scan_batches(file: File, position: int, end: int, trusted_below: int) -> Iterator[tuple[int, RawHeader]]:
+    """Consecutive batches that are whole and match their CRC, from `position` on; stops at the first that does not.
+
+    The CRCs of batches that end below offset `trusted_below` are not looked at.
+    """
+    unpack = HEADER.unpack_from
+    while position + HEADER_BYTES <= end:
+        window = memoryview(file.read(position, min(SCAN_CHUNK_BYTES, end - position)))
+        at = 0
+        available = len(window)
+        while at + HEADER_BYTES <= available:
+            header: RawHeader = unpack(window, at)
+            size = header[1] + LOG_OVERHEAD
+            if size < HEADER_BYTES or position + at + size > end or header[3] != 2:
+                return
+            if at + size > available:
+                break
+            if header[0] + header[6] >= trusted_below and crc32c(window[at + CRC_COVERS_FROM : at + size]) != header[4]:
+                return
+            yield position + at, header
+            at += size
+        if at == 0:
+            whole = _large_batch(file, position, end)
+            if whole is None:
+                return
+            yield position, whole
+            at = whole[1] + LOG_OVERHEAD
+        position += at
+
+
+def _large_batch(file: File, position: int, end: int) -> RawHeader | None:
+    """A batch that is larger than a scan's window."""
+    header: RawHeader = HEADER.unpack(file.read(position, HEADER_BYTES))
+    size = header[1] + LOG_OVERHEAD
+    whole = memoryview(file.read(position, size))
+    if len(whole) != size or crc32c(whole[CRC_COVERS_FROM:]) != header[4]:
+        return None
+    return header
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(".log") and name[:-4].isdecimal()
+
+
+def _offset_in(name: str) -> int:
+    return int(name.split(".")[0])

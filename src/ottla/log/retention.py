@@ -1,0 +1,241 @@
+"""What makes a log shorter: retention by time, size and log start; truncation; and the upkeep calendar of a log.
+
+A segment that goes is renamed `.deleted` at once, so that no restart finds it, and unlinked `file.delete.delay.ms`
+later, so that slower readers find it still. Retention stops at the high watermark (KAFKA-5634).
+Source: Kafka's UnifiedLog.scala (deleteOldSegments, truncateTo, truncateFullyAndStartAt), LocalLog.scala.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ottla.log import recovery
+from ottla.log.answers import StorageFailed
+from ottla.log.config import LONG_MAX
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+FIRST_CHECK_DELAY_MS: Final = 30_000
+PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
+DELETED_SUFFIX: Final = ".deleted"
+
+
+class Retention:
+    """When a log wants upkeep. `due` asks for a look at retention now; `deletions` are (when, path) to unlink."""
+
+    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms")
+
+    def __init__(self, now: int, deletions: list[str]) -> None:
+        self.due = False
+        self.deletions: list[tuple[int, str]] = [(now, path) for path in deletions]
+        self.next_check_ms = now + FIRST_CHECK_DELAY_MS
+        self.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
+
+    def config_changed(self) -> None:
+        self.due = True
+
+
+def deadline(log: Log, now: int) -> int | None:
+    """See Log.deadline."""
+    upkeep = log.retention
+    moments: list[int] = []
+    if upkeep.deletions:
+        moments.append(upkeep.deletions[0][0])
+    if log.segments and log.failed is None:
+        if upkeep.due:
+            moments.append(now)
+        elif log.config.deletes and log.config.retention_ms >= 0 and log.size_bytes:
+            if now < upkeep.next_check_ms:  # do not even open its time index before
+                moments.append(upkeep.next_check_ms)
+            else:
+                moments.append(max(log.segments[0].largest_timestamp() + log.config.retention_ms + 1, now))
+        if log.unflushed > 0 and log.config.flush_ms != LONG_MAX:
+            if log.syncing.dirty_since_ms is None:
+                log.syncing.dirty_since_ms = now
+            moments.append(log.syncing.dirty_since_ms + log.config.flush_ms)
+        if log.producers.entries:
+            moments.append(upkeep.producer_check_ms)
+    return min(moments, default=None)
+
+
+def maintain(log: Log, now: int) -> bool:
+    """See Log.maintain."""
+    remove_deleted_files(log, now)
+    if log.failed is not None:
+        return False
+    before = log.log_start_offset
+    upkeep = log.retention
+    if upkeep.due or now >= upkeep.next_check_ms:
+        delete_old_segments(log, now)
+    if now >= upkeep.producer_check_ms:
+        log.producers.expire(now)
+        oldest = min((entry.last_timestamp for entry in log.producers.entries.values()), default=now)
+        upkeep.producer_check_ms = max(
+            now + PRODUCER_CHECK_INTERVAL_MS, oldest + log.producers.expiration_ms if oldest >= 0 else 0
+        )
+    return log.log_start_offset != before
+
+
+def delete_old_segments(log: Log, now: int) -> int:
+    """See Log.delete_old_segments."""
+    upkeep = log.retention
+    upkeep.due = False
+    upkeep.next_check_ms = now + RETENTION_CHECK_INTERVAL_MS
+    count = 0
+    while count < len(log.segments) and _deletable(log, count) and log.bases_end(count) <= log.log_start_offset:
+        count += 1
+    if log.config.deletes:
+        count = max(count, _breaching_time(log, now), _breaching_size(log))
+    if count == 0:
+        return 0
+    if count == len(log.segments) and not log.roll(now):
+        count -= 1  # the active segment is empty already
+    drop_segments(log, log.segments[:count], now)
+    upkeep.due = False
+    move_log_start(log, log.segments[0].base_offset)
+    return count
+
+
+def _deletable(log: Log, at: int) -> bool:
+    """Only what is below the high watermark, and not an active segment that is empty anyway."""
+    segment = log.segments[at]
+    if segment is log.active and segment.size == 0:
+        return False
+    return log.high_watermark >= log.bases_end(at)
+
+
+def _breaching_time(log: Log, now: int) -> int:
+    if log.config.retention_ms < 0:
+        return 0
+    count = 0
+    while (
+        count < len(log.segments)
+        and _deletable(log, count)
+        and now - log.segments[count].largest_timestamp() > log.config.retention_ms
+    ):
+        count += 1
+    return count
+
+
+def _breaching_size(log: Log) -> int:
+    if log.config.retention_bytes < 0:
+        return 0
+    excess = log.size_bytes - log.config.retention_bytes
+    count = 0
+    while count < len(log.segments) and _deletable(log, count) and excess - log.segments[count].size >= 0:
+        excess -= log.segments[count].size
+        count += 1
+    return count
+
+
+def drop_segments(log: Log, dropped: list[Segment], now: int) -> None:
+    """Take segments out of the log and out of a restart's sight; their files go later.
+
+    In the order given, which must leave a log without gaps if the process dies in between.
+    """
+    log.compaction_epoch += 1
+    log.syncing.forgotten(dropped)
+    log.segments_replaced([segment for segment in log.segments if segment not in dropped])
+    for segment in dropped:
+        discard_files(log, segment, now)
+        log.drop_snapshot(segment.base_offset)
+
+
+def discard_files(log: Log, segment: Segment, now: int) -> None:
+    """Rename a segment's files `.deleted` and note when to unlink them."""
+    segment.close_indexes()
+    try:
+        # The log goes first: a crash in between leaves indexes without a log, which nobody misses.
+        for path in reversed(segment.names()):
+            if log.files.exists(path):
+                log.files.rename(path, path + DELETED_SUFFIX)
+                log.retention.deletions.append((now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX))
+    except OSError as error:
+        raise log.fail(f"deleting {segment.path} failed: {error}") from error
+
+
+def remove_deleted_files(log: Log, now: int, *, at_once: bool = False) -> None:
+    """Unlink what was renamed long enough ago."""
+    upkeep = log.retention
+    remaining: list[tuple[int, str]] = []
+    for when, path in upkeep.deletions:
+        if when > now and not at_once:
+            remaining.append((when, path))
+        elif log.files.exists(path):
+            log.files.unlink(path)
+    upkeep.deletions = remaining
+
+
+def move_log_start(log: Log, offset: int) -> bool:
+    """Raise the log start; records below are gone for readers now, their segments at the next upkeep."""
+    if offset <= log.log_start_offset:
+        return False
+    log.log_start_offset = offset
+    log.high_watermark = max(log.high_watermark, offset)
+    log.epochs.truncate_from_start(offset)
+    log.producers.log_start_moved(offset)
+    log.state_rebuilt()
+    log.retention.due = True
+    return True
+
+
+def truncate_to(log: Log, offset: int, now: int) -> bool:
+    """See Log.truncate_to."""
+    if log.failed is not None:
+        raise StorageFailed(log.failed)
+    log.epochs.truncate_from_end(offset)
+    if offset >= log.log_end_offset:
+        log.state_rebuilt()
+        return False
+    if not log.segments or offset < log.segments[0].base_offset:
+        truncate_fully_and_start_at(log, offset, now)
+        return True
+    try:
+        drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
+        active = log.segments[-1]
+        active.offset_index.activate()
+        offset = active.truncate(offset)
+        active.resume()
+    except OSError as error:
+        raise log.fail(f"truncating {log.directory} failed: {error}") from error
+    _cut_offsets(log, offset)
+    log.epochs.truncate_from_end(offset)
+    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
+        log.drop_snapshot(snapshot)
+    replayed = recovery.rebuild_producers(
+        log.files, log.directory, log.segments, log.producers, log.snapshots, log.log_start_offset, offset, now
+    )
+    log.segments_replaced(log.segments)
+    log.replayed(replayed)
+    log.state_rebuilt()
+    log.write_epochs()
+    return True
+
+
+def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
+    """See Log.truncate_fully_and_start_at."""
+    if log.failed is not None:
+        raise StorageFailed(log.failed)
+    drop_segments(log, log.segments[::-1], now)
+    for snapshot in list(log.snapshots):
+        log.drop_snapshot(snapshot)
+    log.epochs.clear()
+    log.producers.clear(offset)
+    log.log_start_offset = log.high_watermark = log.log_end_offset = offset
+    log.syncing.restarted(offset)
+    if log.on_disk:
+        log.begin_segment(now)
+    log.replayed(0)
+    log.state_rebuilt()
+    log.write_epochs()
+
+
+def _cut_offsets(log: Log, offset: int) -> None:
+    log.log_end_offset = offset
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.high_watermark = min(log.high_watermark, offset)
+    log.syncing.truncated(offset)
+    log.compaction_epoch += 1

@@ -1,0 +1,315 @@
+"""One segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
+
+Knows: positions. Does not know: high watermarks, producers, configs beyond the index interval, or other segments.
+Invariants: offsets of batches rise strictly; `size` is the file's length and ends a whole batch; every index entry
+points at the start of a batch.
+
+Source: Kafka's LogSegment.java, UnifiedLog.java (file names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ottla.log.files import File, FileSystem
+from ottla.log.index import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, TIME_ENTRY, IndexCache, OffsetIndex, TimeIndex
+from ottla.log.txnindex import TransactionIndex
+from ottla.protocol.records.batch import HEADER
+
+LOG_OVERHEAD: Final = 12
+HEADER_BYTES: Final = HEADER.size
+WALK_CHUNK_BYTES: Final = 16 << 10
+
+# (base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
+#  max_timestamp, producer_id, producer_epoch, base_sequence, record_count), see protocol.records.batch.HEADER
+RawHeader = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+
+def segment_name(base_offset: int) -> str:
+    """Kafka's file name without suffix: the base offset in twenty digits."""
+    return f"{base_offset:020d}"
+
+
+class Segment:
+    """Batches with offsets from `base_offset` up to the next segment's."""
+
+    __slots__ = (
+        "_since_index_entry",
+        "base_offset",
+        "created_ms",
+        "file",
+        "files",
+        "first_timestamp",
+        "max_timestamp_known",
+        "max_timestamp_offset",
+        "max_timestamp_value",
+        "offset_index",
+        "path",
+        "size",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        base_offset: int,
+        cache: IndexCache,
+        *,
+        now: int,
+        create: bool,
+        suffix: str = "",
+    ) -> None:
+        """A segment on disk, or with `create` an empty one. `suffix` is for the ones compaction is building."""
+        self.files = files
+        self.base_offset = base_offset
+        self.path = f"{directory}/{segment_name(base_offset)}"
+        self.file: File = files.open(f"{self.path}.log{suffix}", create=create)
+        self.size = self.file.size()
+        self.offset_index = OffsetIndex(files, f"{self.path}.index{suffix}", base_offset, cache, active=create)
+        self.time_index = TimeIndex(files, f"{self.path}.timeindex{suffix}", base_offset, empty=create)
+        self.txn_index = TransactionIndex(files, f"{self.path}.txnindex{suffix}")
+        self.created_ms = now
+        self.first_timestamp: int | None = None  # of the first batch; rolls by time count from it
+        self.max_timestamp_known = create
+        self.max_timestamp_value = -1
+        self.max_timestamp_offset = base_offset
+        self._since_index_entry = 0
+
+    def append(
+        self, batch: memoryview | bytes | bytearray, size: int, last_offset: int, max_timestamp: int, interval: int
+    ) -> None:
+        """Write one batch at the end. Raises OSError, after which the tail of the file is not sound."""
+        position = self.size
+        self.file.write(batch)
+        self.size = position + size
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp_value:
+            self.max_timestamp_value = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._since_index_entry > interval:
+            self._add_index_entry(last_offset, position)
+            self._since_index_entry = size
+        else:
+            self._since_index_entry += size
+
+    def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
+        """Do for a batch that is already in the file what `append` does beside writing: rebuild the indexes."""
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp_value:
+            self.max_timestamp_value = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._since_index_entry > interval:
+            self._add_index_entry(last_offset, position)
+            self._since_index_entry = 0
+        self._since_index_entry += size
+
+    def _add_index_entry(self, last_offset: int, position: int) -> None:
+        index = self.offset_index
+        index.append(last_offset, position)
+        self.time_index.maybe_append(self.max_timestamp_value, self.max_timestamp_offset)
+        if index.pending_entries >= INDEX_FLUSH_ENTRIES:
+            # The time index first: recovery trusts it up to what the offset index says.
+            self.time_index.flush()
+            index.flush()
+
+    def flush_indexes(self) -> None:
+        self.time_index.flush()
+        self.offset_index.flush()
+
+    def max_timestamp(self) -> tuple[int, int]:
+        """(greatest timestamp, last offset of the first batch that has it); (-1, base_offset) for an empty segment."""
+        if not self.max_timestamp_known:
+            self.load_max_timestamp()
+        return self.max_timestamp_value, self.max_timestamp_offset
+
+    def load_max_timestamp(self) -> None:
+        """For a segment found on disk whose indexes are complete: the last time index entry holds it."""
+        timestamp, offset = self.time_index.last()
+        self.max_timestamp_value, self.max_timestamp_offset = timestamp, offset
+        self.max_timestamp_known = True
+        if timestamp < 0 and self.size:
+            for _, header in self.walk(0):
+                if header[8] > self.max_timestamp_value:
+                    self.max_timestamp_value = header[8]
+                    self.max_timestamp_offset = header[0] + header[6]
+
+    def largest_timestamp(self) -> int:
+        """What retention by time goes by: the greatest record timestamp, or when the segment was opened if none."""
+        timestamp, _ = self.max_timestamp()
+        return timestamp if timestamp >= 0 else self.created_ms
+
+    def rolling_timestamp(self) -> int:
+        """The first batch's timestamp, -1 for an empty segment or a batch without one."""
+        if self.first_timestamp is None:
+            if self.size < HEADER_BYTES:
+                return -1
+            header: RawHeader = HEADER.unpack(self.file.read(0, HEADER_BYTES))
+            self.first_timestamp = header[8]
+        return self.first_timestamp
+
+    def walk(
+        self, position: int, end: int | None = None, chunk: int = WALK_CHUNK_BYTES
+    ) -> Iterator[tuple[int, RawHeader]]:
+        """Headers of the batches from `position` on, with their positions; stops where a batch is not whole."""
+        return walk_headers(self.file, position, self.size if end is None else end, chunk)
+
+    def find(self, offset: int) -> tuple[int, RawHeader] | None:
+        """The first batch that ends at or after `offset`: (position, header), None when there is none."""
+        for position, header in self.walk(self.offset_index.lookup(offset)):
+            if header[0] + header[6] >= offset:
+                return position, header
+        return None
+
+    def find_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, RawHeader] | None:
+        """The first batch at or after `from_offset` that may hold a record with a timestamp >= the one asked."""
+        _, offset = self.time_index.lookup(timestamp)
+        start = self.offset_index.lookup(max(offset, from_offset))
+        for position, header in self.walk(start, chunk=64 << 10):
+            if header[8] >= timestamp and header[0] + header[6] >= from_offset:
+                return position, header
+        return None
+
+    def next_offset(self) -> int:
+        """One past the last offset in the segment, by walking from the last index entry."""
+        last = self.offset_index.last()
+        end = self.base_offset
+        for _, header in self.walk(last[1] if last else 0):
+            end = header[0] + header[6] + 1
+        return end
+
+    def read_batch(self, position: int, header: RawHeader) -> bytes:
+        return self.file.read(position, header[1] + LOG_OVERHEAD)
+
+    def truncate(self, offset: int) -> int:
+        """Drop every batch that ends at or after `offset`; `resume` must follow. Where the first one dropped began."""
+        found = self.find(offset)
+        if found is None:
+            return offset
+        position, header = found
+        offset = min(offset, header[0])
+        self.truncate_at(position, offset)
+        return offset
+
+    def truncate_at(self, position: int, offset: int) -> None:
+        """Cut the file at `position`, where the batch at `offset` begins, and the indexes from `offset` on."""
+        self.file.truncate(position)
+        self.size = position
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+
+    def begin_resume(self) -> None:
+        """Start over counting at the last index entries, before `note_batch` sees the batches behind them."""
+        self.max_timestamp_value, self.max_timestamp_offset = self.time_index.last()
+        self.max_timestamp_known = True
+        self.first_timestamp = None
+        self._since_index_entry = 0
+
+    def note_indexed_batch(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Do `note_batch` for the batch that the last index entry points at."""
+        if max_timestamp > self.max_timestamp_value:
+            self.max_timestamp_value = max_timestamp
+            self.max_timestamp_offset = last_offset
+        self._since_index_entry = size
+
+    def resume(self) -> None:
+        """Take up appending where the file ends: what `append` counts is found again from the last index entry."""
+        last = self.offset_index.last()
+        self.begin_resume()
+        indexed_at = last[1] if last else 0
+        self._since_index_entry = self.size - indexed_at
+        for _, header in self.walk(indexed_at):
+            if header[8] > self.max_timestamp_value:
+                self.max_timestamp_value = header[8]
+                self.max_timestamp_offset = header[0] + header[6]
+
+    def close_for_appends(self) -> None:
+        """The log rolled: complete the indexes and write them."""
+        self.complete_time_index()
+        self.time_index.flush()
+        self.touch_indexes()
+        self.offset_index.deactivate()
+
+    def touch_indexes(self) -> None:
+        """Both index files exist beside a complete segment, perhaps empty: Kafka's tools expect them."""
+        self.time_index.touch()
+        self.offset_index.touch()
+
+    def index_tail_is_sound(self, interval: int) -> bool:
+        """A cheap look at a closed segment: both indexes are there, whole, and the last entry points at its batch."""
+        paths = (f"{self.path}.index", f"{self.path}.timeindex")
+        if not all(map(self.files.exists, paths)):
+            return False
+        size = self.files.size(paths[0])
+        if size % OFFSET_ENTRY.size or self.files.size(paths[1]) % TIME_ENTRY.size:
+            return False
+        if size == 0:
+            return not any(position > interval for position, _ in self.walk(0))
+        index = self.files.open(paths[0])
+        relative, position = OFFSET_ENTRY.unpack(index.read(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size))
+        index.close()
+        return self.batch_ends_at(self.base_offset + relative, position)
+
+    def batch_ends_at(self, last_offset: int, position: int) -> bool:
+        """Whether a whole batch stands at `position` and ends with `last_offset`."""
+        raw = self.file.read(position, HEADER_BYTES) if 0 <= position < self.size else b""
+        if len(raw) < HEADER_BYTES:
+            return False
+        header: RawHeader = HEADER.unpack(raw)
+        end = position + header[1] + LOG_OVERHEAD
+        return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
+
+    def complete_time_index(self) -> None:
+        if self.size:
+            self.time_index.maybe_append(self.max_timestamp_value, self.max_timestamp_offset, closing=True)
+
+    def dirty_index_files(self) -> list[File]:
+        return [*self.offset_index.dirty_files(), *self.time_index.dirty_files(), *self.txn_index.dirty_files()]
+
+    def names(self, suffix: str = "") -> list[str]:
+        """Paths of this segment's files, the log last: it is the one that makes the others count."""
+        return [f"{self.path}{kind}{suffix}" for kind in (".index", ".timeindex", ".txnindex", ".log")]
+
+    def rename_files(self, old_suffix: str, new_suffix: str) -> None:
+        """Rename those of this segment's files that exist, the log last."""
+        for old, new in zip(self.names(old_suffix), self.names(new_suffix), strict=True):
+            if self.files.exists(old):
+                self.files.rename(old, new)
+        self.offset_index.moved(f"{self.path}.index{new_suffix}")
+        self.time_index.moved(f"{self.path}.timeindex{new_suffix}")
+        self.txn_index.moved(f"{self.path}.txnindex{new_suffix}")
+
+    def close(self) -> None:
+        """Give back every descriptor. Slices of the segment's file that are still held must not be used afterwards."""
+        self.close_indexes()
+        self.file.close()
+
+    def close_indexes(self) -> None:
+        self.offset_index.close()
+        self.time_index.close()
+        self.txn_index.close()
+
+
+def walk_headers(file: File, position: int, end: int, chunk: int) -> Iterator[tuple[int, RawHeader]]:
+    """Headers of consecutive batches in `file` from `position` up to `end`, read `chunk` bytes at a time."""
+    unpack = HEADER.unpack_from
+    while position + HEADER_BYTES <= end:
+        window = file.read(position, min(chunk, end - position))
+        start = position
+        last_header = len(window) - HEADER_BYTES
+        at = 0
+        while at <= last_header:
+            header = unpack(window, at)
+            size = header[1] + LOG_OVERHEAD
+            if size < HEADER_BYTES or start + at + size > end or header[3] != 2:
+                return
+            yield start + at, header
+            at += size
+        if at == 0:
+            return
+        position = start + at

@@ -1,0 +1,147 @@
+"""Which files of a log wait for the disk, and how far everything is there: the recovery point.
+
+Made for group commit: `begin` says what must be synced for all that is in the log now, a disk thread syncs it, `finish`
+moves the recovery point. Several may be under way; they finish in the order they began. A truncation in between takes
+back what they would have promised.
+
+What is synced: closed segments with their indexes, the active segment's batches (its indexes are not: after a power
+cut they are checked against the batches), epoch checkpoints and producer snapshots since the last time, and the
+directory when a file was created in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.log.files import File, FileSystem
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+
+class Syncable(Protocol):
+    """What a disk thread needs of a File: `sync` may be called on it while it is pinned."""
+
+    def sync(self) -> None: ...
+
+    def pin(self) -> None: ...
+
+    def unpin(self) -> None: ...
+
+
+class DirectorySync:
+    """Syncs the names in a directory."""
+
+    __slots__ = ("_files", "path")
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self._files = files
+        self.path = path
+
+    def sync(self) -> None:
+        self._files.sync_directory(self.path)
+
+    def pin(self) -> None:
+        return None
+
+    def unpin(self) -> None:
+        return None
+
+
+class _Round:
+    """One `begin` under way."""
+
+    __slots__ = ("borrowed", "files", "up_to")
+
+    def __init__(self, up_to: int, files: list[Syncable], borrowed: list[File]) -> None:
+        self.up_to = up_to
+        self.files = files
+        self.borrowed = borrowed
+
+    def release(self) -> None:
+        for file in self.files:
+            file.unpin()
+        for file in self.borrowed:
+            file.close()
+
+
+class Syncing:
+    """The state between a log and its disk."""
+
+    __slots__ = ("_closed", "_directory", "_replaced", "_rounds", "dirty_since_ms", "recovery_point")
+
+    def __init__(self, recovery_point: int) -> None:
+        self.recovery_point = recovery_point
+        self.dirty_since_ms: int | None = None  # when upkeep first saw data that is not on the disk
+        self._closed: list[Segment] = []
+        self._replaced: dict[str, None] = {}
+        self._directory = False
+        self._rounds: deque[_Round] = deque()
+
+    def closed(self, segment: Segment) -> None:
+        """A segment is complete: its batches and indexes go with the next round."""
+        if segment not in self._closed:
+            self._closed.append(segment)
+
+    def created(self) -> None:
+        """A file was made in the log's directory."""
+        self._directory = True
+
+    def replaced(self, path: str) -> None:
+        """A small file was replaced without waiting for the disk."""
+        self._replaced[path] = None
+        self._directory = True
+
+    def forgotten(self, segments: list[Segment]) -> None:
+        """These segments are deleted; nobody needs them on the disk."""
+        self._closed = [segment for segment in self._closed if segment not in segments]
+
+    def begin(self, log: Log) -> list[Syncable]:
+        """Start a round for everything below the log end. Raises OSError."""
+        files: list[Syncable] = []
+        for segment in self._closed:
+            files.append(segment.file)
+            files.extend(segment.dirty_index_files())
+        active = log.active
+        if active is not None and active not in self._closed and active.size:
+            files.append(active.file)
+            files.extend(active.txn_index.dirty_files())
+        borrowed: list[File] = []
+        for path in self._replaced:
+            if log.files.exists(path):
+                borrowed.append(log.files.open(path))
+        files.extend(borrowed)
+        if self._directory:
+            files.append(DirectorySync(log.files, log.directory))
+        for file in files:
+            file.pin()
+        self._closed, self._replaced, self._directory = [], {}, False
+        self._rounds.append(_Round(log.log_end_offset, files, borrowed))
+        return files
+
+    def finish(self, log: Log, up_to: int) -> None:
+        """The oldest round is synced."""
+        done = self._rounds.popleft()
+        done.release()
+        self.recovery_point = max(self.recovery_point, min(up_to, done.up_to))
+        if self.recovery_point >= log.log_end_offset:
+            self.dirty_since_ms = None
+
+    def abandon(self) -> None:
+        """A sync failed: no round counts."""
+        while self._rounds:
+            self._rounds.popleft().release()
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut at `offset`: what comes there next is not on the disk."""
+        self.recovery_point = min(self.recovery_point, offset)
+        for under_way in self._rounds:
+            under_way.up_to = min(under_way.up_to, offset)
+
+    def restarted(self, offset: int) -> None:
+        """The log is empty and starts at `offset`."""
+        self.truncated(offset)
+        self.recovery_point = offset
+        self._closed = []
