@@ -82,6 +82,11 @@ class GroupShard:
         """The answer where no shard can be asked."""
         return refuse(call, error)
 
+    @staticmethod
+    def topic_deleted(name: str) -> Call | None:
+        """What every shard must hear when a topic goes."""
+        return Call(-1, 0, "", "", TopicsDeleted((name,)))
+
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:

@@ -1,0 +1,84 @@
+"""OffsetCommit, key 8, versions 2 to 10: store how far a group has read.
+
+What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group.
+
+What changed per version: 2 retention_time_ms, gone in 5; 3 throttle_time_ms; 6 committed_leader_epoch; 7 static
+members; 8 flexible; 9 GROUP_ID_NOT_FOUND where the group is unknown; 10 topics by id instead of by name.
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.group_calls import call_of, joined_topics
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.groups.replies import commit_error
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 8
+VERSIONS = (2, 10)
+
+_BY_TOPIC_ID_SINCE = 10
+
+
+class Commit(Errand):
+    """A commit of which some topics were refused before the group saw it."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, at: int, call: Call, refused: list[OffsetCommitResponseTopic]) -> None:
+        super().__init__([(at, call)])
+        self.refused = refused
+
+    def finish(self, node: Node, request: Request) -> OffsetCommitResponse:
+        return OffsetCommitResponse(topics=joined_topics(self.refused, self.replies[0].topics))
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: OffsetCommitRequest = request.body
+    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+        return commit_error(body, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    taken: list[OffsetCommitRequestTopic] = []
+    refused: list[OffsetCommitResponseTopic] = []
+    for topic in body.topics:
+        error, partition_count = _look_up(node, request, topic)
+        partitions = [each for each in topic.partitions if 0 <= each.partition_index < partition_count]
+        if partitions:
+            taken.append(OffsetCommitRequestTopic(topic.name, topic.topic_id, partitions))
+        missing = [each.partition_index for each in topic.partitions if not 0 <= each.partition_index < partition_count]
+        if missing:
+            failed = [OffsetCommitResponsePartition(index, error) for index in missing]
+            refused.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, failed))
+    if not taken:
+        return OffsetCommitResponse(topics=refused)
+    body.topics = taken
+    errand = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
+    return node.groups.submit(request.now, request, errand)
+
+
+def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:
+    """The error of partitions that can't be committed, and how many can. A topic by id gets its name here."""
+    if request.version >= _BY_TOPIC_ID_SINCE:
+        known = node.topics.by_id.get(topic.topic_id)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID, 0
+        topic.name = known.name
+    if not node.authorize(request.context, Operation.READ, ResourceType.TOPIC, topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
+    known = node.topics.get(topic.name)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0 if known is None else len(known.partitions)

@@ -1,0 +1,181 @@
+"""OffsetFetch, key 9, versions 1 to 10: read how far groups have read.
+
+What it does: asks each group's shard; a partition without an offset answers -1.
+
+What changed per version: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch;
+6 flexible; 7 require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
+
+What is skipped: nothing. Version 0 (offsets in ZooKeeper) is gone from Kafka too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.group_calls import call_of
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 9
+VERSIONS = (1, 10)
+
+_TOP_LEVEL_ERROR_SINCE = 2
+_MANY_GROUPS_SINCE = 8
+_BY_TOPIC_ID_SINCE = 10
+
+
+class FetchGroups(Errand):
+    """A fetch for one group or many. `wanted`: what was asked of each group, with the topics refused beforehand."""
+
+    __slots__ = ("order", "refused")
+
+    def __init__(
+        self,
+        calls: list[tuple[int, Call]],
+        order: list[OffsetFetchRequestGroup],
+        refused: list[list[OffsetFetchResponseTopics] | ErrorCode],
+    ) -> None:
+        super().__init__(calls)
+        self.order = order
+        self.refused = refused
+
+    def finish(self, node: Node, request: Request) -> OffsetFetchResponse:
+        replies = iter(self.replies)
+        groups: list[OffsetFetchResponseGroup] = []
+        for asked, refused in zip(self.order, self.refused, strict=True):
+            if isinstance(refused, ErrorCode):
+                groups.append(OffsetFetchResponseGroup(asked.group_id, error_code=refused))
+                continue
+            answered: OffsetFetchResponseGroup = next(replies).groups[0]
+            if not answered.error_code:
+                if asked.topics is None:
+                    answered.topics = _visible(node, request, answered.topics)
+                answered.topics += refused
+            groups.append(answered)
+        if request.version >= _MANY_GROUPS_SINCE:
+            return OffsetFetchResponse(groups=groups)
+        return _of_one_group(request.version, self.order[0], groups[0])
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: OffsetFetchRequest = request.body
+    asked = body.groups if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
+    calls: list[tuple[int, Call]] = []
+    refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
+    for group in asked:
+        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+            refused.append(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            continue
+        wanted, not_allowed = _sort_out(node, request, group)
+        refused.append(not_allowed)
+        asks = OffsetFetchRequest(groups=[wanted], require_stable=body.require_stable)
+        calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
+    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused))
+
+
+def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = body.topics
+    return OffsetFetchRequestGroup(
+        group_id=body.group_id,
+        topics=None
+        if topics is None
+        else [OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes) for each in topics],
+    )
+
+
+def _sort_out(
+    node: Node, request: Request, group: OffsetFetchRequestGroup
+) -> tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]:
+    """What to ask the group, and the topics it is not asked about."""
+    if group.topics is None:
+        return group, []
+    wanted: list[OffsetFetchRequestTopics] = []
+    refused: list[OffsetFetchResponseTopics] = []
+    for topic in group.topics:
+        error = ErrorCode.NONE
+        if request.version >= _BY_TOPIC_ID_SINCE:
+            known = node.topics.by_id.get(topic.topic_id)
+            if known is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                topic.name = known.name
+        if error is ErrorCode.NONE and not _may_see(node, request, topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if error is ErrorCode.NONE:
+            wanted.append(topic)
+        else:
+            partitions = [
+                OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, error_code=error)
+                for index in topic.partition_indexes
+            ]
+            refused.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
+    return OffsetFetchRequestGroup(group.group_id, group.member_id, group.member_epoch, wanted), refused
+
+
+def _may_see(node: Node, request: Request, topic: str) -> bool:
+    return node.authorize(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
+def _visible(node: Node, request: Request, topics: list[OffsetFetchResponseTopics]) -> list[OffsetFetchResponseTopics]:
+    """Of all topics with offsets, those the client may see; by id only those that still exist."""
+    found: list[OffsetFetchResponseTopics] = []
+    for topic in topics:
+        known = node.topics.get(topic.name)
+        if known is not None:
+            topic.topic_id = known.id
+        if (known is not None or request.version < _BY_TOPIC_ID_SINCE) and _may_see(node, request, topic.name):
+            found.append(topic)
+    return found
+
+
+def _of_one_group(version: int, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    """The answer as it was for one group; version 1 has no place for an error but the partitions."""
+    if version < _TOP_LEVEL_ERROR_SINCE and group.error_code:
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    topic.name,
+                    [
+                        OffsetFetchResponsePartition(index, -1, -1, "", group.error_code)
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in asked.topics or []
+            ]
+        )
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    OffsetFetchResponsePartition(
+                        each.partition_index,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        each.metadata,
+                        each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )

@@ -1,0 +1,24 @@
+"""Heartbeat, key 12, versions 0 to 4: a member says that it lives and hears whether a rebalance is under way.
+
+What changed per version: 1 throttle_time_ms, 3 static members, 4 flexible.
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation
+from ottla.broker.group_calls import ask_group
+from ottla.broker.requests import Request
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 12
+VERSIONS = (0, 4)
+
+
+def handle(node: Node, request: Request) -> Any:
+    return ask_group(node, request, request.body.group_id, Operation.READ)

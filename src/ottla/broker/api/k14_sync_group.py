@@ -1,0 +1,27 @@
+"""SyncGroup, key 14, versions 0 to 5: the leader brings the assignments, every member fetches its own.
+
+What it does: parks until the assignments are stored.
+
+What changed per version: 1 throttle_time_ms, 3 static members, 4 flexible, 5 protocol_type and protocol_name, which
+must fit the group (INCONSISTENT_GROUP_PROTOCOL).
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation
+from ottla.broker.group_calls import ask_group
+from ottla.broker.requests import Request
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 14
+VERSIONS = (0, 5)
+
+
+def handle(node: Node, request: Request) -> Any:
+    return ask_group(node, request, request.body.group_id, Operation.READ)

@@ -1,0 +1,60 @@
+"""DescribeGroups, key 15, versions 0 to 6: state, members and assignments of groups.
+
+What it does: asks each group's shard and answers in the order of the request.
+
+What changed per version: 1 throttle_time_ms, 3 authorized operations (KIP-430), 4 static members, 5 flexible,
+6 GROUP_ID_NOT_FOUND and error_message for an unknown group, which before was a Dead group without an error.
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, authorized_operations
+from ottla.broker.group_calls import by_shard, call_of
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 15
+VERSIONS = (0, 6)
+
+
+class Describe(Errand):
+    """`described` holds the groups that the client may not see, and comes to hold all."""
+
+    __slots__ = ("described", "order")
+
+    def __init__(self, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]) -> None:
+        super().__init__(calls)
+        self.order = order
+        self.described = refused
+
+    def finish(self, node: Node, request: Request) -> DescribeGroupsResponse:
+        for reply in self.replies:
+            for group in reply.groups:
+                if request.body.include_authorized_operations and group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = authorized_operations(
+                        node, request, ResourceType.GROUP, group.group_id
+                    )
+                self.described[group.group_id] = group
+        return DescribeGroupsResponse(groups=[self.described[group_id] for group_id in self.order])
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: DescribeGroupsRequest = request.body
+    refused = {
+        group_id: DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for group_id in body.groups
+        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+    }
+    shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.groups) if group_id not in refused))
+    calls = [(at, call_of(request, DescribeGroupsRequest(groups=groups))) for at, groups in shards.items()]
+    return node.groups.submit(request.now, request, Describe(calls, body.groups, refused))

@@ -1,0 +1,49 @@
+"""ListGroups, key 16, versions 0 to 5: all groups of this node.
+
+What it does: asks every shard. A client that may describe the cluster sees all, another the groups it may describe.
+
+What changed per version: 1 throttle_time_ms, 3 flexible, 4 a filter by state, 5 a filter by type.
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import CLUSTER_NAME, Operation, ResourceType
+from ottla.broker.group_calls import call_of
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 16
+VERSIONS = (0, 5)
+
+
+class List(Errand):
+    """One call per shard. A shard that is not here has no groups; one that loads makes the list impossible."""
+
+    __slots__ = ()
+
+    def finish(self, node: Node, request: Request) -> ListGroupsResponse:
+        sees_all = node.authorize(request.context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+        groups: list[ListedGroup] = []
+        for reply in self.replies:
+            if reply.error_code == ErrorCode.NONE:
+                groups += [group for group in reply.groups if sees_all or _may_see(node, request, group)]
+            elif reply.error_code != ErrorCode.NOT_COORDINATOR:
+                return ListGroupsResponse(error_code=reply.error_code)
+        return ListGroupsResponse(groups=groups)
+
+
+def handle(node: Node, request: Request) -> Any:
+    return node.groups.submit(request.now, request, List([(index, call_of(request)) for index in node.groups.active()]))
+
+
+def _may_see(node: Node, request: Request, group: ListedGroup) -> bool:
+    return node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)

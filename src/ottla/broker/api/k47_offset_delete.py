@@ -1,0 +1,74 @@
+"""OffsetDelete, key 47, version 0: delete committed offsets of topics that the group does not read any more.
+
+What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group.
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.group_calls import call_of, joined_topics
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 47
+VERSIONS = (0, 0)
+
+
+class DeleteOffsets(Errand):
+    """A deletion of which some topics were refused before the group saw it. An error of the group is all it says."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, at: int, call: Call, refused: list[OffsetDeleteResponseTopic]) -> None:
+        super().__init__([(at, call)])
+        self.refused = refused
+
+    def finish(self, node: Node, request: Request) -> OffsetDeleteResponse:
+        reply: OffsetDeleteResponse = self.replies[0]
+        if not reply.error_code:
+            reply.topics = joined_topics(self.refused, reply.topics)
+        return reply
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: OffsetDeleteRequest = request.body
+    if not node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, body.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    taken: list[OffsetDeleteRequestTopic] = []
+    refused: list[OffsetDeleteResponseTopic] = []
+    for topic in body.topics:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        known = node.topics.get(topic.name)
+        count = 0 if known is None else len(known.partitions)
+        if not node.authorize(request.context, Operation.READ, ResourceType.TOPIC, topic.name):
+            error, count = ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
+        there = [each for each in topic.partitions if 0 <= each.partition_index < count]
+        if there:
+            taken.append(OffsetDeleteRequestTopic(topic.name, there))
+        failed = [
+            OffsetDeleteResponsePartition(each.partition_index, error)
+            for each in topic.partitions
+            if not 0 <= each.partition_index < count
+        ]
+        if failed:
+            refused.append(OffsetDeleteResponseTopic(topic.name, failed))
+    call = call_of(request, OffsetDeleteRequest(body.group_id, taken))
+    return node.groups.submit(
+        request.now, request, DeleteOffsets(node.groups.partition_for(body.group_id), call, refused)
+    )
