@@ -21,9 +21,20 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     1: ("k01_fetch", 4, 18),
     2: ("k02_list_offsets", 1, 11),
     3: ("k03_metadata", 0, 13),
+    8: ("k08_offset_commit", 2, 10),
+    9: ("k09_offset_fetch", 1, 10),
+    10: ("k10_find_coordinator", 0, 6),
+    11: ("k11_join_group", 0, 9),
+    12: ("k12_heartbeat", 0, 4),
+    13: ("k13_leave_group", 0, 5),
+    14: ("k14_sync_group", 0, 5),
+    15: ("k15_describe_groups", 0, 6),
+    16: ("k16_list_groups", 0, 5),
     18: ("k18_api_versions", 0, 4),
     19: ("k19_create_topics", 2, 7),
     22: ("k22_init_producer_id", 0, 5),
+    42: ("k42_delete_groups", 0, 2),
+    47: ("k47_offset_delete", 0, 0),
 }
 """API key: module, lowest and highest version."""
 
