@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from datetime import datetime as DateTime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
 from ottla.cli.output import Failure
@@ -185,7 +185,9 @@ def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -
         spec = OffsetSpec.for_timestamp(which)
     else:
         spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
-    asked = {TopicPartition(name, partition): spec for name, partition in chosen}
+    asked: dict[TopicPartition, OffsetSpec] = {
+        TopicPartition(name, each): cast(OffsetSpec, spec) for name, each in chosen
+    }
     if not asked:
         return {}
     with plain_errors():

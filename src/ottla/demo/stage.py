@@ -1,0 +1,140 @@
+"""What the acts share: the node, the stream, the groups, and the screen.
+
+On a terminal the figures stand still and change in place; elsewhere one plain line a second is printed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.demo.group import Group, shown
+from ottla.demo.node import NodeProcess
+from ottla.demo.producer import Stream
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+TICK_S = 0.1
+
+
+class Stage:
+    """Set before the first act, cleared after the last, whatever happens between."""
+
+    def __init__(self, console: Console, source: Path | None, seconds: float) -> None:
+        self.console = console
+        self.source = source
+        self.seconds = seconds
+        self.directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
+        self.node = NodeProcess(self.directory)
+        self.stream: Stream | None = None
+        self.groups: list[Group] = []
+        self.began = time.monotonic()
+        self._rates: dict[str, tuple[float, int, float]] = {}
+        self._live: Live | None = None
+
+    def say(self, sentence: str) -> None:
+        """One line that stays on the screen."""
+        clock = f"{time.monotonic() - self.began:5.1f} s"
+        wrap = self.console.is_terminal
+        self.console.print(f"[dim]{clock}[/dim]  {sentence}", highlight=False, soft_wrap=not wrap)
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let everything go on for so long, or until a condition holds; whether it came to hold."""
+        end = time.monotonic() + seconds
+        next_line = time.monotonic() + 1
+        while (now := time.monotonic()) < end:
+            if until():
+                return True
+            self._listen()
+            if self._live is not None:
+                self._live.update(self.figures())
+            elif now >= next_line:
+                next_line = now + 1
+                self.say(self.line())
+        return until()
+
+    def show(self) -> None:
+        """Show the figures from now on."""
+        from rich.live import Live
+
+        if self.console.is_terminal:
+            self._live = Live(self.figures(), console=self.console, refresh_per_second=8)
+            self._live.start()
+
+    def hide(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def clear(self) -> None:
+        """End every process and remove the directory."""
+        self.hide()
+        if self.stream is not None:
+            self.stream.stop()
+        for group in self.groups:
+            group.stop()
+        self.node.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _listen(self) -> None:
+        """Take in what the members tell, for at most a tick."""
+        pipes = {member.pipe: group for group in self.groups for member in group.members}
+        if not pipes:
+            time.sleep(TICK_S)
+            return
+        deadline = time.monotonic() + TICK_S
+        while (left := deadline - time.monotonic()) > 0:
+            for pipe in wait(list(pipes), left):
+                if not pipes[pipe].listen(pipe):  # type: ignore[index,arg-type]
+                    raise RuntimeError("A member of a group ended by itself.")
+        for group in self.groups:
+            if group.changed:
+                group.changed = False
+                owners = "   ".join(f"[cyan]{each.name}[/cyan] {shown(each.owns)}" for each in group.members)
+                if len(group.members) > 1:
+                    self.say(f"[bold]{group.name}[/bold] shares: {owners}")
+
+    def acknowledged(self) -> int:
+        return self.stream.tally.records if self.stream else 0
+
+    def rate(self, name: str, count: int) -> float:
+        """Records a second of one counter, over the last second or so."""
+        now = time.monotonic()
+        since, then, rate = self._rates.get(name, (now, count, 0.0))
+        if now - since >= 1 or name not in self._rates:
+            rate = (count - then) / (now - since) if now > since else 0.0
+            self._rates[name] = (now, count, rate)
+        return rate
+
+    def counters(self) -> list[tuple[str, int, float, int]]:
+        """(who, records, records a second, lag) of the stream and of each group."""
+        produced = self.acknowledged()
+        rows = [("produced", produced, self.rate("produced", produced), 0)]
+        for group in self.groups:
+            records = group.tally.records
+            rows.append((group.name, records, self.rate(group.name, records), max(0, produced - records)))
+        return rows
+
+    def line(self) -> str:
+        first, *groups = self.counters()
+        parts = [f"produced {first[1]:,} at {first[2]:,.0f}/s"]
+        parts += [f"{name} {records:,} at {rate:,.0f}/s, lag {lag:,}" for name, records, rate, lag in groups]
+        return "   ".join(parts)
+
+    def figures(self) -> Table:
+        from rich.table import Table
+
+        table = Table(expand=False)
+        for heading in ("", "records", "records/s", "lag"):
+            table.add_column(heading, justify="right" if heading else "left")
+        for name, records, rate, lag in self.counters():
+            table.add_row(name, f"{records:,}", f"{rate:,.0f}", "" if name == "produced" else f"{lag:,}")
+        return table
