@@ -91,6 +91,8 @@ class Node:
         self._unsynced: dict[Partition, None] = {}
         self._commits_in_flight: dict[int, list[tuple[Partition, int]]] = {}
         self._next_token = 1
+        self.timer_stale = True
+        """Whether `deadline` may have changed since the shell last asked; spares the hot path from asking."""
         self._served = api.load()
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -108,6 +110,7 @@ class Node:
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
         self.groups.stop()
+        self.topics.finish(now)
         self.upkeep.finish(now)
 
     def advertised(self, context: ConnectionContext) -> tuple[str, int]:
@@ -143,6 +146,7 @@ class Node:
             body = served.decode(frame, position, version)
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+        self.timer_stale = True
         request = Request(context, api_key, version, correlation_id, header.client_id, now, body)
         answer = served.handle(self, request)
         if answer is None or isinstance(answer, Parked):
@@ -161,6 +165,7 @@ class Node:
 
     def park(self, request: Request, deadline: Millis | None, what: ParkedWork) -> Ticket:
         """Keep the request for later; `what.expire` is called when the deadline comes first."""
+        self.timer_stale = True
         return self.waiting.park(request, deadline, what)
 
     def request_of(self, ticket: Ticket) -> Request | None:
@@ -201,10 +206,6 @@ class Node:
 
     # ---- durability ------------------------------------------------------------------------------------------------
 
-    def appended(self, partition: Partition, size: int) -> None:
-        """Something was appended to `partition`: upkeep (flush and roll by time, compaction) may have to look sooner."""
-        self.upkeep.appended(partition)
-
     def sync_soon(self, partition: Partition) -> None:
         """Group commit: cover this partition with the next fsync."""
         self._unsynced[partition] = None
@@ -221,6 +222,7 @@ class Node:
 
     def synced(self, now: Millis, token: int, failed: str | None) -> None:
         """An fsync asked for by a Sync effect has ended; `failed` is the system's sentence where it did not work."""
+        self.timer_stale = True
         commits = self._commits_in_flight.pop(token, None)
         if commits is None:
             self.upkeep.synced(now, token, failed)
@@ -244,14 +246,17 @@ class Node:
 
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
-        times = [t for t in (self.waiting.deadline(), self.groups.deadline(), self.upkeep.deadline()) if t is not None]
-        return min(times) if times else None
+        self.timer_stale = False
+        parts = (self.waiting, self.topics, self.groups, self.upkeep)
+        return min((time for part in parts if (time := part.deadline()) is not None), default=None)
 
     def tick(self, now: Millis) -> None:
+        self.timer_stale = True
         for ticket in self.waiting.due(now):
             waiting = self.waiting.get(ticket)
             if waiting is not None:
                 waiting.what.expire(self, now, ticket)
+        self.topics.tick(now)
         self.groups.tick(now)
         self.upkeep.tick(now)
 

@@ -85,7 +85,9 @@ class Partition:
             traffic.bytes_in += len(batch)
             traffic.messages_in += appended.last_offset - appended.base_offset + 1
             traffic.produce_requests += 1
-            node.appended(self, len(batch))
+            upkeep = node.upkeep
+            if self not in upkeep.touched:
+                upkeep.touch(now, self)
         return appended
 
     def commit_up_to(self, offset: int, size: int) -> None:

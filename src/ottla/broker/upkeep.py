@@ -28,7 +28,6 @@ from ottla.log.checkpoints import (
     write_offsets,
     write_properties,
 )
-from ottla.log.compaction import Compaction
 from ottla.log.syncing import Syncable
 from ottla.log.answers import StorageFailed
 from ottla.machine import Millis
@@ -65,7 +64,7 @@ class Upkeep:
         self._partitions: dict[Partition, Millis | None] = {}
         self._due: list[tuple[Millis, int, Partition]] = []
         self._order = 0
-        self._touched: dict[Partition, None] = {}
+        self.touched: dict[Partition, None] = {}
         self._look_at: Millis | None = None
         self._checkpoint_at: dict[str, Millis] = {}
         self._clean_at: Millis | None = None
@@ -170,13 +169,16 @@ class Upkeep:
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self._partitions.pop(partition, None)
-        self._touched.pop(partition, None)
+        self.touched.pop(partition, None)
         if self._compaction is not None and self._compaction[0] is partition:
             self._compaction = None
 
-    def appended(self, partition: Partition) -> None:
-        """Hot: an append may have brought the log's next deadline nearer; look at it soon."""
-        self._touched[partition] = None
+    def touch(self, now: Millis, partition: Partition) -> None:
+        """An append may have brought the log's next deadline nearer; look at it soon."""
+        if not self.touched:
+            self._look_at = now + LOOK_AFTER_APPEND_MS
+            self._node.timer_stale = True
+        self.touched[partition] = None
 
     def storage_failed(self, partition: Partition, why: str) -> None:
         """A write of this log failed: it takes nothing more, and who waits for a commit is told."""
@@ -206,7 +208,7 @@ class Upkeep:
         times = list(self._checkpoint_at.values())
         if self._due:
             times.append(self._due[0][0])
-        if self._touched and self._look_at is not None:
+        if self.touched and self._look_at is not None:
             times.append(self._look_at)
         for time in (self._slice_at, self._clean_at):
             if time is not None:
@@ -214,8 +216,8 @@ class Upkeep:
         return min(times) if times else None
 
     def tick(self, now: Millis) -> None:
-        if self._touched:
-            touched, self._touched = self._touched, {}
+        if self.touched:
+            touched, self.touched = self.touched, {}
             for partition in touched:
                 self._schedule(now, partition)
         while self._due and self._due[0][0] <= now:
@@ -326,11 +328,13 @@ class Upkeep:
 
     def _begin_compaction(self, now: Millis) -> None:
         best = max(
-            (partition for partition in self._partitions if partition.log.compacted),
+            (partition for partition in self._partitions if partition.log.config.compacted),
             key=lambda partition: partition.log.cleanable_ratio(now),
             default=None,
         )
         if best is not None and best.log.cleanable_ratio(now) > 0:
+            from ottla.log.compaction import Compaction
+
             self._compaction = (best, iter(Compaction(best.log, now)))
             self._slice_at = now
 

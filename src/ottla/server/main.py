@@ -245,7 +245,8 @@ class Server:
                                 connection.mute(max(0, until - _now()) / 1000)
         finally:
             self._settling = False
-        self._set_timer(node.deadline())
+        if node.timer_stale:
+            self._set_timer(node.deadline())
 
     def _set_timer(self, deadline: int | None) -> None:
         if deadline == self._timer_at:
