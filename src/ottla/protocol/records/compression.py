@@ -32,11 +32,16 @@ UNPACKED_BYTES_MAX = 128 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + Format(">ii").pack(1, 1)
 _XERIAL_BLOCK = 32 * 1024
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+"""Magic; independent blocks without checksums; blocks of at most 64 KiB; the checksum of these two bytes."""
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 0x80000000
 _FIRST_GUESS_MIN = 64 * 1024
 _FULL = "failed to write whole buffer"
 
 _pack_int32 = Format(">i").pack
 _unpack_int32 = Format(">i").unpack_from
+_pack_lz4_length = Format("<I").pack
 _unpack_size_at_end = Format("<I").unpack_from
 
 
@@ -61,7 +66,7 @@ def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
         case 2:
             return _compress_xerial(plain)
         case 3:
-            return bytes(cramjam.lz4.compress(plain, level))
+            return _compress_lz4(plain, level)
         case 4:
             return bytes(cramjam.zstd.compress(plain, level))
         case _:
@@ -113,6 +118,27 @@ def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int
             return bytes(memoryview(out)[:length])
 
 
+# LZ4
+
+
+def _compress_lz4(plain: Buffer, level: int | None) -> bytes:
+    """An lz4 frame of independent blocks: Kafka's Java reader refuses the linked ones that cramjam's frames have."""
+    out = bytearray(_LZ4_HEADER)
+    mode = None if level is None else "high_compression"
+    with memoryview(plain) as view:
+        for start in range(0, len(view), _LZ4_BLOCK):
+            block = view[start : start + _LZ4_BLOCK]
+            packed = cramjam.lz4.compress_block(block, mode=mode, compression=level, store_size=False)
+            if len(packed) < len(block):
+                out += _pack_lz4_length(len(packed))
+                out += memoryview(packed)
+            else:
+                out += _pack_lz4_length(len(block) | _LZ4_STORED)
+                out += block
+    out += bytes(4)
+    return bytes(out)
+
+
 # Snappy
 
 
@@ -128,11 +154,15 @@ def _compress_xerial(plain: Buffer) -> bytes:
 
 def _decompress_snappy(packed: Buffer, max_bytes: int) -> bytes:
     view = memoryview(packed)
+    if not view:
+        raise CorruptRecords("broken snappy records: empty")
     if bytes(view[:8]) != _XERIAL_MAGIC:
         return _decompress_raw(view, max_bytes)
+    if len(view) < len(_XERIAL_HEADER):
+        raise CorruptRecords("broken snappy records: the framing is cut short")
     parts: list[bytes] = []
     left = max_bytes
-    pos = 16
+    pos = len(_XERIAL_HEADER)
     while pos < len(view):
         if len(view) - pos < 4:
             raise CorruptRecords("broken snappy records: a block without its length")

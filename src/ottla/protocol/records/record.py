@@ -71,8 +71,9 @@ def decode_records(view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTE
     end = pos + header.size_in_bytes
     if header.batch_length < b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES or end > len(view):
         raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
-    plain = decompress(header.compression, view[pos + b.HEADER_BYTES : end], max_bytes)
-    return records_in(plain, header)
+    body = view[pos + b.HEADER_BYTES : end]
+    # compaction may leave a batch without records, which has no body whatever its attributes say
+    return records_in(decompress(header.compression, body, max_bytes) if len(body) else b"", header)
 
 
 def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
