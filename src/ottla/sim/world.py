@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Sync
+from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.sim.clock import MS, Agenda, Booking, Clock, Micros
@@ -25,6 +25,7 @@ UNSENT_MAX = 1 << 20
 """Bytes a session may have on the way to a slow reader before its requests wait."""
 
 FRAME_MAX = 1 << 26
+PRODUCE = b"\0\0"
 
 
 class NodeUnderTest(Protocol):
@@ -50,9 +51,10 @@ class NodeUnderTest(Protocol):
 class Owed:
     """One answer that a session owes: known already, or to come for a ticket."""
 
-    __slots__ = ("parts", "ticket")
+    __slots__ = ("api_key", "parts", "ticket")
 
-    def __init__(self, ticket: Ticket | None, parts: Sequence[Part] | None) -> None:
+    def __init__(self, api_key: bytes, ticket: Ticket | None, parts: Sequence[Part] | None) -> None:
+        self.api_key = api_key
         self.ticket = ticket
         self.parts = parts
 
@@ -71,9 +73,12 @@ class Session:
         self.closing = False
 
     def next_frame(self) -> bytearray | None:
-        """The next whole frame, without its length prefix."""
+        """The next whole frame, without its length prefix, if it may be served now: while an answer is owed only
+        Produce behind Produce may, as in `ottla.server.connection`."""
         incoming = self.incoming
         if len(incoming) < 4:
+            return None
+        if self.owed and not (incoming[4:6] == PRODUCE and self.owed[-1].api_key == PRODUCE):
             return None
         length = int.from_bytes(incoming[:4], "big")
         assert length <= FRAME_MAX, "a workload wrote a wild length"
@@ -104,8 +109,8 @@ class Life:
         self.sessions: dict[int, Session] = {}
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
-        self._syncs: deque[Sync] = deque()
-        self._syncing = False
+        self._disk_work: deque[Sync | Store] = deque()
+        self._disk_busy: tuple[Sync | Store, list[int]] | None = None
 
     # ---- from the network --------------------------------------------------------------------------------------------
 
@@ -150,6 +155,8 @@ class Life:
             self._resume(session)
 
     def _resume(self, session: Session) -> None:
+        if self.sessions.get(session.context.identity) is not session:
+            return
         if self.alive and not self.paused and not self._waits(session):
             self._serve(session)
             if self.alive and session.connection.to_node.held and not self._waits(session):
@@ -164,9 +171,9 @@ class Life:
             self._let_go(session)
             return
         if isinstance(answer, Parked):
-            session.owed.append(Owed(answer.ticket, None))
+            session.owed.append(Owed(bytes(frame[:2]), answer.ticket, None))
         elif answer is not None:
-            session.owed.append(Owed(None, answer))
+            session.owed.append(Owed(bytes(frame[:2]), None, answer))
             session.flush()
 
     # ---- into the node -----------------------------------------------------------------------------------------------
@@ -204,11 +211,9 @@ class Life:
                 if session is not None:
                     session.muted_until_us = self.world.us_of(until)
                     self.world.agenda.at(session.muted_until_us, self._resume, session)
-            case Sync():
-                self._syncs.append(effect)
-                for file in effect.files:
-                    file.pin()
-                self._begin_sync()
+            case Sync() | Store():
+                self._disk_work.append(effect)
+                self._begin_disk_work()
 
     def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
         session = self.sessions.get(identity)
@@ -220,6 +225,8 @@ class Life:
                     raise Broken(f"ticket {ticket} is answered twice")
                 owed.parts = parts
                 session.flush()
+                if session.incoming:
+                    self.world.agenda.after(0, self._resume, session)
                 return
         raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
 
@@ -270,43 +277,72 @@ class Life:
             return
         self.paused = False
         self.enter(self.node.tick)
+        self._begin_disk_work()
         for connection in list(self.world.network.connections.values()):
             session = self.sessions.get(connection.identity)
             if session is not None:
                 self._resume(session)
             elif self.alive:
                 connection.to_node.release()
-        self._begin_sync()
 
     # ---- the disk thread ---------------------------------------------------------------------------------------------
 
-    def _begin_sync(self) -> None:
-        if self._syncing or not self._syncs or not self.alive:
+    def _begin_disk_work(self) -> None:
+        """One at a time, in order. A sync covers what is written when it begins."""
+        if self._disk_busy or not self._disk_work or not self.alive:
             return
-        self._syncing = True
-        effect = self._syncs.popleft()
-        covers = [(file, file.begin_sync()) for file in effect.files if isinstance(file, SimFile)]
-        self.world.agenda.after(self.world.sync_latency(), self._end_sync, effect, covers)
+        work = self._disk_work.popleft()
+        self._disk_busy = work, self._marks(work)
+        self.world.agenda.after(self.world.disk_latency(), self._end_disk_work)
 
-    def _end_sync(self, effect: Sync, covers: list[tuple[SimFile, int]]) -> None:
-        if not self.alive:
+    def _marks(self, work: Sync | Store) -> list[int]:
+        if isinstance(work, Store):
+            return []
+        return [file.begin_sync() if isinstance(file, SimFile) else 0 for file in work.files]
+
+    def _end_disk_work(self) -> None:
+        if not self.alive or self._disk_busy is None:
             return
         if self.paused:
-            self.world.agenda.after(10 * MS, self._end_sync, effect, covers)
+            self.world.agenda.after(10 * MS, self._end_disk_work)
             return
-        failed: str | None = None
-        for file, up_to in covers:
-            try:
-                file.end_sync(up_to)
-            except OSError as error:
-                failed = failed or str(error)
-            file.unpin()
-        self._syncing = False
-        self.enter(self._synced, effect.token, failed)
-        self._begin_sync()
+        work, marks = self._disk_busy
+        try:
+            failed = self._do_disk_work(work, marks)
+        except PowerCut:
+            self.world.fell()
+            return
+        self._disk_busy = None
+        if isinstance(work, Sync):
+            self.enter(self._synced, work.token, failed)
+        self._begin_disk_work()
+
+    def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> str | None:
+        """What went wrong, as the system says it, or None."""
+        try:
+            if isinstance(work, Store):
+                self.world.disk.write_atomically(work.path, bytes(work.content))
+            else:
+                for file, mark in zip(work.files, marks, strict=True):
+                    if isinstance(file, SimFile):
+                        file.end_sync(mark)
+                    else:
+                        file.sync()
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
 
     def _synced(self, now: Millis, token: int, failed: str | None) -> None:
         self.node.synced(now, token, failed)
+
+    def finish_disk_work(self) -> None:
+        """A clean stop waits for the disk thread, and tells the node nothing any more."""
+        if self._disk_busy is not None:
+            self._do_disk_work(*self._disk_busy)
+            self._disk_busy = None
+        while self._disk_work:
+            work = self._disk_work.popleft()
+            self._do_disk_work(work, self._marks(work))
 
 
 class World:
@@ -328,9 +364,10 @@ class World:
         """Called after every step of the node: the checkers that look inside."""
         self.died: Callable[[bool], None] | None = None
         """Called when the node has died, before the disk forgets; the argument says whether the power went."""
-        self.sync_latency_max_us: Micros = 4 * MS
+        self.disk_latency_max_us: Micros = 4 * MS
         self._build = build
-        self._same_boot = False
+        self._boot = 1
+        self._boot_noted = 0
 
     def stream(self, name: str) -> random.Random:
         """A source of randomness of its own for each part of the world."""
@@ -345,8 +382,8 @@ class World:
     def us_of(self, wall_ms: Millis) -> Micros:
         return (wall_ms - self.clock.wall_offset_ms) * MS
 
-    def sync_latency(self) -> Micros:
-        return self.shell_rng.randrange(50, self.sync_latency_max_us)
+    def disk_latency(self) -> Micros:
+        return self.shell_rng.randrange(50, self.disk_latency_max_us)
 
     @property
     def up(self) -> bool:
@@ -356,14 +393,16 @@ class World:
         """A new life. False where the power went during the start."""
         assert not self.up, "the node is up"
         self.lives += 1
-        life = self.life = Life(self, self._build(self, self._same_boot))
-        self.trace.add("world", f"life {self.lives} begins, same_boot={self._same_boot}")
+        same_boot = self._boot_noted == self._boot
+        life = self.life = Life(self, self._build(self, same_boot))
+        self.trace.add("world", f"life {self.lives} begins, same_boot={same_boot}")
         life.alive = True
         try:
             life.node.start(self.clock.wall_ms)
         except PowerCut:
             self.fell()
             return False
+        self._boot_noted = self._boot  # a start that does not end may leave what only a full recovery repairs
         life.enter(life.node.tick)
         return self.up
 
@@ -373,6 +412,7 @@ class World:
         if life is None or not life.alive:
             return
         try:
+            life.finish_disk_work()
             life.node.stop(self.clock.wall_ms)
         except PowerCut:
             self.fell()
@@ -398,9 +438,9 @@ class World:
         self.network.node_died()
         if power_cut:
             self.disk.crash()
+            self._boot += 1
         else:
             self.disk.kill()
-        self._same_boot = not power_cut
 
     def run(self, until_us: Micros) -> None:
         while self.agenda.run_next(until_us):

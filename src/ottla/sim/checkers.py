@@ -1,0 +1,204 @@
+"""The checkers that look inside: invariants at every few steps of the node, and the audit at the end of a run.
+
+What clients see is held in `history`; here is what only a glance into the node or the whole of its log can show:
+
+- every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within a life;
+- `check()` of the coordinators; no parked request outlives its deadline;
+- after a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state);
+- the audit reads every partition whole: offsets dense where nothing may go, every acknowledged record there, nothing
+  twice from an idempotent producer, everything in each producer's order, the last value of each key kept.
+"""
+
+from typing import Any
+
+from ottla.broker.node import Node
+from ottla.broker.partition import Partition
+from ottla.groups.shard import GroupShard
+from ottla.log.answers import Isolation
+from ottla.sim.batches import Note, decode_batches
+from ottla.sim.history import TopicPartition
+from ottla.sim.trace import Broken
+from ottla.sim.workload import Workload
+from ottla.sim.world import Life
+
+LOOK_EVERY = 25
+"""Steps of the node between two looks at all of its logs and coordinators."""
+
+TICKET_LATE_MAX_MS = 100
+
+
+class Watch:
+    """Looks at the node every few steps."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._world = workload.world
+        self._steps = 0
+        self._life: Life | None = None
+        self._high_watermarks: dict[Partition, int] = {}
+
+    def __call__(self, life: Life) -> None:
+        self._steps += 1
+        if self._steps % LOOK_EVERY == 0:
+            self.look(life)
+
+    def look(self, life: Life) -> None:
+        node = node_of(life)
+        if life is not self._life:
+            self._life = life
+            self._high_watermarks.clear()
+        for partition in partitions_of(node):
+            self._look_at_log(partition)
+        node.groups.check()
+        deadline = node.waiting.deadline()
+        now = self._world.clock.wall_ms
+        if deadline is not None and deadline + TICKET_LATE_MAX_MS < now:
+            raise Broken(f"a parked request is {now - deadline} ms past its deadline")
+
+    def _look_at_log(self, partition: Partition) -> None:
+        log = partition.log
+        start, stable, high, end = (
+            log.log_start_offset,
+            log.last_stable_offset,
+            log.high_watermark,
+            log.log_end_offset,
+        )
+        if not 0 <= start <= stable <= high <= end:
+            raise Broken(f"{partition.name}: LSTART {start}, LSO {stable}, HW {high}, LEO {end}")
+        if log.recovery_point > end:
+            raise Broken(f"{partition.name}: recovery point {log.recovery_point} beyond the end {end}")
+        before = self._high_watermarks.get(partition, 0)
+        if high < before:
+            raise Broken(f"{partition.name}: the high watermark goes back from {before} to {high}")
+        self._high_watermarks[partition] = high
+
+
+def node_of(life: Life) -> Node:
+    assert isinstance(life.node, Node)
+    return life.node
+
+
+def partitions_of(node: Node) -> list[Partition]:
+    return [partition for _, topic in sorted(node.topics.by_name.items()) for partition in topic.partitions]
+
+
+# ---- replay equals live state ----------------------------------------------------------------------------------------
+
+
+def image_of(node: Node) -> dict[str, Any]:
+    """What must be the same after a restart, as plain values by name."""
+    image: dict[str, Any] = {}
+    for partition in partitions_of(node):
+        log = partition.log
+        image[partition.name] = {
+            "log_end_offset": log.log_end_offset,
+            "log_start_offset": log.log_start_offset,
+            "producers": sorted(
+                (entry.producer_id, entry.epoch, entry.last_sequence, entry.last_data_offset)
+                for entry in log.producers.entries.values()
+            ),
+        }
+    shards = [shard for shard in node.groups.shards() if isinstance(shard, GroupShard)]
+    groups, offsets = zip(*(shard.image() for shard in shards), strict=True) if shards else ((), ())
+    image["groups"] = {name: stored for table in groups for name, stored in table.items() if stored is not None}
+    image["offsets"] = [each for each in offsets if each != ({}, {})]
+    return image
+
+
+def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:
+    if before == after:
+        return
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            raise Broken(f"{name} was {before.get(name)} and is {after.get(name)} after the restart")
+
+
+# ---- the audit -------------------------------------------------------------------------------------------------------
+
+
+def audit(workload: Workload, node: Node) -> None:
+    """Read every partition of the workload from its start to its end."""
+    for rule in workload.rules.values():
+        for index in range(rule.partitions):
+            partition = node.topics.partition(rule.name, index)
+            if partition is None:
+                raise Broken(f"{rule.name}-{index} is gone")
+            notes = _read_whole(workload, partition, dense=rule.dense)
+            _audit_acknowledged(workload, partition, notes)
+            _audit_producers(workload, (rule.name, index), notes)
+
+
+def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dict[int, Note]:
+    log = partition.log
+    notes: dict[int, Note] = {}
+    position = log.log_start_offset
+    if dense and position != 0:
+        raise Broken(f"{partition.name} starts at {position}, and nobody deleted anything")
+    while position < log.log_end_offset:
+        result = log.read(position, 1 << 20, Isolation.HIGH_WATERMARK, True)
+        batches = decode_batches(result.slice.read()) if result.slice is not None else []
+        if not batches:
+            if dense:
+                raise Broken(f"{partition.name} shows nothing at {position}, its end is {log.log_end_offset}")
+            break
+        for batch in batches:
+            if dense and batch.base_offset != position:
+                raise Broken(f"{partition.name}: after {position - 1} comes {batch.base_offset}")
+            if dense and [note.offset for note in batch.notes] != list(range(position, batch.last_offset + 1)):
+                raise Broken(f"{partition.name}: the batch at {position} has a gap")
+            workload.history.see("audit", (partition.topic.name, partition.index), batch)
+            notes.update((note.offset, note) for note in batch.notes)
+            position = batch.last_offset + 1
+    return notes
+
+
+def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[int, Note]) -> None:
+    where = (partition.topic.name, partition.index)
+    rule = workload.rules[where[0]]
+    acknowledged = workload.history.acknowledged.get(where, {})
+    if rule.compacted:
+        _audit_keys(where, acknowledged, notes)
+        return
+    start = partition.log.log_start_offset
+    for offset in acknowledged:
+        if offset >= start and offset not in notes:
+            raise Broken(f"{partition.name}: the acknowledged record at {offset} is lost")
+
+
+def _audit_keys(
+    where: TopicPartition, acknowledged: dict[int, tuple[bytes | None, bytes | None]], notes: dict[int, Note]
+) -> None:
+    last: dict[bytes | None, int] = {}
+    for offset in sorted(acknowledged):
+        last[acknowledged[offset][0]] = offset
+    newest: dict[bytes | None, int] = {}
+    for offset in sorted(notes):
+        newest[notes[offset].key] = offset
+    for key, offset in last.items():
+        found = newest.get(key, -1)
+        if found < offset and acknowledged[offset][1] is not None:
+            raise Broken(f"{where}: key {key!r} was last acknowledged at {offset}, the log has it at {found}")
+
+
+def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int, Note]) -> None:
+    """No record twice from an idempotent producer; first appearances in the order in which they were sent."""
+    idempotent = {producer.name for producer in workload.producers if producer.idempotent}
+    ordered = {producer.name for producer in workload.producers if producer.acks != 0}
+    newest: dict[str, int] = {}
+    seen: set[bytes] = set()
+    for offset in sorted(notes):
+        note = notes[offset]
+        if note.value is None:
+            continue  # a tombstone has no number
+        label = note.value.rstrip(b".")
+        name, index, number_text, _ = label.decode().split(":")
+        if int(index) != where[1]:
+            raise Broken(f"{where}: the record at {offset} was sent to partition {index}")
+        if label in seen:
+            if name in idempotent:
+                raise Broken(f"{where}: {label.decode()} of an idempotent producer is there twice, again at {offset}")
+            continue
+        seen.add(label)
+        number = int(number_text)
+        if name in ordered and number < newest.get(name, -1):
+            raise Broken(f"{where}: {label.decode()} at {offset} comes after number {newest[name]}")
+        newest[name] = number

@@ -1,0 +1,431 @@
+"""Simulated group members: join, sync, heartbeat, fetch, commit, leave; dynamic and static, in the classic protocol.
+
+The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that is
+told of a rebalance commits, lets go and joins again; one that stood still too long finds itself fenced.
+
+    unjoined -> joining -> syncing -> stable -> joining ...
+
+Sources: Kafka's AbstractCoordinator.java, ConsumerCoordinator.java, RangeAssignor.java; KIP-345, KIP-394.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from ottla.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
+from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.sim.clock import MS, Micros
+from ottla.sim.history import Commit, TopicPartition
+from ottla.sim.kafka import (
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+from ottla.sim.readers import Reader
+from ottla.sim.trace import Broken
+
+if TYPE_CHECKING:
+    from ottla.sim.workload import Workload
+
+SESSION_TIMEOUT_MS = 3_000
+REBALANCE_TIMEOUT_MS = 4_000
+HEARTBEAT_US: Micros = 700 * MS
+COMMIT_US: Micros = 900 * MS
+JOIN_PATIENCE_US: Micros = 12_000 * MS
+
+STATIC_SINCE = {JOIN_GROUP: 5, SYNC_GROUP: 3, HEARTBEAT: 3, LEAVE_GROUP: 3, OFFSET_COMMIT: 7}
+LEAVE_BY_LIST_SINCE = 3
+GROUPS_LIST_SINCE = 8
+
+COORDINATOR_AWAY = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+FENCED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+OUTCOME_UNKNOWN = COORDINATOR_AWAY - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+RETRY_US: Micros = 150 * MS
+
+
+class GroupMember(Reader):
+    """One member of a group. `instance`: a static member's id."""
+
+    def __init__(
+        self, workload: "Workload", name: str, group: str, topics: tuple[str, ...], *, instance: str | None = None
+    ) -> None:
+        super().__init__(workload, name, topics)
+        self.group = group
+        self.instance = instance
+        if instance is not None:
+            for key, since in STATIC_SINCE.items():
+                self.versions[key] = max(self.versions[key], since)
+        self.member_id = ""
+        self.generation = -1
+        self.state = "unjoined"
+        self.leaving = False
+        self.rejoins = 0
+        self._round = 0
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_under_way = False
+        self.after(self.rng.randrange(1_500 * MS), self.connect)
+        self.after(HEARTBEAT_US, self._heartbeat)
+        self.after(COMMIT_US, self._commit_now_and_then)
+
+    @property
+    def where(self) -> list[TopicPartition]:
+        """What this member owns, as far as it knows."""
+        return sorted(self.positions)
+
+    def committed(self, where: TopicPartition) -> int:
+        """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
+        return self._committed.get(where, -1)
+
+    # ---- the connection ----------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        if self.state == "stable":
+            self.fetch()
+        else:
+            self._find_coordinator()
+
+    def gone(self) -> None:
+        super().gone()
+        self._commit_under_way = False
+        if self.state in ("joining", "syncing"):
+            self.state = "unjoined"
+
+    def may_fetch(self) -> bool:
+        return self.state == "stable"
+
+    def _find_coordinator(self) -> None:
+        request = FindCoordinatorRequest(key=self.group, key_type=0, coordinator_keys=[self.group])
+        self.request(FIND_COORDINATOR, request, self._found_coordinator)
+
+    def _found_coordinator(self, message: Any) -> None:
+        if message is None:
+            return
+        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        if code == ErrorCode.NONE:
+            self._join()
+        elif code in COORDINATOR_AWAY or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self.after(RETRY_US, self._again, self._round)
+        else:
+            raise Broken(f"{self.name}: FindCoordinator answers {code}")
+
+    def _again(self, round_: int) -> None:
+        """Begin anew, unless something else already did."""
+        if self.connection is not None and self.state == "unjoined" and round_ == self._round:
+            self._find_coordinator()
+
+    # ---- joining -----------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        if self.state in ("joining", "syncing") or self.leaving:
+            return
+        self.state = "joining"
+        self._round += 1
+        self.rejoins += 1
+        subscription = bytearray(b"\0\1")
+        ConsumerProtocolSubscription(topics=sorted(self.topics)).encode(subscription, 1)
+        request = JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol("range", bytes(subscription))],
+            reason=None,
+        )
+        self.request(JOIN_GROUP, request, self._joined, self._round, patience_us=JOIN_PATIENCE_US)
+
+    def _joined(self, message: Any, round_: int) -> None:
+        if message is None or round_ != self._round or self.state != "joining":
+            return
+        code = message.error_code
+        self.state = "unjoined"
+        if code == ErrorCode.NONE:
+            self.member_id, self.generation = message.member_id, message.generation_id
+            self.state = "syncing"
+            self._sync(message)
+        elif code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = message.member_id
+            self._join()
+        elif code in FENCED:
+            self._forget_membership()
+            self.after(RETRY_US, self._again, self._round)
+        elif code in COORDINATOR_AWAY or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.after(RETRY_US, self._again, self._round)
+        else:
+            raise Broken(f"{self.name}: JoinGroup answers {code}")
+
+    def _forget_membership(self) -> None:
+        self.member_id = ""
+        self.generation = -1
+        self.positions.clear()
+        self._committed.clear()
+        self.state = "unjoined"
+
+    def _sync(self, joined: Any) -> None:
+        assignments: list[SyncGroupRequestAssignment] = []
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            subscriptions: dict[str, Iterable[str]] = {}
+            for member in joined.members:
+                subscription, _ = ConsumerProtocolSubscription.decode(member.metadata, 2, 0)
+                subscriptions[member.member_id] = subscription.topics
+            if joined.member_id not in subscriptions:
+                raise Broken(f"{self.name} leads generation {joined.generation_id} of {self.group} and is not in it")
+            assignments = self._assign(subscriptions)
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        self.request(SYNC_GROUP, request, self._synced, self._round, patience_us=JOIN_PATIENCE_US)
+
+    def _assign(self, subscriptions: dict[str, Iterable[str]]) -> list[SyncGroupRequestAssignment]:
+        shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
+        for topic in self.topics:
+            members = sorted(member for member, topics in subscriptions.items() if topic in topics)
+            count = len(self.known[topic].partitions)
+            each, extra = divmod(count, len(members))
+            at = 0
+            for i, member in enumerate(members):
+                size = each + (i < extra)
+                if size:
+                    shares[member][topic] = list(range(at, at + size))
+                at += size
+        answer: list[SyncGroupRequestAssignment] = []
+        for member, share in shares.items():
+            out = bytearray(b"\0\1")
+            topics = [AssignedTopic(topic, partitions) for topic, partitions in share.items()]
+            ConsumerProtocolAssignment(assigned_partitions=topics, user_data=None).encode(out, 1)
+            answer.append(SyncGroupRequestAssignment(member, bytes(out)))
+        return answer
+
+    def _synced(self, message: Any, round_: int) -> None:
+        if message is None or round_ != self._round or self.state != "syncing":
+            return
+        code = message.error_code
+        self.state = "unjoined"
+        if code == ErrorCode.NONE:
+            self._assigned(bytes(message.assignment))
+        elif code in FENCED:
+            self._forget_membership()
+            self.after(RETRY_US, self._again, self._round)
+        elif code in COORDINATOR_AWAY or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.after(RETRY_US, self._again, self._round)
+        else:
+            raise Broken(f"{self.name}: SyncGroup answers {code}")
+
+    def _assigned(self, assignment: bytes) -> None:
+        mine: list[TopicPartition] = []
+        if assignment:
+            decoded, _ = ConsumerProtocolAssignment.decode(assignment, 2, 1)
+            mine = [(topic.topic, index) for topic in decoded.assigned_partitions for index in topic.partitions]
+        self.world.trace.add(self.name, f"{self.group} generation {self.generation}: owns {mine}")
+        self.history.own(self.group, self.generation, self.member_id, mine)
+        self.state = "stable"
+        self.positions.clear()
+        self._committed.clear()
+        if mine:
+            self._fetch_offsets(mine)
+
+    # ---- staying -----------------------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        if self.leaving and self.state == "unjoined":
+            return
+        self.after(HEARTBEAT_US, self._heartbeat)
+        if self.state != "stable" or self.connection is None:
+            return
+        request = HeartbeatRequest(self.group, self.generation, self.member_id, self.instance)
+        self.request(HEARTBEAT, request, self._heard, self._round)
+
+    def _heard(self, message: Any, round_: int) -> None:
+        if message is None or round_ != self._round or self.state != "stable":
+            return
+        code = message.error_code
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._commit()
+            self.state = "unjoined"
+            self._join()
+        elif code in FENCED:
+            self._fenced(code)
+        elif code in COORDINATOR_AWAY:
+            pass
+        elif code:
+            raise Broken(f"{self.name}: Heartbeat answers {code}")
+
+    def _fenced(self, code: int) -> None:
+        self.world.trace.add(self.name, f"fenced from {self.group}: {code}")
+        self._forget_membership()
+        self._round += 1
+        self.after(RETRY_US, self._again, self._round)
+
+    def leave(self) -> None:
+        """Leave the group for good (a static member only goes away)."""
+        self.leaving = True
+        if self.state == "stable" and self.connection is not None and self.instance is None:
+            self._commit()
+            listed = self.versions[LEAVE_GROUP] >= LEAVE_BY_LIST_SINCE
+            request = LeaveGroupRequest(
+                group_id=self.group,
+                member_id="" if listed else self.member_id,
+                members=[MemberIdentity(self.member_id, None, None)] if listed else [],
+            )
+            self.request(LEAVE_GROUP, request, self._left)
+        self.state = "unjoined"
+        self.positions.clear()
+
+    def _left(self, message: Any) -> None:
+        if message is not None:
+            self.running = False
+            self.hang_up()
+
+    def rejoin(self) -> None:
+        """Come back after `leave`."""
+        if self.leaving:
+            self.leaving = False
+            self.running = True
+            self._forget_membership()
+            self._round += 1
+            if self.connection is None:
+                self.connect()
+            else:
+                self._find_coordinator()
+            self.after(HEARTBEAT_US, self._heartbeat)
+
+    # ---- committed offsets -------------------------------------------------------------------------------------------
+
+    def _fetch_offsets(self, mine: list[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, index in mine:
+            topics.setdefault(topic, []).append(index)
+        if self.versions[OFFSET_FETCH] >= GROUPS_LIST_SINCE:
+            group = OffsetFetchRequestGroup(
+                group_id=self.group,
+                member_id=None,
+                member_epoch=-1,
+                topics=[OffsetFetchRequestTopics(name=name, partition_indexes=parts) for name, parts in topics.items()],
+            )
+            request = OffsetFetchRequest(groups=[group], require_stable=True)
+        else:
+            request = OffsetFetchRequest(
+                group_id=self.group, topics=[OffsetFetchRequestTopic(name, parts) for name, parts in topics.items()]
+            )
+        self.request(OFFSET_FETCH, request, self._offsets_fetched, self._round, mine, self.world.clock.now_us)
+
+    def _offsets_fetched(self, message: Any, round_: int, mine: list[TopicPartition], begun_us: Micros) -> None:
+        if round_ != self._round or self.state != "stable":
+            return
+        if message is None:
+            self.state = "unjoined"
+            return
+        answer = message.groups[0] if message.groups else message
+        code = answer.error_code
+        found = {(topic.name, part.partition_index): part for topic in answer.topics for part in topic.partitions}
+        code = code or next((part.error_code for part in found.values() if part.error_code), 0)
+        if code:
+            if code not in COORDINATOR_AWAY:
+                raise Broken(f"{self.name}: OffsetFetch answers {code}")
+            self.after(RETRY_US, self._fetch_offsets_again, mine, self._round)
+            return
+        for where in mine:
+            part = found.get(where)
+            if part is None:
+                raise Broken(f"{self.name}: OffsetFetch does not answer for {where}")
+            self.history.fetch_commit(begun_us, self.group, where, part.committed_offset)
+            self.positions[where] = part.committed_offset
+            if part.committed_offset >= 0:
+                self._committed[where] = part.committed_offset
+        self.fetch()
+
+    def _fetch_offsets_again(self, mine: list[TopicPartition], round_: int) -> None:
+        if round_ == self._round and self.state == "stable":
+            self._fetch_offsets(mine)
+
+    def _commit_now_and_then(self) -> None:
+        self.after(COMMIT_US, self._commit_now_and_then)
+        if self.state == "stable" and not self._commit_under_way:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Commit what has moved since the last time."""
+        moved = {w: at for w, at in self.positions.items() if at >= 0 and self._committed.get(w, -1) != at}
+        if not moved or self.connection is None:
+            return
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (topic, index), offset in moved.items():
+            entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
+            entry.partitions.append(OffsetCommitRequestPartition(index, offset, -1, ""))
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            topics=list(topics.values()),
+        )
+        commits = self.history.begin_commit(self.world.clock.now_us, self.group, moved)
+        by_place = dict(zip(moved, commits, strict=True))
+        newest = self.history.newest_generation(self.group)
+        self._commit_under_way = True
+        self.request(OFFSET_COMMIT, request, self._commit_ended, self._round, self.generation, newest, by_place)
+
+    def _commit_ended(
+        self, message: Any, round_: int, generation: int, newest: int, commits: dict[TopicPartition, Commit]
+    ) -> None:
+        if message is None:
+            return
+        self._commit_under_way = False
+        now_us = self.world.clock.now_us
+        fenced = 0
+        for topic in message.topics:
+            for part in topic.partitions:
+                where = (topic.name, part.partition_index)
+                commit = commits[where]
+                code = part.error_code
+                if code == ErrorCode.NONE:
+                    self.history.check_fenced(self.group, self.name, generation, newest)
+                    self.history.end_commit(now_us, commit, accepted=True)
+                    self._committed[where] = commit.offset
+                    self.history.trim_commits(self.group, where, now_us - 60_000 * MS)
+                elif code not in OUTCOME_UNKNOWN:
+                    self.history.end_commit(now_us, commit, accepted=False)
+                    fenced = code if code in FENCED else fenced
+                    if code not in FENCED and code not in COORDINATOR_AWAY and code not in PASSING:
+                        raise Broken(f"{self.name}: OffsetCommit of {where} answers {code}")
+        if fenced and round_ == self._round and self.state == "stable":
+            self._fenced(fenced)
+
+
+PASSING = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})

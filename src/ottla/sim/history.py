@@ -1,0 +1,185 @@
+"""What the clients were told: acknowledged records, records seen, ownership of partitions, committed offsets.
+
+Every line is checked against all earlier ones as it is written, so a broken promise is found at the step that breaks
+it. Knows only what clients see on the wire; the checkers that look into the node are in `checkers`.
+
+The promises held here:
+- an acknowledged record stands at its offset, and an offset that was seen never shows anything else;
+- in one generation of a group a partition has one owner, and a member of an older generation can't commit;
+- a fetched committed offset is the newest acknowledged one, or one whose commit was under way since.
+
+`forget_beyond` is what a power cut does to promises that were not fsynced (page-cache durability): they end, and what
+the log shows there may be new.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ottla.sim.batches import Batch
+from ottla.sim.clock import Micros
+from ottla.sim.trace import Broken
+
+TopicPartition: TypeAlias = tuple[str, int]
+Content: TypeAlias = tuple[bytes | None, bytes | None]
+"""Key and value of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRule:
+    """What holds for a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays."""
+
+    name: str
+    partitions: int
+    dense: bool = False
+    compacted: bool = False
+
+
+@dataclass(slots=True)
+class Commit:
+    """One OffsetCommit of one partition. `ended_us` None: under way, or its outcome was never learnt."""
+
+    offset: int
+    begun_us: Micros
+    ended_us: Micros | None = None
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """A group: the newest generation that a SyncGroup answer proved durable, and its owners by generation."""
+
+    generation: int
+    owners: dict[tuple[int, TopicPartition], str]
+    commits: dict[TopicPartition, list[Commit]]
+
+
+class History:
+    """See the module."""
+
+    def __init__(self, rules: Iterable[TopicRule]) -> None:
+        self.rules = {rule.name: rule for rule in rules}
+        self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
+        self.seen: dict[TopicPartition, dict[int, Content]] = {}
+        self.groups: dict[str, GroupHistory] = {}
+        self.acknowledged_count = 0
+        self.seen_count = 0
+        self.losses = 0
+        """Power cuts that ended promises."""
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, who: str, where: TopicPartition, base_offset: int, notes: Sequence[Content]) -> None:
+        """The node said that these records stand at `base_offset` and after."""
+        acknowledged = self.acknowledged.setdefault(where, {})
+        seen = self.seen.setdefault(where, {})
+        for offset, content in enumerate(notes, base_offset):
+            if seen.get(offset, content) != content or acknowledged.get(offset, content) != content:
+                other = seen.get(offset) or acknowledged.get(offset)
+                raise Broken(f"{who}: {where} acknowledges {_shown(content)} at {offset}, where {_shown(other)} stands")
+            acknowledged[offset] = content
+        self.acknowledged_count += len(notes)
+
+    def see(self, who: str, where: TopicPartition, batch: Batch) -> None:
+        """A reader was given this batch."""
+        acknowledged = self.acknowledged.setdefault(where, {})
+        seen = self.seen.setdefault(where, {})
+        for note in batch.notes:
+            content = (note.key, note.value)
+            before = seen.get(note.offset) or acknowledged.get(note.offset)
+            if before is not None and before != content:
+                raise Broken(f"{who}: {where} shows {_shown(content)} at {note.offset}, where {_shown(before)} stood")
+            seen[note.offset] = content
+        self.seen_count += len(batch.notes)
+
+    def forget_beyond(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The power went and only what lies below `ends` was fsynced."""
+        self.losses += 1
+        for table in (self.acknowledged, self.seen):
+            for where, contents in table.items():
+                end = ends.get(where, 0)
+                for offset in [offset for offset in contents if offset >= end]:
+                    del contents[offset]
+        self.groups.clear()
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted, or may be: nothing in it is promised any more."""
+        for table in (self.acknowledged, self.seen):
+            for where in [where for where in table if where[0] == topic]:
+                del table[where]
+        for group in self.groups.values():
+            for where in [where for where in group.commits if where[0] == topic]:
+                del group.commits[where]
+
+    # ---- groups ------------------------------------------------------------------------------------------------------
+
+    def _group(self, group: str) -> GroupHistory:
+        return self.groups.setdefault(group, GroupHistory(-1, {}, {}))
+
+    def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
+        """A SyncGroup answer gave these partitions to `member`."""
+        state = self._group(group)
+        for where in partitions:
+            owner = state.owners.setdefault((generation, where), member)
+            if owner != member:
+                raise Broken(f"{where} belongs to {owner} and to {member} in generation {generation} of {group}")
+        state.generation = max(state.generation, generation)
+
+    def begin_commit(self, now_us: Micros, group: str, offsets: Mapping[TopicPartition, int]) -> tuple[Commit, ...]:
+        """A commit is sent; give the result to `end_commit` partition by partition."""
+        state = self._group(group)
+        commits: list[Commit] = []
+        for where, offset in offsets.items():
+            commit = Commit(offset, now_us)
+            state.commits.setdefault(where, []).append(commit)
+            commits.append(commit)
+        return tuple(commits)
+
+    def newest_generation(self, group: str) -> int:
+        return self._group(group).generation
+
+    def end_commit(self, now_us: Micros, commit: Commit, *, accepted: bool) -> None:
+        commit.ended_us = now_us
+        commit.refused = not accepted
+
+    def check_fenced(self, group: str, member: str, generation: int, newest_at_begin: int) -> None:
+        """A commit was accepted: its generation must not have been superseded before it was sent."""
+        if group in self.groups and generation < newest_at_begin:
+            raise Broken(f"{member} commits in generation {generation} of {group} after {newest_at_begin} was stable")
+
+    def fetch_commit(self, begun_us: Micros, group: str, where: TopicPartition, offset: int) -> None:
+        """An OffsetFetch sent at `begun_us` answered `offset` (-1: none)."""
+        commits = self._group(group).commits.get(where, [])
+        newest_us = -1
+        for commit in commits:
+            if commit.ended_us is not None and not commit.refused and commit.ended_us <= begun_us:
+                newest_us = max(newest_us, commit.begun_us)
+        if offset < 0:
+            if newest_us >= 0:
+                raise Broken(f"{group} has lost its committed offset of {where}")
+            return
+        for commit in commits:
+            if commit.offset == offset and not commit.refused:
+                ended_us = commit.ended_us
+                if ended_us is None or ended_us >= newest_us:
+                    return
+        if newest_us >= 0 or not self.losses:
+            raise Broken(f"{group} finds {offset} committed for {where}: never committed, or long superseded")
+
+    def trim_commits(self, group: str, where: TopicPartition, before_us: Micros) -> None:
+        """Drop commits that no fetch begun after `before_us` may answer with."""
+        commits = self._group(group).commits.get(where)
+        if commits is None or len(commits) < 64:
+            return
+        ended = [c for c in commits if c.ended_us is not None and not c.refused]
+        begun = [c.begun_us for c in ended if c.ended_us is not None and c.ended_us <= before_us]
+        if begun:
+            newest_us = max(begun)
+            commits[:] = [c for c in commits if c.ended_us is None or (not c.refused and c.ended_us >= newest_us)]
+
+
+def _shown(content: Content | None) -> str:
+    if content is None:
+        return "nothing"
+    key, value = content
+    return f"{key!r}={value[:40] if value is not None else None!r}"

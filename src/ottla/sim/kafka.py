@@ -1,0 +1,190 @@
+"""A simulated Kafka client: requests and answers by correlation id, timeouts, reconnecting, metadata.
+
+Knows the wire protocol by way of the generated codec. Subclasses (producers, consumers, admins) know what they want.
+Each client speaks versions of its own choosing, drawn at birth, so old and new forms of every API are in use at once.
+
+A request that gets no answer in time makes the client hang up, as real clients do; often the node does not notice for
+a while and carries out what was asked: that is how requests are duplicated.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.apis import APIS
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from ottla.protocol.wire import Message
+from ottla.sim.client import Client
+from ottla.sim.clock import MS, Micros
+from ottla.sim.trace import Broken
+
+if TYPE_CHECKING:
+    from ottla.sim.workload import Workload
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 10, 11, 12, 13, 14
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 37, 42, 44
+
+VERSIONS: dict[int, tuple[int, int]] = {
+    PRODUCE: (3, 13),
+    FETCH: (4, 17),
+    LIST_OFFSETS: (1, 10),
+    METADATA: (10, 13),
+    OFFSET_COMMIT: (2, 9),
+    OFFSET_FETCH: (1, 9),
+    FIND_COORDINATOR: (0, 6),
+    JOIN_GROUP: (0, 9),
+    SYNC_GROUP: (0, 5),
+    HEARTBEAT: (0, 4),
+    LEAVE_GROUP: (0, 5),
+    CREATE_TOPICS: (2, 7),
+    DELETE_TOPICS: (1, 6),
+    DELETE_RECORDS: (0, 2),
+    INIT_PRODUCER_ID: (0, 5),
+    CREATE_PARTITIONS: (0, 3),
+    INCREMENTAL_ALTER_CONFIGS: (0, 1),
+}
+
+PATIENCE_US = 6_000 * MS
+WATCH_US = 500 * MS
+
+Answer = Callable[..., None]
+"""Called with the decoded answer, or None where the connection went before it came, then the caller's own arguments."""
+
+
+class Pending:
+    """A request whose answer is to come."""
+
+    __slots__ = ("answer", "args", "key", "until_us", "version")
+
+    def __init__(self, key: int, version: int, until_us: Micros, answer: Answer, args: tuple[Any, ...]) -> None:
+        self.key = key
+        self.version = version
+        self.until_us = until_us
+        self.answer = answer
+        self.args = args
+
+
+class KafkaClient(Client):
+    """See the module. `connected` is final here: subclasses begin in `ready`, when metadata is known."""
+
+    def __init__(self, workload: "Workload", name: str, topics: tuple[str, ...] = ()) -> None:
+        super().__init__(workload.world, name)
+        self.workload = workload
+        self.history = workload.history
+        self.topics = topics
+        self.known: dict[str, MetadataResponseTopic] = {}
+        self.versions = {key: self._choose_version(*bounds) for key, bounds in VERSIONS.items()}
+        self._correlation_id = self.rng.randrange(1 << 20)
+        self._pending: dict[int, Pending] = {}
+
+    def _choose_version(self, lowest: int, highest: int) -> int:
+        return highest if self.rng.random() < 0.5 else self.rng.randrange(lowest, highest + 1)
+
+    # ---- for subclasses ----------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """Connected, and every topic asked for is known."""
+
+    def gone(self) -> None:
+        """The connection is lost; every pending answer has been told so. The client reconnects by itself."""
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self, key: int, message: Message, answer: Answer, *args: Any, patience_us: Micros = PATIENCE_US
+    ) -> None:
+        """Ask; `answer` is called exactly once."""
+        if self.connection is None:
+            answer(None, *args)
+            return
+        version = self.versions[key]
+        self._correlation_id += 1
+        if not self._pending:
+            self.after(WATCH_US, self._watch, self.connection.identity)
+        until_us = self.world.clock.now_us + patience_us
+        self._pending[self._correlation_id] = Pending(key, version, until_us, answer, args)
+        frame = encode_request(RequestHeader(key, version, self._correlation_id, self.name), message)
+        self.connection.to_node.write(bytes(frame))
+
+    def tell(self, key: int, message: Message) -> None:
+        """Ask for something that is not answered (acks=0)."""
+        if self.connection is not None:
+            self._correlation_id += 1
+            header = RequestHeader(key, self.versions[key], self._correlation_id, self.name)
+            self.connection.to_node.write(bytes(encode_request(header, message)))
+
+    def frame_arrived(self, frame: memoryview) -> None:
+        expected = next(iter(self._pending), None)
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if correlation_id != expected:
+            raise Broken(f"{self.name} waits for answer {expected} and gets {correlation_id}")
+        pending = self._pending.pop(correlation_id)
+        _, message = decode_response(pending.key, pending.version, frame)
+        pending.answer(message, *pending.args)
+
+    def _watch(self, identity: int) -> None:
+        """Look now and then whether the oldest request has waited too long."""
+        if self.connection is None or self.connection.identity != identity or not self._pending:
+            return
+        oldest = next(iter(self._pending.values()))
+        if oldest.until_us <= self.world.clock.now_us:
+            self.world.trace.add(self.name, f"gives up waiting for {APIS[oldest.key].name}")
+            self.hang_up(lingering=self.rng.random() < 0.7)
+        else:
+            self.after(WATCH_US, self._watch, identity)
+
+    def lost(self) -> None:
+        pending, self._pending = self._pending, {}
+        for each in pending.values():
+            each.answer(None, *each.args)
+        self.gone()
+        self.after(self.rng.randrange(10 * MS, 300 * MS), self.connect)
+
+    # ---- metadata ----------------------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        if not self.topics:
+            self.ready()
+            return
+        wanted = [MetadataRequestTopic(name=name) for name in self.topics]
+        self.request(METADATA, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), self._learnt)
+
+    def _learnt(self, message: Any) -> None:
+        if message is None:
+            return
+        for topic in message.topics:
+            if topic.error_code == 0:
+                self.known[topic.name] = topic
+                topic.partitions.sort(key=_index_of)
+            else:
+                self.known.pop(topic.name, None)
+        if all(name in self.known for name in self.topics):
+            self.ready()
+        else:
+            self.after(self.rng.randrange(50 * MS, 300 * MS), self._refresh_again)
+
+    def _refresh_again(self) -> None:
+        if self.connection is not None:
+            self.refresh()
+
+    def topic_key(self, topic: str, by_id: bool) -> dict[str, Any]:
+        """The field that names a topic, by name or by id, as keyword arguments."""
+        return {"topic_id": self.known[topic].topic_id} if by_id else {"name": topic}
+
+    def topic_name(self, item: Any, by_id: bool, field: str = "name") -> str:
+        """The name of the topic that an answer speaks of."""
+        if not by_id:
+            return getattr(item, field)
+        for name, topic in self.known.items():
+            if topic.topic_id == item.topic_id:
+                return name
+        raise Broken(f"{self.name} is told of a topic it did not ask for: {item.topic_id.hex()}")
+
+
+def _index_of(partition: Any) -> int:
+    return partition.partition_index

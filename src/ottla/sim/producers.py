@@ -1,0 +1,283 @@
+"""Simulated producers: idempotent ones that retry, plain ones with acks=1 or all, careless ones with acks=0.
+
+Every record has a number of its own within its producer and partition, so that the audit at the end can tell loss,
+duplication and reordering. Retrying follows Kafka's producer: with idempotence up to five requests in flight, a failed
+batch and those behind it are sent again in their order once nothing of the partition is in flight; without idempotence
+one request in flight, so that order is kept and only duplicates may come of a retry.
+
+Source: Kafka's Sender.java and TransactionManager.java; KIP-98, KIP-360.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.sim.batches import encode_batch
+from ottla.sim.clock import MS, Booking, Micros
+from ottla.sim.history import Content
+from ottla.sim.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
+from ottla.sim.trace import Broken
+
+if TYPE_CHECKING:
+    from ottla.sim.workload import Workload
+
+IN_FLIGHT_MAX = 5
+BY_TOPIC_ID_SINCE = 13
+RETRIABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+class Parcel:
+    """One batch on its way. Its sequence is given when it is first sent under a producer id."""
+
+    __slots__ = ("base_sequence", "in_flight", "notes")
+
+    def __init__(self, notes: list[Content]) -> None:
+        self.notes = notes
+        self.base_sequence = -1
+        self.in_flight = False
+
+
+class Lane:
+    """One partition of one producer: parcels in the order in which they must arrive."""
+
+    __slots__ = ("index", "next_number", "next_sequence", "parcels", "pause_until_us", "topic")
+
+    def __init__(self, topic: str, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.parcels: deque[Parcel] = deque()
+        self.next_number = 0
+        self.next_sequence = 0
+        self.pause_until_us: Micros = 0
+
+    def in_flight(self) -> bool:
+        return any(parcel.in_flight for parcel in self.parcels)
+
+    def to_send(self, now_us: Micros) -> Parcel | None:
+        """The next parcel that may leave: nothing in flight behind it, so that order is kept."""
+        if now_us < self.pause_until_us:
+            return None
+        found: Parcel | None = None
+        for parcel in reversed(self.parcels):
+            if parcel.in_flight:
+                break
+            found = parcel
+        if found is not None and found is not self.parcels[0] and self._broken_before(found):
+            return None
+        return found
+
+    def _broken_before(self, parcel: Parcel) -> bool:
+        """A parcel before this one failed and waits: the ones in flight behind it must come back first."""
+        for other in self.parcels:
+            if other is parcel:
+                return False
+            if not other.in_flight:
+                return True
+        return False
+
+
+class Producer(KafkaClient):
+    """A producer for one topic. `acks` 1, -1 or 0; `table`: a few keys over and over, with tombstones."""
+
+    def __init__(
+        self,
+        workload: "Workload",
+        name: str,
+        topic: str,
+        *,
+        acks: int = -1,
+        idempotent: bool = False,
+        table: bool = False,
+        gap_us: Micros = 60 * MS,
+        payload_max: int = 120,
+    ) -> None:
+        super().__init__(workload, name, (topic,))
+        self.topic = topic
+        self.acks = acks
+        self.idempotent = idempotent
+        self.table = table
+        self.gap_us = gap_us
+        self.payload_max = payload_max
+        self.gzip = self.rng.random() < 0.2
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.makes = True
+        self.acknowledged = 0
+        self._losses_known = 0
+        self._requests = 0
+        self._wake: Booking | None = None
+        rule = workload.rules[topic]
+        self.lanes = [Lane(topic, index) for index in range(rule.partitions)]
+        self.after(self.rng.randrange(200 * MS), self.connect)
+        self.after(self.rng.randrange(300 * MS), self._make)
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was made is acknowledged."""
+        return not any(lane.parcels for lane in self.lanes)
+
+    # ---- making records ----------------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        if not self.makes:
+            return
+        lane = self.rng.choice(self.lanes)
+        if len(lane.parcels) < 20:
+            count = 1 if self.rng.random() < 0.5 else self.rng.randrange(1, 12)
+            lane.parcels.append(Parcel([self._note(lane) for _ in range(count)]))
+            self._pump()
+        self.after(self.rng.randrange(1, 2 * self.gap_us), self._make)
+
+    def _note(self, lane: Lane) -> Content:
+        number = lane.next_number
+        lane.next_number += 1
+        label = f"{self.name}:{lane.index}:{number}:".encode()
+        if not self.table:
+            return label, label + b"." * self.rng.randrange(self.payload_max)
+        key = f"{self.name}:{lane.index}:key-{self.rng.randrange(8)}".encode()
+        return key, None if self.rng.random() < 0.05 else label + b"." * self.rng.randrange(self.payload_max)
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        if self.idempotent and self.producer_id < 0:
+            self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._initialised)
+        else:
+            self._pump()
+
+    def gone(self) -> None:
+        self._requests = 0
+        for lane in self.lanes:
+            for parcel in lane.parcels:
+                parcel.in_flight = False
+
+    def _initialised(self, message: Any) -> None:
+        if message is None:
+            return
+        if message.error_code:
+            if message.error_code not in RETRIABLE:
+                raise Broken(f"{self.name}: InitProducerId answers {message.error_code}")
+            self.after(200 * MS, self._initialise_again)
+            return
+        self.workload.check_new_producer_id(message.producer_id)
+        self.producer_id, self.producer_epoch = message.producer_id, message.producer_epoch
+        for lane in self.lanes:
+            lane.next_sequence = 0
+            for parcel in lane.parcels:
+                parcel.base_sequence = -1
+        self._pump()
+
+    def _initialise_again(self) -> None:
+        if self.connection is not None:
+            self.ready()
+
+    def _pump(self) -> None:
+        """Send what may be sent: one parcel of each of some lanes a request."""
+        if self.connection is None or self.topic not in self.known or (self.idempotent and self.producer_id < 0):
+            return
+        now_us = self.world.clock.now_us
+        while self._requests < (IN_FLIGHT_MAX if self.idempotent else 1):
+            chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+            if not chosen:
+                break
+            if len(chosen) > 1 and self.rng.random() < 0.3:
+                chosen = chosen[:1]
+            self._send(chosen)
+
+    def _send(self, chosen: list[tuple[Lane, Parcel]]) -> None:
+        by_id = self.versions[PRODUCE] >= BY_TOPIC_ID_SINCE
+        parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
+        topic = TopicProduceData(**self.topic_key(self.topic, by_id), partition_data=parts)
+        message = ProduceRequest(acks=self.acks, timeout_ms=3_000, topic_data=[topic])
+        if self.acks == 0:
+            for lane, parcel in chosen:
+                lane.parcels.remove(parcel)
+            self.tell(PRODUCE, message)
+            return
+        self._requests += 1
+        for _, parcel in chosen:
+            parcel.in_flight = True
+        self.request(PRODUCE, message, self._produced, chosen)
+
+    def _encode(self, lane: Lane, parcel: Parcel) -> bytes:
+        if not self.idempotent:
+            return encode_batch(parcel.notes, self.world.clock.wall_ms, gzip=self.gzip)
+        if parcel.base_sequence < 0:
+            parcel.base_sequence = lane.next_sequence
+            lane.next_sequence += len(parcel.notes)
+        return encode_batch(
+            parcel.notes,
+            self.world.clock.wall_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=parcel.base_sequence,
+            gzip=self.gzip,
+        )
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    def _produced(self, message: Any, sent: list[tuple[Lane, Parcel]]) -> None:
+        if message is None:
+            return
+        self._requests -= 1
+        answers = {part.index: part for topic in message.responses for part in topic.partition_responses}
+        for lane, parcel in sent:
+            answer = answers.get(lane.index)
+            if answer is None:
+                raise Broken(f"{self.name}: Produce does not answer for partition {lane.index}")
+            parcel.in_flight = False
+            if answer.error_code == ErrorCode.NONE:
+                self._acknowledged(lane, parcel, answer.base_offset)
+            else:
+                self._refused(lane, parcel, answer)
+        self._pump()
+
+    def _acknowledged(self, lane: Lane, parcel: Parcel, base_offset: int) -> None:
+        lane.parcels.remove(parcel)
+        self.acknowledged += len(parcel.notes)
+        where = (lane.topic, lane.index)
+        self.history.acknowledge(self.name, where, base_offset, parcel.notes)
+        last = base_offset + len(parcel.notes) - 1
+        self.world.trace.add(self.name, f"{lane.topic}-{lane.index} acknowledged {base_offset}..{last}")
+
+    def _refused(self, lane: Lane, parcel: Parcel, answer: Any) -> None:
+        code = answer.error_code
+        self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
+        lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
+        self.after(lane.pause_until_us - self.world.clock.now_us, self._pump)
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            self.refresh()
+        if code in RETRIABLE:
+            return
+        if code in SEQUENCE_LOST and self.idempotent:
+            if lane.parcels[0] is not parcel:
+                return  # the one before it failed; both go again
+            if self.history.losses > self._losses_known:
+                self._losses_known = self.history.losses
+                self._start_over()
+                return
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.idempotent:
+            lane.parcels.remove(parcel)
+            return
+        raise Broken(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
+
+    def _start_over(self) -> None:
+        """The log lost what this producer id had written: take another id, number the rest anew."""
+        self.world.trace.add(self.name, "takes a new producer id")
+        self.producer_id = -1
+        self.hang_up(lingering=False)

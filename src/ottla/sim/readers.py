@@ -1,0 +1,263 @@
+"""What every simulated reader does: fetch from positions, check what comes, move on.
+
+Knows positions of partitions, fetch sessions (KIP-227) and offset resets. Does not know how the partitions came to it:
+a group member (`consumers`) gets them by assignment, a `Scanner` takes all of a topic and reads it over and over, with
+long pauses in which the node must not drown in what it can't send.
+
+Held here: what a fetch gives begins at or before the position and goes on without a gap (dense topics), never beyond
+the high watermark that the same answer states, and is what was seen and acknowledged before (`history`).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.sim.batches import decode_batches
+from ottla.sim.clock import MS, Micros
+from ottla.sim.history import TopicPartition
+from ottla.sim.kafka import FETCH, LIST_OFFSETS, KafkaClient
+from ottla.sim.trace import Broken
+
+if TYPE_CHECKING:
+    from ottla.sim.workload import Workload
+
+BY_TOPIC_ID_SINCE = 13
+SESSIONS_SINCE = 7
+EARLIEST = -2
+TRY_AGAIN = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+class Reader(KafkaClient):
+    """Fetches `positions`. Subclasses fill them and look at `read`."""
+
+    def __init__(self, workload: "Workload", name: str, topics: tuple[str, ...]) -> None:
+        super().__init__(workload, name, topics)
+        self.positions: dict[TopicPartition, int] = {}
+        self.gap_us: Micros = self.rng.choice((20, 60, 150)) * MS
+        self.max_wait_ms = self.rng.choice((0, 50, 200))
+        self.max_bytes = self.rng.choice((600, 8_000, 1 << 20))
+        self.uses_sessions = self.versions[FETCH] >= SESSIONS_SINCE and self.rng.random() < 0.6
+        self.fetching = False
+        self._session_id = 0
+        self._session_epoch = 0
+        self._in_session: set[TopicPartition] = set()
+
+    # ---- for subclasses ----------------------------------------------------------------------------------------------
+
+    def read(self, where: TopicPartition, offset: int) -> None:
+        """The record at `offset` was read; the position is behind it now."""
+
+    def reset_to(self, where: TopicPartition, offset: int) -> None:
+        """The log starts at `offset`, and that is where to begin."""
+        if where in self.positions:
+            self.positions[where] = offset
+
+    def may_fetch(self) -> bool:
+        return True
+
+    # ---- fetching ----------------------------------------------------------------------------------------------------
+
+    def gone(self) -> None:
+        self.fetching = False
+        self._end_session()
+
+    def _end_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._in_session.clear()
+
+    def fetch(self) -> None:
+        """Ask once for everything that has a position; goes on by itself until there is none."""
+        if self.fetching or self.connection is None or not self.may_fetch():
+            return
+        wanted = [where for where in self.positions if self.positions[where] >= 0 and where[0] in self.known]
+        unknown = [where for where in self.positions if self.positions[where] < 0 and where[0] in self.known]
+        if unknown:
+            self._list_earliest(unknown)
+        if not wanted:
+            return
+        self.fetching = True
+        asked = {where: self.positions[where] for where in wanted}
+        self.request(FETCH, self._fetch_request(asked), self._fetched, asked)
+
+    def _fetch_request(self, asked: dict[TopicPartition, int]) -> FetchRequest:
+        by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
+        topics: dict[str, FetchTopic] = {}
+        for (topic, index), position in asked.items():
+            entry = topics.get(topic)
+            if entry is None:
+                entry = topics[topic] = FetchTopic(partitions=[])
+                if by_id:
+                    entry.topic_id = self.known[topic].topic_id
+                else:
+                    entry.topic = topic
+            entry.partitions.append(
+                FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=self.max_bytes)
+            )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self.max_wait_ms,
+            min_bytes=1,
+            max_bytes=self.max_bytes * 2,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch if self.uses_sessions else -1,
+            topics=list(topics.values()),
+        )
+        if self._session_id:
+            request.forgotten_topics_data = self._forgotten(asked, by_id)
+        self._in_session = set(asked)
+        return request
+
+    def _forgotten(self, asked: dict[TopicPartition, int], by_id: bool) -> list[ForgottenTopic]:
+        forgotten: list[ForgottenTopic] = []
+        for topic, index in sorted(self._in_session - asked.keys()):
+            if topic in self.known:
+                entry = ForgottenTopic(partitions=[index])
+                if by_id:
+                    entry.topic_id = self.known[topic].topic_id
+                else:
+                    entry.topic = topic
+                forgotten.append(entry)
+        return forgotten
+
+    def _fetched(self, message: Any, asked: dict[TopicPartition, int]) -> None:
+        if message is None:
+            return
+        self.fetching = False
+        if message.error_code in SESSION_LOST:
+            self._end_session()
+        elif message.error_code:
+            raise Broken(f"{self.name}: Fetch answers {message.error_code}")
+        else:
+            self._follow_session(message)
+            by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
+            for topic in message.responses:
+                name = self.topic_name(topic, by_id, "topic")
+                for part in topic.partitions:
+                    self._take((name, part.partition_index), part, asked)
+        self.after(self.rng.randrange(1, 2 * self.gap_us), self.fetch)
+
+    def _follow_session(self, message: Any) -> None:
+        if not self.uses_sessions:
+            return
+        if message.session_id == 0:
+            self._end_session()
+        else:
+            if self._session_id and message.session_id != self._session_id:
+                raise Broken(f"{self.name}: fetch session {self._session_id} answers as {message.session_id}")
+            self._session_id = message.session_id
+            self._session_epoch += 1
+
+    def _take(self, where: TopicPartition, part: Any, asked: dict[TopicPartition, int]) -> None:
+        if where not in asked:
+            raise Broken(f"{self.name}: Fetch answers for {where}, which was not asked for")
+        code = part.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(where, asked[where])
+            return
+        if code:
+            if code not in TRY_AGAIN:
+                raise Broken(f"{self.name}: Fetch of {where} answers {code}")
+            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                self.after(100 * MS, self._refresh_again)
+            return
+        if not part.log_start_offset <= part.last_stable_offset <= part.high_watermark and part.log_start_offset >= 0:
+            raise Broken(
+                f"{self.name}: {where} states log start {part.log_start_offset}, last stable offset "
+                f"{part.last_stable_offset}, high watermark {part.high_watermark}"
+            )
+        if self.positions.get(where) == asked[where] and part.records is not None:
+            self._take_records(where, part, asked[where])
+
+    def _take_records(self, where: TopicPartition, part: Any, position: int) -> None:
+        dense = self.workload.rules[where[0]].dense
+        expected: int | None = None
+        for batch in decode_batches(bytes(part.records)):
+            if batch.last_offset >= part.high_watermark:
+                raise Broken(f"{self.name}: {where} shows {batch.last_offset} beyond {part.high_watermark}")
+            if expected is None and (batch.last_offset < position or (dense and batch.base_offset > position)):
+                raise Broken(f"{self.name}: {where} gives {batch.base_offset}..{batch.last_offset} at {position}")
+            if expected is not None and (batch.base_offset < expected or (dense and batch.base_offset > expected)):
+                raise Broken(f"{self.name}: {where} goes from {expected} on to {batch.base_offset}")
+            expected = batch.last_offset + 1
+            self.history.see(self.name, where, batch)
+            for note in batch.notes:
+                if note.offset >= position:
+                    self.read(where, note.offset)
+            self.positions[where] = expected
+
+    def _out_of_range(self, where: TopicPartition, position: int) -> None:
+        """Legal where records may have been deleted, or lost with the power."""
+        if self.workload.rules[where[0]].dense and not self.history.losses:
+            raise Broken(f"{self.name}: {where} has nothing at {position}")
+        self.positions[where] = -1
+
+    # ---- where a log starts ------------------------------------------------------------------------------------------
+
+    def _list_earliest(self, partitions: list[TopicPartition]) -> None:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for topic, index in partitions:
+            entry = topics.setdefault(topic, ListOffsetsTopic(topic, []))
+            entry.partitions.append(ListOffsetsPartition(index, -1, EARLIEST))
+        request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=1_000)
+        self.request(LIST_OFFSETS, request, self._listed)
+
+    def _listed(self, message: Any) -> None:
+        if message is None:
+            return
+        for topic in message.topics:
+            for part in topic.partitions:
+                where = (topic.name, part.partition_index)
+                if part.error_code == 0 and self.positions.get(where, 0) < 0:
+                    self.reset_to(where, part.offset)
+                elif part.error_code and part.error_code not in TRY_AGAIN:
+                    raise Broken(f"{self.name}: ListOffsets of {where} answers {part.error_code}")
+        self.after(self.gap_us, self.fetch)
+
+
+class Scanner(Reader):
+    """Reads a whole topic again and again, at times without taking what it asked for."""
+
+    def __init__(self, workload: "Workload", name: str, topic: str) -> None:
+        super().__init__(workload, name, (topic,))
+        self.topic = topic
+        self.running_scan = True
+        self.after(self.rng.randrange(500 * MS), self.connect)
+        self.after(2_000 * MS, self._dawdle)
+        self.after(4_000 * MS, self._from_the_start)
+
+    def ready(self) -> None:
+        for part in self.known[self.topic].partitions:
+            self.positions.setdefault((self.topic, part.partition_index), -1)
+        self.fetch()
+
+    def _from_the_start(self) -> None:
+        if self.running_scan:
+            for where in self.positions:
+                self.positions[where] = -1
+            self.fetch()
+            self.after(self.rng.randrange(2_000 * MS, 6_000 * MS), self._from_the_start)
+
+    def _dawdle(self) -> None:
+        """Take nothing from the connection for a while: a slow reader."""
+        if self.running_scan and self.connection is not None:
+            self.connection.to_client.hold()
+            self.after(self.rng.randrange(2_000 * MS), self._hurry, self.connection.identity)
+        if self.running_scan:
+            self.after(self.rng.randrange(8_000 * MS), self._dawdle)
+
+    def _hurry(self, identity: int) -> None:
+        if self.connection is not None and self.connection.identity == identity:
+            self.connection.to_client.release()

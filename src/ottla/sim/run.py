@@ -1,0 +1,231 @@
+"""One run: a seed, a node, its clients, a time of trouble, a time of peace, and the reckoning.
+
+    safety     faults strike; what must never happen is checked at every step
+    liveness   everything heals; producers get rid of what they have, groups become stable and read to the end
+    reckoning  replay equals live state; after one more death the audit reads everything
+
+A failure is a `Broken` promise, or any other exception that the node lets out: its own assertions are checkers too.
+"""
+
+import copy
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ottla.broker.configs import BrokerSettings
+from ottla.broker.node import Node
+from ottla.metadata.memory import MemoryStore
+from ottla.metadata.store import Guard, Write
+from ottla.sim.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
+from ottla.sim.clock import MS
+from ottla.sim.consumers import GroupMember
+from ottla.sim.disk import Disk
+from ottla.sim.faults import Faults
+from ottla.sim.history import TopicPartition
+from ottla.sim.trace import Broken
+from ottla.sim.workload import Plan, Workload, draw_plan
+from ottla.sim.world import NodeUnderTest, World
+
+DIRECTORY = "/data"
+LIVENESS_MS = 60_000
+LIVENESS_STEP_MS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed. `failure` None: all promises held."""
+
+    seed: int
+    digest: str
+    failure: str | None
+    lines: Sequence[str]
+    lives: int
+    events: int
+    acknowledged: int
+    seen: int
+    simulated_ms: int
+    plan: Plan
+
+
+class SimStore(MemoryStore):
+    """The metadata store, durable with every commit; the power may go before a commit or right after it."""
+
+    __slots__ = ("disk",)
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self.disk = disk
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        self.disk.burn()
+        generation = super().commit(writes, guards)
+        self.disk.burn()
+        return generation
+
+
+NodeMaker = Callable[[World, SimStore, Plan, bool], NodeUnderTest]
+
+
+def make_node(world: World, store: SimStore, plan: Plan, same_boot: bool) -> Node:
+    """The node under test, as a shell makes it."""
+    return Node(
+        BrokerSettings.load(plan.settings, {}),
+        world.disk,
+        DIRECTORY,
+        store,
+        entropy=world.stream(f"entropy-{world.lives}"),
+        same_boot=same_boot,
+        notes=lambda note: world.trace.add("node", note),
+    )
+
+
+class Run:
+    """One seed. `make` and `lies` are for tests that plant bugs."""
+
+    def __init__(self, seed: int, *, keep_all: bool = False, make: NodeMaker = make_node, lies: bool = False) -> None:
+        self._make = make
+        self.world = World(seed, self._build, keep_all=keep_all)
+        self.world.disk.lies = lies
+        self.store = SimStore(self.world.disk)
+        self.plan = draw_plan(self.world.stream("plan"))
+        self.workload = Workload(self.world, self.plan)
+        self.faults = Faults(self.world, self.workload, self.plan)
+        self.watch = Watch(self.workload)
+        self.world.watch = self.watch
+        self.world.died = self._died
+
+    def _build(self, world: World, same_boot: bool) -> NodeUnderTest:
+        return self._make(world, self.store, self.plan, same_boot)
+
+    def _died(self, power_cut: bool) -> None:
+        if power_cut and self.plan.may_lose:
+            assert self.world.life is not None
+            logs = partitions_of(node_of(self.world.life))
+            fsynced: dict[TopicPartition, int] = {(p.topic.name, p.index): p.log.recovery_point for p in logs}
+            self.workload.history.forget_beyond(fsynced)
+        self.faults.node_died()
+
+    # ---- phases ------------------------------------------------------------------------------------------------------
+
+    def go(self) -> None:
+        """Raises Broken, or whatever the node lets out."""
+        world = self.world
+        world.trace.add("run", str(self.plan))
+        world.start_node()
+        world.run(self.plan.safety_ms * MS)
+        self.faults.heal()
+        self.workload.wind_down()
+        self._live()
+        self._reckon()
+
+    def _live(self) -> None:
+        world = self.world
+        end_us = world.clock.now_us + LIVENESS_MS * MS
+        while (missing := self._missing()) is not None:
+            if world.clock.now_us >= end_us:
+                raise Broken(f"{LIVENESS_MS} ms after everything healed {missing}")
+            world.run(world.clock.now_us + LIVENESS_STEP_MS * MS)
+
+    def _missing(self) -> str | None:
+        """What has not come to rest yet, as a sentence; None: everything has."""
+        life = self.world.life
+        if life is None or not life.alive:
+            return "the node is down"
+        node = node_of(life)
+        failed = [partition.name for partition in partitions_of(node) if partition.log.failed is not None]
+        if failed:
+            return f"{failed[0]} takes no writes"
+        if not self.workload.admin.created:
+            return "the topics are not created"
+        for producer in self.workload.producers:
+            if not producer.idle:
+                return f"{producer.name} has unacknowledged records"
+        ends = {(p.topic.name, p.index): p.log.high_watermark for p in partitions_of(node)}
+        return self._missing_of_groups(ends)
+
+    def _missing_of_groups(self, ends: dict[TopicPartition, int]) -> str | None:
+        groups: dict[str, list[GroupMember]] = {}
+        for member in self.workload.members:
+            groups.setdefault(member.group, []).append(member)
+        for group, members in groups.items():
+            owned: list[TopicPartition] = []
+            for member in members:
+                if member.state != "stable":
+                    return f"{member.name} is {member.state}"
+                owned += member.positions
+                for where, position in member.positions.items():
+                    if position != ends[where]:
+                        return f"{member.name} is at {position} of {where}, whose end is {ends[where]}"
+                    if position and member.committed(where) != position:
+                        return f"{member.name} has committed {member.committed(where)} of {where}, not {position}"
+            wanted = [where for where in ends if where[0] in members[0].topics]
+            if sorted(owned) != sorted(wanted):
+                return f"the members of {group} own {sorted(owned)}"
+            if len({member.generation for member in members}) > 1:
+                return f"the members of {group} are in different generations"
+        return None
+
+    def _reckon(self) -> None:
+        world = self.world
+        assert world.life is not None
+        node = node_of(world.life)
+        self.watch.look(world.life)
+        if len(node.waiting) > len(self.workload.clients):
+            raise Broken(f"{len(node.waiting)} requests are parked, and there are {len(self.workload.clients)} clients")
+        compare_images(image_of(node), self._image_after_replay())
+        for client in self.workload.clients:
+            client.running = False
+            client.hang_up()
+        world.trace.add("run", "everything is at rest; one more death")
+        world.kill_node(power_cut=self.plan.power_cuts and not self.plan.may_lose)
+        if not world.up:
+            world.start_node()
+        audit(self.workload, node_of(world.life))
+
+    def _image_after_replay(self) -> dict[str, object]:
+        """What a second node makes of a copy of the disk and the store."""
+        world = self.world
+        disk = world.disk.clone(world.stream("clone"))
+        twin = Node(
+            BrokerSettings.load(self.plan.settings, {}),
+            disk,
+            DIRECTORY,
+            copy.deepcopy(self.store),
+            entropy=world.stream("twin"),
+            same_boot=True,
+            notes=lambda note: None,
+        )
+        now = world.clock.wall_ms
+        twin.start(now)
+        while twin.groups.deadline() == 0:
+            twin.groups.tick(now)
+        return image_of(twin)
+
+    def outcome(self) -> Outcome:
+        """Run to the end, whatever it is."""
+        failure: str | None = None
+        try:
+            self.go()
+        except Broken as broken:
+            failure = str(broken)
+        except Exception:
+            failure = traceback.format_exc(limit=-12)
+        world, history = self.world, self.workload.history
+        if failure is not None:
+            world.trace.add("run", f"FAILED: {failure.strip().splitlines()[-1]}")
+        return Outcome(
+            world.seed,
+            world.trace.digest(),
+            failure,
+            list(world.trace.lines),
+            world.lives,
+            world.agenda.events_run,
+            history.acknowledged_count,
+            history.seen_count,
+            world.clock.now_us // MS,
+            self.plan,
+        )
+
+
+def run_seed(seed: int, *, keep_all: bool = False) -> Outcome:
+    return Run(seed, keep_all=keep_all).outcome()

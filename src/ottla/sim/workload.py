@@ -1,0 +1,140 @@
+"""Who is there in one run: topics, producers, groups, readers, an administrator; and how the node is configured.
+
+Everything is drawn from the seed, and kept small, so that one run takes well under a second of real time.
+"""
+
+import random
+from dataclasses import dataclass
+
+from ottla.sim.admins import Admin
+from ottla.sim.clock import MS
+from ottla.sim.consumers import GroupMember
+from ottla.sim.history import History, TopicRule
+from ottla.sim.kafka import KafkaClient
+from ottla.sim.producers import Producer
+from ottla.sim.readers import Scanner
+from ottla.sim.trace import Broken
+from ottla.sim.world import World
+
+FSYNC = "fsync"
+PAGE_CACHE = "page-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed decides before anything runs. Power cuts with page-cache durability may lose what is not fsynced."""
+
+    durability: str
+    power_cuts: bool
+    safety_ms: int
+    settings: dict[str, str]
+
+    @property
+    def may_lose(self) -> bool:
+        return self.power_cuts and self.durability == PAGE_CACHE
+
+
+def draw_plan(rng: random.Random) -> Plan:
+    durability = rng.choice((FSYNC, PAGE_CACHE))
+    settings = {
+        "ottla.durability": durability,
+        "offsets.topic.num.partitions": str(rng.choice((1, 3))),
+        "offsets.topic.segment.bytes": str(rng.choice((3_000, 20_000, 1_000_000))),
+        "group.initial.rebalance.delay.ms": str(rng.choice((0, 300))),
+        "group.min.session.timeout.ms": "1000",
+        "log.retention.check.interval.ms": str(rng.choice((500, 2_000))),
+        "log.cleaner.backoff.ms": str(rng.choice((200, 1_000))),
+        "log.flush.offset.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
+        "log.flush.start.offset.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
+        "replica.high.watermark.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
+        "offsets.retention.check.interval.ms": "5000",
+        "log.segment.delete.delay.ms": str(rng.choice((0, 1_000, 60_000))),
+        "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 1_000))),
+        "auto.create.topics.enable": "false",
+    }
+    return Plan(
+        durability,
+        power_cuts=durability == FSYNC or rng.random() < 0.5,
+        safety_ms=rng.randrange(6_000, 14_000),
+        settings=settings,
+    )
+
+
+class Workload:
+    """The clients of one run."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.rng = world.stream("workload")
+        self.rules = {
+            rule.name: rule
+            for rule in (
+                TopicRule("events", self.rng.randrange(1, 4), dense=True),
+                TopicRule("orders", self.rng.randrange(1, 3), dense=True),
+                TopicRule("scratch", 2),
+                TopicRule("table", self.rng.randrange(1, 3), compacted=True),
+            )
+        }
+        self.history = History(self.rules.values())
+        self.producers: list[Producer] = []
+        self.members: list[GroupMember] = []
+        self.scanners: list[Scanner] = []
+        self.admin = Admin(self, "admin")
+        self._producer_ids: set[int] = set()
+
+    @property
+    def clients(self) -> list[KafkaClient]:
+        return [self.admin, *self.producers, *self.members, *self.scanners]
+
+    def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
+        """The configs that a topic is created with."""
+        configs = [
+            ("segment.ms", self.rng.choice(("600", "2500"))),
+            ("index.interval.bytes", self.rng.choice(("0", "300", "4096"))),
+        ]
+        if rule.compacted:
+            configs += [
+                ("cleanup.policy", "compact"),
+                ("min.cleanable.dirty.ratio", "0.01"),
+                ("delete.retention.ms", self.rng.choice(("0", "2000", "100000"))),
+            ]
+        elif not rule.dense and self.rng.random() < 0.5:
+            configs += [("retention.ms", self.rng.choice(("2000", "5000"))), ("retention.bytes", "5000")]
+        return configs
+
+    def topics_stand(self) -> None:
+        """The topics are there: everybody else may come."""
+        if self.producers:
+            return
+        rng = self.rng
+        gap_us = rng.choice((40, 90)) * MS
+        for i in range(rng.randrange(1, 4)):
+            self.producers.append(Producer(self, f"idem-{i}", "events", idempotent=True, gap_us=gap_us))
+        self.producers.append(Producer(self, "plain-all", "orders", gap_us=2 * gap_us))
+        self.producers.append(Producer(self, "plain-one", "orders", acks=1, gap_us=2 * gap_us))
+        self.producers.append(Producer(self, "scribble", "scratch", acks=rng.choice((0, 1)), gap_us=gap_us))
+        self.producers.append(Producer(self, "eraser", "scratch", idempotent=True, gap_us=2 * gap_us))
+        self.producers.append(Producer(self, "table-0", "table", idempotent=True, table=True, gap_us=gap_us))
+        for i in range(rng.randrange(1, 5)):
+            instance = f"alpha-{i}" if rng.random() < 0.3 else None
+            self.members.append(GroupMember(self, f"alpha-{i}", "alpha", ("events",), instance=instance))
+        for i in range(rng.randrange(1, 3)):
+            self.members.append(GroupMember(self, f"beta-{i}", "beta", ("events", "orders")))
+        self.scanners.append(Scanner(self, "scan-table", "table"))
+        self.scanners.append(Scanner(self, "scan-all", rng.choice(("events", "orders", "scratch"))))
+
+    def check_new_producer_id(self, producer_id: int) -> None:
+        if producer_id in self._producer_ids:
+            raise Broken(f"producer id {producer_id} is handed out twice")
+        self._producer_ids.add(producer_id)
+
+    def wind_down(self) -> None:
+        """No more new work: what is under way is to be finished."""
+        self.admin.disturbs = False
+        for producer in self.producers:
+            producer.makes = False
+        for scanner in self.scanners:
+            scanner.running_scan = False
+        for member in self.members:
+            member.rejoin()
