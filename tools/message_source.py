@@ -268,6 +268,7 @@ def _decode_compact_string(block: Block, f: Field, nullable: bool) -> list[str]:
         "if 0 < length < 128 and end <= len(view):",
         f"    self.{f.name} = view[pos + 1 : end].tobytes().decode()",
         "    pos = end",
+        *(["elif length == 0:", f"    self.{f.name} = None", "    pos += 1"] if nullable else []),
         "else:",
         f"    self.{f.name}, pos = {block.reader('string', nullable)}(view, pos)",
     ]

@@ -150,6 +150,9 @@ class AddRaftVoterRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.cluster_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.cluster_id = None
+                pos += 1
             else:
                 self.cluster_id, pos = read_compact_nullable_string(view, pos)
             self.timeout_ms, self.voter_id, self.voter_directory_id = _unpack_iiu(view, pos)
@@ -217,6 +220,9 @@ class AddRaftVoterResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             if view[pos]:

@@ -87,6 +87,9 @@ class RequestEntityData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.entity_name = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.entity_name = None
+                pos += 1
             else:
                 self.entity_name, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -358,6 +361,9 @@ class ResponseEntityData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.entity_name = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.entity_name = None
+                pos += 1
             else:
                 self.entity_name, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -416,6 +422,9 @@ class ResponseEntryData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             count = view[pos] - 1

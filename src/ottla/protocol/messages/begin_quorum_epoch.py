@@ -294,6 +294,9 @@ class BeginQuorumEpochRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.cluster_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.cluster_id = None
+                    pos += 1
                 else:
                     self.cluster_id, pos = read_compact_nullable_string(view, pos)
                 (self.voter_id,) = _unpack_i(view, pos)

@@ -279,6 +279,9 @@ class BrokerRegistrationRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack = None
+                pos += 1
             else:
                 self.rack, pos = read_compact_nullable_string(view, pos)
             if version >= 1:

@@ -311,6 +311,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.instance_id = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.instance_id = None
+            pos += 1
         else:
             self.instance_id, pos = read_compact_nullable_string(view, pos)
         length = view[pos]
@@ -318,6 +321,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack_id = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack_id = None
+            pos += 1
         else:
             self.rack_id, pos = read_compact_nullable_string(view, pos)
         (self.member_epoch,) = _unpack_i(view, pos)
@@ -352,6 +358,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.subscribed_topic_regex = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.subscribed_topic_regex = None
+            pos += 1
         else:
             self.subscribed_topic_regex, pos = read_compact_nullable_string(view, pos)
         self.assignment, pos = Assignment.decode(view, pos, version)
@@ -454,6 +463,9 @@ class DescribedGroup(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         length = view[pos]

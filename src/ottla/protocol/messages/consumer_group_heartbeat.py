@@ -214,6 +214,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.instance_id = None
+                pos += 1
             else:
                 self.instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -221,6 +224,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack_id = None
+                pos += 1
             else:
                 self.rack_id, pos = read_compact_nullable_string(view, pos)
             (self.rebalance_timeout_ms,) = _unpack_i(view, pos)
@@ -243,6 +249,9 @@ class ConsumerGroupHeartbeatRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.subscribed_topic_regex = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.subscribed_topic_regex = None
+                    pos += 1
                 else:
                     self.subscribed_topic_regex, pos = read_compact_nullable_string(view, pos)
             else:
@@ -252,6 +261,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.server_assignor = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.server_assignor = None
+                pos += 1
             else:
                 self.server_assignor, pos = read_compact_nullable_string(view, pos)
             count = view[pos] - 1
@@ -430,6 +442,9 @@ class ConsumerGroupHeartbeatResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -437,6 +452,9 @@ class ConsumerGroupHeartbeatResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.member_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.member_id = None
+                pos += 1
             else:
                 self.member_id, pos = read_compact_nullable_string(view, pos)
             self.member_epoch, self.heartbeat_interval_ms = _unpack_ii(view, pos)

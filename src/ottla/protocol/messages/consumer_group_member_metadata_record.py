@@ -262,6 +262,9 @@ class ConsumerGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.instance_id = None
+                pos += 1
             else:
                 self.instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -269,6 +272,9 @@ class ConsumerGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack_id = None
+                pos += 1
             else:
                 self.rack_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -301,6 +307,9 @@ class ConsumerGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.subscribed_topic_regex = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.subscribed_topic_regex = None
+                pos += 1
             else:
                 self.subscribed_topic_regex, pos = read_compact_nullable_string(view, pos)
             (self.rebalance_timeout_ms,) = _unpack_i(view, pos)
@@ -310,6 +319,9 @@ class ConsumerGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.server_assignor = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.server_assignor = None
+                pos += 1
             else:
                 self.server_assignor, pos = read_compact_nullable_string(view, pos)
             self.classic_member_metadata = ClassicMemberMetadata()

@@ -163,6 +163,9 @@ class CreateDelegationTokenRequest(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.owner_principal_type = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.owner_principal_type = None
+                        pos += 1
                     else:
                         self.owner_principal_type, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -173,6 +176,9 @@ class CreateDelegationTokenRequest(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.owner_principal_name = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.owner_principal_name = None
+                        pos += 1
                     else:
                         self.owner_principal_name, pos = read_compact_nullable_string(view, pos)
                 else:

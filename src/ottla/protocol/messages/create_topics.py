@@ -170,6 +170,9 @@ class CreatableTopicConfig(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.value = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.value = None
+                pos += 1
             else:
                 self.value, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -425,6 +428,9 @@ class CreatableTopicConfigs(Struct):
         if 0 < length < 128 and end <= len(view):
             self.value = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.value = None
+            pos += 1
         else:
             self.value, pos = read_compact_nullable_string(view, pos)
         self.read_only, self.config_source, self.is_sensitive = _unpack_obo(view, pos)
@@ -537,6 +543,9 @@ class CreatableTopicResult(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             self.num_partitions, self.replication_factor = _unpack_ih(view, pos)

@@ -108,6 +108,9 @@ class DeleteAclsFilter(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.resource_name_filter = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.resource_name_filter = None
+                pos += 1
             else:
                 self.resource_name_filter, pos = read_compact_nullable_string(view, pos)
             (self.pattern_type_filter,) = _unpack_b(view, pos)
@@ -117,6 +120,9 @@ class DeleteAclsFilter(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.principal_filter = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.principal_filter = None
+                pos += 1
             else:
                 self.principal_filter, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -124,6 +130,9 @@ class DeleteAclsFilter(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.host_filter = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.host_filter = None
+                pos += 1
             else:
                 self.host_filter, pos = read_compact_nullable_string(view, pos)
             self.operation, self.permission_type = _unpack_bb(view, pos)
@@ -301,6 +310,9 @@ class DeleteAclsMatchingAcl(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             (self.resource_type,) = _unpack_b(view, pos)
@@ -396,6 +408,9 @@ class DeleteAclsFilterResult(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             count = view[pos] - 1

@@ -68,6 +68,9 @@ class DeleteTopicState(Struct):
         if 0 < length < 128 and end <= len(view):
             self.name = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.name = None
+            pos += 1
         else:
             self.name, pos = read_compact_nullable_string(view, pos)
         (self.topic_id,) = _unpack_u(view, pos)
@@ -234,6 +237,9 @@ class DeletableTopicResult(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.name = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.name = None
+                    pos += 1
                 else:
                     self.name, pos = read_compact_nullable_string(view, pos)
             else:
@@ -257,6 +263,9 @@ class DeletableTopicResult(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.error_message = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.error_message = None
+                    pos += 1
                 else:
                     self.error_message, pos = read_compact_nullable_string(view, pos)
             else:

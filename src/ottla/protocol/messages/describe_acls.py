@@ -113,6 +113,9 @@ class DescribeAclsRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.resource_name_filter = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.resource_name_filter = None
+                    pos += 1
                 else:
                     self.resource_name_filter, pos = read_compact_nullable_string(view, pos)
                 (self.pattern_type_filter,) = _unpack_b(view, pos)
@@ -122,6 +125,9 @@ class DescribeAclsRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.principal_filter = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.principal_filter = None
+                    pos += 1
                 else:
                     self.principal_filter, pos = read_compact_nullable_string(view, pos)
                 length = view[pos]
@@ -129,6 +135,9 @@ class DescribeAclsRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.host_filter = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.host_filter = None
+                    pos += 1
                 else:
                     self.host_filter, pos = read_compact_nullable_string(view, pos)
                 self.operation, self.permission_type = _unpack_bb(view, pos)
@@ -372,6 +381,9 @@ class DescribeAclsResponse(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.error_message = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.error_message = None
+                    pos += 1
                 else:
                     self.error_message, pos = read_compact_nullable_string(view, pos)
                 count = view[pos] - 1

@@ -93,6 +93,9 @@ class ComponentData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.match = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.match = None
+                pos += 1
             else:
                 self.match, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -224,6 +227,9 @@ class EntityData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.entity_name = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.entity_name = None
+                pos += 1
             else:
                 self.entity_name, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -437,6 +443,9 @@ class DescribeClientQuotasResponse(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.error_message = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.error_message = None
+                    pos += 1
                 else:
                     self.error_message, pos = read_compact_nullable_string(view, pos)
                 count = view[pos] - 1

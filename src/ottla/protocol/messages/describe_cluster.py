@@ -160,6 +160,9 @@ class DescribeClusterBroker(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack = None
+            pos += 1
         else:
             self.rack, pos = read_compact_nullable_string(view, pos)
         if version >= 2:
@@ -253,6 +256,9 @@ class DescribeClusterResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             if version >= 1:

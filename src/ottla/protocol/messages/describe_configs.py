@@ -271,6 +271,9 @@ class DescribeConfigsSynonym(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.value = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.value = None
+                pos += 1
             else:
                 self.value, pos = read_compact_nullable_string(view, pos)
             (self.source,) = _unpack_b(view, pos)
@@ -375,6 +378,9 @@ class DescribeConfigsResourceResult(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.value = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.value = None
+                pos += 1
             else:
                 self.value, pos = read_compact_nullable_string(view, pos)
             self.read_only, self.config_source, self.is_sensitive = _unpack_obo(view, pos)
@@ -397,6 +403,9 @@ class DescribeConfigsResourceResult(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.documentation = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.documentation = None
+                pos += 1
             else:
                 self.documentation, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -489,6 +498,9 @@ class DescribeConfigsResult(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             (self.resource_type,) = _unpack_b(view, pos)

@@ -204,6 +204,9 @@ class DescribedGroupMember(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_instance_id = None
+                pos += 1
             else:
                 self.group_instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -341,6 +344,9 @@ class DescribedGroup(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.error_message = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.error_message = None
+                    pos += 1
                 else:
                     self.error_message, pos = read_compact_nullable_string(view, pos)
             else:

@@ -335,6 +335,9 @@ class ResponsePartitionData(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
         else:
@@ -590,6 +593,9 @@ class DescribeQuorumResponse(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.error_message = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.error_message = None
+                    pos += 1
                 else:
                     self.error_message, pos = read_compact_nullable_string(view, pos)
             else:

@@ -410,6 +410,9 @@ class DescribeTopicPartitionsResponseTopic(Struct):
         if 0 < length < 128 and end <= len(view):
             self.name = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.name = None
+            pos += 1
         else:
             self.name, pos = read_compact_nullable_string(view, pos)
         self.topic_id, self.is_internal = _unpack_uo(view, pos)

@@ -209,6 +209,9 @@ class DescribeUserScramCredentialsResult(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         count = view[pos] - 1
@@ -277,6 +280,9 @@ class DescribeUserScramCredentialsResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             count = view[pos] - 1

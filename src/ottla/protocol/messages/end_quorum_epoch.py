@@ -354,6 +354,9 @@ class EndQuorumEpochRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.cluster_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.cluster_id = None
+                    pos += 1
                 else:
                     self.cluster_id, pos = read_compact_nullable_string(view, pos)
                 count = view[pos] - 1

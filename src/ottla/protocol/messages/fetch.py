@@ -1169,6 +1169,9 @@ class NodeEndpoint(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack = None
+            pos += 1
         else:
             self.rack, pos = read_compact_nullable_string(view, pos)
         if view[pos]:

@@ -170,6 +170,9 @@ class MemberMetadata(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_instance_id = None
+                pos += 1
             else:
                 self.group_instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -295,6 +298,9 @@ class GroupMetadataValue(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.protocol = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.protocol = None
+                    pos += 1
                 else:
                     self.protocol, pos = read_compact_nullable_string(view, pos)
                 length = view[pos]
@@ -302,6 +308,9 @@ class GroupMetadataValue(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.leader = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.leader = None
+                    pos += 1
                 else:
                     self.leader, pos = read_compact_nullable_string(view, pos)
                 (self.current_state_timestamp,) = _unpack_q(view, pos)

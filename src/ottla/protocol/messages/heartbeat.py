@@ -110,6 +110,9 @@ class HeartbeatRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.group_instance_id = None
+                    pos += 1
                 else:
                     self.group_instance_id, pos = read_compact_nullable_string(view, pos)
                 if view[pos]:

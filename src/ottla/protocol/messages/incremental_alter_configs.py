@@ -93,6 +93,9 @@ class AlterableConfig(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.value = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.value = None
+                pos += 1
             else:
                 self.value, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -312,6 +315,9 @@ class AlterConfigsResourceResponse(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             (self.resource_type,) = _unpack_b(view, pos)

@@ -103,6 +103,9 @@ class InitProducerIdRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.transactional_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.transactional_id = None
+                    pos += 1
                 else:
                     self.transactional_id, pos = read_compact_nullable_string(view, pos)
                 if version >= 6:

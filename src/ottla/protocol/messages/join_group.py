@@ -216,6 +216,9 @@ class JoinGroupRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.group_instance_id = None
+                    pos += 1
                 else:
                     self.group_instance_id, pos = read_compact_nullable_string(view, pos)
                 length = view[pos]
@@ -242,6 +245,9 @@ class JoinGroupRequest(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.reason = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.reason = None
+                        pos += 1
                     else:
                         self.reason, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -328,6 +334,9 @@ class JoinGroupResponseMember(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_instance_id = None
+                pos += 1
             else:
                 self.group_instance_id, pos = read_compact_nullable_string(view, pos)
             self.metadata, pos = read_compact_bytes(view, pos)
@@ -456,6 +465,9 @@ class JoinGroupResponse(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_type = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_type = None
+                        pos += 1
                     else:
                         self.protocol_type, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -466,6 +478,9 @@ class JoinGroupResponse(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_name = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_name = None
+                        pos += 1
                     else:
                         self.protocol_name, pos = read_compact_nullable_string(view, pos)
                 else:

@@ -88,6 +88,9 @@ class MemberIdentity(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_instance_id = None
+                pos += 1
             else:
                 self.group_instance_id, pos = read_compact_nullable_string(view, pos)
             if version >= 5:
@@ -96,6 +99,9 @@ class MemberIdentity(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.reason = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.reason = None
+                    pos += 1
                 else:
                     self.reason, pos = read_compact_nullable_string(view, pos)
             else:
@@ -256,6 +262,9 @@ class MemberResponse(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_instance_id = None
+                pos += 1
             else:
                 self.group_instance_id, pos = read_compact_nullable_string(view, pos)
             (self.error_code,) = _unpack_h(view, pos)

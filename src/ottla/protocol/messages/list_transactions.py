@@ -124,6 +124,9 @@ class ListTransactionsRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.transactional_id_pattern = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.transactional_id_pattern = None
+                    pos += 1
                 else:
                     self.transactional_id_pattern, pos = read_compact_nullable_string(view, pos)
             else:

@@ -103,6 +103,9 @@ class MetadataRequestTopic(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.name = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.name = None
+                    pos += 1
                 else:
                     self.name, pos = read_compact_nullable_string(view, pos)
             else:
@@ -326,6 +329,9 @@ class MetadataResponseBroker(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.rack = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack = None
+                pos += 1
             else:
                 self.rack, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -588,6 +594,9 @@ class MetadataResponseTopic(Struct):
                 if 0 < length < 128 and end <= len(view):
                     self.name = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.name = None
+                    pos += 1
                 else:
                     self.name, pos = read_compact_nullable_string(view, pos)
             else:
@@ -755,6 +764,9 @@ class MetadataResponse(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.cluster_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.cluster_id = None
+                    pos += 1
                 else:
                     self.cluster_id, pos = read_compact_nullable_string(view, pos)
                 (self.controller_id,) = _unpack_i(view, pos)

@@ -90,6 +90,9 @@ class OffsetCommitRequestPartition(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.committed_metadata = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.committed_metadata = None
+                pos += 1
             else:
                 self.committed_metadata, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -298,6 +301,9 @@ class OffsetCommitRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.group_instance_id = None
+                    pos += 1
                 else:
                     self.group_instance_id, pos = read_compact_nullable_string(view, pos)
                 count = view[pos] - 1

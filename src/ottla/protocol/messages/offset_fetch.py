@@ -261,6 +261,9 @@ class OffsetFetchRequestGroup(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.member_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.member_id = None
+                pos += 1
             else:
                 self.member_id, pos = read_compact_nullable_string(view, pos)
         else:
@@ -487,6 +490,9 @@ class OffsetFetchResponsePartition(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.metadata = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.metadata = None
+                pos += 1
             else:
                 self.metadata, pos = read_compact_nullable_string(view, pos)
             (self.error_code,) = _unpack_h(view, pos)
@@ -621,6 +627,9 @@ class OffsetFetchResponsePartitions(Struct):
         if 0 < length < 128 and end <= len(view):
             self.metadata = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.metadata = None
+            pos += 1
         else:
             self.metadata, pos = read_compact_nullable_string(view, pos)
         (self.error_code,) = _unpack_h(view, pos)

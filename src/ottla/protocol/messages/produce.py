@@ -239,6 +239,9 @@ class ProduceRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.transactional_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.transactional_id = None
+                    pos += 1
                 else:
                     self.transactional_id, pos = read_compact_nullable_string(view, pos)
                 self.acks, self.timeout_ms = _unpack_hi(view, pos)
@@ -308,6 +311,9 @@ class BatchIndexAndErrorMessage(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.batch_index_error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.batch_index_error_message = None
+                pos += 1
             else:
                 self.batch_index_error_message, pos = read_compact_nullable_string(view, pos)
             if view[pos]:
@@ -462,6 +468,9 @@ class PartitionProduceResponse(Struct):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             self.current_leader = None
@@ -649,6 +658,9 @@ class NodeEndpoint(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack = None
+            pos += 1
         else:
             self.rack, pos = read_compact_nullable_string(view, pos)
         if view[pos]:

@@ -64,6 +64,9 @@ class RemoveRaftVoterRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.cluster_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.cluster_id = None
+                pos += 1
             else:
                 self.cluster_id, pos = read_compact_nullable_string(view, pos)
             self.voter_id, self.voter_directory_id = _unpack_iu(view, pos)
@@ -115,6 +118,9 @@ class RemoveRaftVoterResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             if view[pos]:

@@ -246,6 +246,9 @@ class ShareAcknowledgeRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.group_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_id = None
+                pos += 1
             else:
                 self.group_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -253,6 +256,9 @@ class ShareAcknowledgeRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.member_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.member_id = None
+                pos += 1
             else:
                 self.member_id, pos = read_compact_nullable_string(view, pos)
             if version >= 2:
@@ -346,6 +352,9 @@ class PartitionData(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         self.current_leader, pos = LeaderIdAndEpoch.decode(view, pos, version)
@@ -453,6 +462,9 @@ class NodeEndpoint(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack = None
+            pos += 1
         else:
             self.rack, pos = read_compact_nullable_string(view, pos)
         if view[pos]:
@@ -532,6 +544,9 @@ class ShareAcknowledgeResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             if version >= 2:

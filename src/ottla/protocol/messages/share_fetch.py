@@ -362,6 +362,9 @@ class ShareFetchRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.group_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.group_id = None
+                pos += 1
             else:
                 self.group_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -369,6 +372,9 @@ class ShareFetchRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.member_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.member_id = None
+                pos += 1
             else:
                 self.member_id, pos = read_compact_nullable_string(view, pos)
             if version >= 2:
@@ -553,6 +559,9 @@ class PartitionData(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         (self.acknowledge_error_code,) = _unpack_h(view, pos)
@@ -562,6 +571,9 @@ class PartitionData(Struct):
         if 0 < length < 128 and end <= len(view):
             self.acknowledge_error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.acknowledge_error_message = None
+            pos += 1
         else:
             self.acknowledge_error_message, pos = read_compact_nullable_string(view, pos)
         self.current_leader, pos = LeaderIdAndEpoch.decode(view, pos, version)
@@ -681,6 +693,9 @@ class NodeEndpoint(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack = None
+            pos += 1
         else:
             self.rack, pos = read_compact_nullable_string(view, pos)
         if view[pos]:
@@ -759,6 +774,9 @@ class ShareFetchResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             (self.acquisition_lock_timeout_ms,) = _unpack_i(view, pos)

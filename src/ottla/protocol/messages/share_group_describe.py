@@ -288,6 +288,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack_id = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack_id = None
+            pos += 1
         else:
             self.rack_id, pos = read_compact_nullable_string(view, pos)
         (self.member_epoch,) = _unpack_i(view, pos)
@@ -411,6 +414,9 @@ class DescribedGroup(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         length = view[pos]

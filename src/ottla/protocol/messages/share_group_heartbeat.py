@@ -123,6 +123,9 @@ class ShareGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack_id = None
+                pos += 1
             else:
                 self.rack_id, pos = read_compact_nullable_string(view, pos)
             count = view[pos] - 1
@@ -301,6 +304,9 @@ class ShareGroupHeartbeatResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -308,6 +314,9 @@ class ShareGroupHeartbeatResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.member_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.member_id = None
+                pos += 1
             else:
                 self.member_id, pos = read_compact_nullable_string(view, pos)
             self.member_epoch, self.heartbeat_interval_ms = _unpack_ii(view, pos)

@@ -773,6 +773,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.instance_id = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.instance_id = None
+            pos += 1
         else:
             self.instance_id, pos = read_compact_nullable_string(view, pos)
         length = view[pos]
@@ -780,6 +783,9 @@ class Member(Struct):
         if 0 < length < 128 and end <= len(view):
             self.rack_id = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.rack_id = None
+            pos += 1
         else:
             self.rack_id, pos = read_compact_nullable_string(view, pos)
         length = view[pos]
@@ -940,6 +946,9 @@ class DescribedGroup(Struct):
         if 0 < length < 128 and end <= len(view):
             self.error_message = view[pos + 1 : end].tobytes().decode()
             pos = end
+        elif length == 0:
+            self.error_message = None
+            pos += 1
         else:
             self.error_message, pos = read_compact_nullable_string(view, pos)
         length = view[pos]

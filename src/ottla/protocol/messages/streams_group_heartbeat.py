@@ -821,6 +821,9 @@ class StreamsGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.instance_id = None
+                pos += 1
             else:
                 self.instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -828,6 +831,9 @@ class StreamsGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack_id = None
+                pos += 1
             else:
                 self.rack_id, pos = read_compact_nullable_string(view, pos)
             (self.rebalance_timeout_ms,) = _unpack_i(view, pos)
@@ -879,6 +885,9 @@ class StreamsGroupHeartbeatRequest(Message):
             if 0 < length < 128 and end <= len(view):
                 self.process_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.process_id = None
+                pos += 1
             else:
                 self.process_id, pos = read_compact_nullable_string(view, pos)
             if view[pos] > 127:
@@ -1352,6 +1361,9 @@ class StreamsGroupHeartbeatResponse(Message):
             if 0 < length < 128 and end <= len(view):
                 self.error_message = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.error_message = None
+                pos += 1
             else:
                 self.error_message, pos = read_compact_nullable_string(view, pos)
             length = view[pos]

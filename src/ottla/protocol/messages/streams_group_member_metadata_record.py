@@ -260,6 +260,9 @@ class StreamsGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.instance_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.instance_id = None
+                pos += 1
             else:
                 self.instance_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]
@@ -267,6 +270,9 @@ class StreamsGroupMemberMetadataValue(Message):
             if 0 < length < 128 and end <= len(view):
                 self.rack_id = view[pos + 1 : end].tobytes().decode()
                 pos = end
+            elif length == 0:
+                self.rack_id = None
+                pos += 1
             else:
                 self.rack_id, pos = read_compact_nullable_string(view, pos)
             length = view[pos]

@@ -201,6 +201,9 @@ class SyncGroupRequest(Message):
                 if 0 < length < 128 and end <= len(view):
                     self.group_instance_id = view[pos + 1 : end].tobytes().decode()
                     pos = end
+                elif length == 0:
+                    self.group_instance_id = None
+                    pos += 1
                 else:
                     self.group_instance_id, pos = read_compact_nullable_string(view, pos)
                 if version >= 5:
@@ -209,6 +212,9 @@ class SyncGroupRequest(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_type = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_type = None
+                        pos += 1
                     else:
                         self.protocol_type, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -219,6 +225,9 @@ class SyncGroupRequest(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_name = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_name = None
+                        pos += 1
                     else:
                         self.protocol_name, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -319,6 +328,9 @@ class SyncGroupResponse(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_type = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_type = None
+                        pos += 1
                     else:
                         self.protocol_type, pos = read_compact_nullable_string(view, pos)
                 else:
@@ -329,6 +341,9 @@ class SyncGroupResponse(Message):
                     if 0 < length < 128 and end <= len(view):
                         self.protocol_name = view[pos + 1 : end].tobytes().decode()
                         pos = end
+                    elif length == 0:
+                        self.protocol_name = None
+                        pos += 1
                     else:
                         self.protocol_name, pos = read_compact_nullable_string(view, pos)
                 else:

@@ -94,8 +94,10 @@ def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
 def _read_records(
     plain: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> tuple[list[Record], int]:
-    """Hot: a varint of one byte is read in place, longer ones by `_long`."""
+    """Hot: what fits in one byte is read in place, longer varints by `_long`, a key and a value of any length by
+    `_block` only when they are null or long."""
     records: list[Record] = []
+    size = len(plain)
     pos = 0
     for _ in range(count):
         length = plain[pos]
@@ -103,35 +105,36 @@ def _read_records(
         if length > 127:
             length, pos = _long(plain, pos - 1)
         end = pos + (length >> 1)
-        if length & 1 or end > len(plain):
-            raise CorruptRecords(f"a record of {_signed(length)} bytes where {len(plain) - pos} remain")
-        pos += 1  # attributes: none are in use
-        timestamp = plain[pos]
-        pos += 1
+        if length & 1 or end > size:
+            raise CorruptRecords(f"a record of {_signed(length)} bytes where {size - pos} remain")
+        timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+        pos += 2
         if timestamp > 127:
             timestamp, pos = _long(plain, pos - 1)
         offset = plain[pos]
         pos += 1
         if offset > 127:
             offset, pos = _long(plain, pos - 1)
-        key, pos = _block(plain, pos, end)
+        length = plain[pos]
+        if length > 127 or length & 1:
+            key, pos = _block(plain, pos, end)
+        else:
+            stop = pos + 1 + (length >> 1)
+            key = plain[pos + 1 : stop]
+            pos = stop
         value, pos = _block(plain, pos, end)
-        headers: list[tuple[str | bytes, bytes | None]] = []
         if plain[pos]:
             headers, pos = _read_headers(plain, pos, end)
         else:
+            headers = []
             pos += 1
         if pos != end:
             raise CorruptRecords(f"a record does not end where it says: at {pos}, not {end}")
-        records.append(
-            Record(
-                base_offset + ((offset >> 1) ^ -(offset & 1)),
-                base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1)) if append_time is None else append_time,
-                key,
-                value,
-                headers,
-            )
-        )
+        if append_time is None:
+            timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
+        else:
+            timestamp = append_time
+        records.append(Record(base_offset + ((offset >> 1) ^ -(offset & 1)), timestamp, key, value, headers))
     return records, pos
 
 
@@ -161,7 +164,13 @@ def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
     length = plain[pos]
     pos += 1
     if length > 127:
-        length, pos = _long(plain, pos - 1)
+        low = length & 0x7F
+        length = plain[pos]
+        pos += 1
+        if length < 128:  # two bytes: up to 8 kB
+            length = length << 7 | low
+        else:
+            length, pos = _long(plain, pos - 2)
     if length & 1:
         return None, pos
     stop = pos + (length >> 1)
