@@ -21,6 +21,10 @@ class ConfigRefused(Exception):
     """A configuration value or name that can't be taken; the text is one sentence for the person who set it."""
 
 
+class UnknownConfig(ConfigRefused):
+    """There is no property of this name."""
+
+
 class Kind(IntEnum):
     """A property's type; the numbers are DescribeConfigs' (DescribeConfigsResponse.ConfigType)."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ottla.broker.config_key import ConfigKey, ConfigRefused, Kind, Update, Value, printed
+from ottla.broker.config_key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
 from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.log.config import LogConfig
@@ -145,7 +145,7 @@ _FALLING_BACK = tuple(name for name, key in BROKER_CONFIGS.items() if key.fallba
 def _update_of(name: str) -> Update:
     key = BROKER_CONFIGS.get(name)
     if key is None:
-        raise ConfigRefused(_unknown("broker", name, BROKER_CONFIGS))
+        raise UnknownConfig(_unknown("broker", name, BROKER_CONFIGS))
     return key.update
 
 
@@ -158,7 +158,7 @@ def _known(static: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
         elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
             ignored.append(name)
         else:
-            raise ConfigRefused(_unknown("broker", name, BROKER_CONFIGS))
+            raise UnknownConfig(_unknown("broker", name, BROKER_CONFIGS))
     return known, tuple(ignored)
 
 
@@ -214,7 +214,7 @@ def check_topic(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
     for name, text in overrides.items():
         key = TOPIC_CONFIGS.get(name)
         if key is None:
-            raise ConfigRefused(_unknown("topic", name, TOPIC_CONFIGS))
+            raise UnknownConfig(_unknown("topic", name, TOPIC_CONFIGS))
         key.parse(text)
     least = topic_value(settings, overrides, "min.compaction.lag.ms")
     most = topic_value(settings, overrides, "max.compaction.lag.ms")
@@ -267,7 +267,7 @@ def check_group(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
     for name, text in overrides.items():
         key = GROUP_CONFIGS.get(name)
         if key is None:
-            raise ConfigRefused(_unknown("group", name, GROUP_CONFIGS))
+            raise UnknownConfig(_unknown("group", name, GROUP_CONFIGS))
         value = key.parse(text)
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"

@@ -32,9 +32,21 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     16: ("k16_list_groups", 0, 5),
     18: ("k18_api_versions", 0, 4),
     19: ("k19_create_topics", 2, 7),
+    20: ("k20_delete_topics", 1, 6),
+    21: ("k21_delete_records", 0, 2),
     22: ("k22_init_producer_id", 0, 5),
+    23: ("k23_offset_for_leader_epoch", 2, 4),
+    32: ("k32_describe_configs", 1, 4),
+    33: ("k33_alter_configs", 0, 2),
+    35: ("k35_describe_log_dirs", 1, 5),
+    37: ("k37_create_partitions", 0, 3),
     42: ("k42_delete_groups", 0, 2),
+    44: ("k44_incremental_alter_configs", 0, 1),
     47: ("k47_offset_delete", 0, 0),
+    60: ("k60_describe_cluster", 0, 2),
+    61: ("k61_describe_producers", 0, 0),
+    74: ("k74_list_config_resources", 0, 1),
+    75: ("k75_describe_topic_partitions", 0, 0),
 }
 """API key: module, lowest and highest version."""
 

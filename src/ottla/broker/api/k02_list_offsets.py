@@ -1,0 +1,133 @@
+"""ListOffsets, key 2, versions 1 to 11: offsets by time, and the ends of partitions.
+
+What it does: latest (-1: the high watermark, or the last stable offset for read_committed), earliest (-2), the record
+with the greatest timestamp (-3), earliest local (-4: earliest, nothing is tiered), latest tiered (-5) and earliest
+pending upload (-6: both -1, nothing is tiered), or the first record at or after a time. An offset that is not readable
+yet is not told: in the moments after a start in which the high watermark has not reached the leader epoch's beginning
+the answer is OFFSET_NOT_AVAILABLE, else -1.
+
+What changed per version: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE), 6
+flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
+
+What is skipped: replica ids get no more than consumers do, because no other node follows this one.
+
+Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
+KIP-734, KIP-405.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.authz import Operation, on_topic
+from ottla.broker.leadership import find_led
+from ottla.broker.partition import Partition
+from ottla.broker.requests import Request
+from ottla.log.answers import TimestampOffset
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 2
+VERSIONS = (1, 11)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+FIRST_VERSIONS: Final = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+def handle(node: Node, request: Request) -> ListOffsetsResponse:
+    body: ListOffsetsRequest = request.body
+    times = Counter((topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions)
+    topics: list[ListOffsetsTopicResponse] = []
+    for topic in body.topics:
+        allowed = on_topic(node, request, Operation.DESCRIBE, topic.name)
+        answers: dict[int, ListOffsetsPartitionResponse] = {}
+        for asked in topic.partitions:
+            if not allowed:
+                error: ListOffsetsPartitionResponse | ErrorCode = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif times[topic.name, asked.partition_index] > 1:
+                error = ErrorCode.INVALID_REQUEST
+            else:
+                error = _answer(node, request, topic.name, asked)
+            if isinstance(error, ErrorCode):
+                error = ListOffsetsPartitionResponse(asked.partition_index, int(error))
+            answers[asked.partition_index] = error
+        topics.append(ListOffsetsTopicResponse(topic.name, list(answers.values())))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _answer(
+    node: Node, request: Request, topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse | ErrorCode:
+    if asked.timestamp < 0 and request.version < FIRST_VERSIONS.get(asked.timestamp, 1 << 15):
+        return ErrorCode.UNSUPPORTED_VERSION
+    if request.body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    partition = find_led(node, topic, asked.partition_index, asked.current_leader_epoch)
+    if isinstance(partition, ErrorCode):
+        return partition
+    found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
+    if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    if isinstance(found, ErrorCode):
+        return found
+    if found is None:
+        return ListOffsetsPartitionResponse(asked.partition_index)
+    return ListOffsetsPartitionResponse(
+        asked.partition_index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
+    )
+
+
+def _find(partition: Partition, timestamp: int, committed: bool) -> TimestampOffset | ErrorCode | None:
+    """What stands for this time; None: nothing does. Raises nothing."""
+    log = partition.log
+    readable = log.last_stable_offset if committed else log.high_watermark
+    match timestamp:
+        case -2 | -4:
+            return log.earliest()
+        case -5 | -6:
+            return None
+        case -1:
+            if _lagging(partition):
+                return ErrorCode.OFFSET_NOT_AVAILABLE
+            return TimestampOffset(-1, readable, partition.leader_epoch)
+        case -3:
+            found = log.max_timestamp()
+        case _:
+            found = log.offset_for_timestamp(timestamp)
+    if found is not None and found.offset < readable:
+        return found
+    return ErrorCode.OFFSET_NOT_AVAILABLE if _lagging(partition) else None
+
+
+def _lagging(partition: Partition) -> bool:
+    """The high watermark has not reached the current epoch's beginning: what is readable may still be too little."""
+    log = partition.log
+    if log.high_watermark == log.log_end_offset:
+        return False
+    entries = log.epochs.entries
+    return bool(entries) and log.high_watermark < entries[-1][1]

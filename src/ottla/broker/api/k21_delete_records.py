@@ -1,0 +1,87 @@
+"""DeleteRecords, key 21, versions 0 to 2: move the beginning of partitions up.
+
+What it does: -1 means up to the high watermark; an offset below the log start changes nothing. Records below the new
+log start are gone for readers at once, their segments at the next upkeep. Only topics that may lose old records take
+part: one that is compacted and nothing else answers POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION. A
+partition that stands twice in a request gets the last of its offsets.
+
+What changed per version: 2 flexible.
+
+What is skipped: nothing; the request's timeout never comes to bear on one node.
+
+Source: ReplicaManager.deleteRecords, Partition.deleteRecordsOnLeader; KIP-107.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_topic
+from ottla.broker.leadership import NOT_SAID, find_led
+from ottla.broker.requests import Request
+from ottla.broker.topic_names import INTERNAL_TOPICS
+from ottla.log.answers import OffsetOutOfRange, StorageFailed
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 21
+VERSIONS = (0, 2)
+
+UP_TO_HIGH_WATERMARK = -1
+NO_LOW_WATERMARK = -1
+
+
+def handle(node: Node, request: Request) -> DeleteRecordsResponse:
+    body: DeleteRecordsRequest = request.body
+    wanted: dict[str, dict[int, int]] = {}
+    for topic in body.topics:
+        offsets = wanted.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            offsets[partition.partition_index] = partition.offset
+    topics: list[DeleteRecordsTopicResult] = []
+    for name, offsets in wanted.items():
+        allowed = on_topic(node, request, Operation.DELETE, name)
+        results: list[DeleteRecordsPartitionResult] = []
+        for index, offset in offsets.items():
+            low = _delete(node, request.now, name, index, offset) if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if isinstance(low, ErrorCode):
+                results.append(DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK, int(low)))
+            else:
+                results.append(DeleteRecordsPartitionResult(index, low))
+        topics.append(DeleteRecordsTopicResult(name, results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
+    """The log start that now holds, or why nothing was done."""
+    partition = find_led(node, topic, index, NOT_SAID)
+    if isinstance(partition, ErrorCode):
+        return partition
+    if topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    log = partition.log
+    if log.config.compacted and not log.config.deletes:
+        return ErrorCode.POLICY_VIOLATION
+    target = log.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
+    if target < 0:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    try:
+        moved = log.delete_records_before(target)
+    except OffsetOutOfRange:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    except (OSError, StorageFailed) as failed:
+        node.upkeep.storage_failed(partition, str(failed))
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if moved:
+        node.upkeep.touch(now, partition)
+        partition.wake_all_fetches()
+    return log.log_start_offset

@@ -1,0 +1,48 @@
+"""AlterConfigs, key 33, versions 0 to 2: replace the whole configuration of a resource.
+
+What it does: what the request does not name goes back to its default. IncrementalAlterConfigs is what clients should
+use. Changes hold at once.
+
+What changed per version: 2 flexible.
+
+What is skipped: loggers and client metrics subscriptions (INVALID_REQUEST).
+
+Source: ConfigAdminManager.preprocess, ConfigurationControlManager.legacyAlterConfigs; KIP-133.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.config_resources import Change, alter_all
+from ottla.broker.requests import Request
+from ottla.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 33
+VERSIONS = (0, 2)
+
+
+def handle(node: Node, request: Request) -> AlterConfigsResponse:
+    body: AlterConfigsRequest = request.body
+    resources = [
+        (
+            resource.resource_type,
+            resource.resource_name,
+            [(config.name, int(Change.SET), config.value) for config in resource.configs],
+        )
+        for resource in body.resources
+    ]
+    outcomes = alter_all(node, request, resources, replace=True, validate_only=body.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)
+            for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
+        ]
+    )

@@ -1,0 +1,69 @@
+"""CreatePartitions, key 37, versions 0 to 3: give topics more partitions.
+
+What it does: checks and grows each topic by itself. A topic that stands twice in a request fails, once.
+
+What changed per version: 2 flexible, 3 quota errors.
+
+What is skipped: quotas on topic changes (KIP-599). The internal topics keep their number (INVALID_REQUEST, where Kafka
+would grow them): keys find their coordinator by it.
+
+Source: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_topic
+from ottla.broker.requests import Request
+from ottla.broker.topic_creation import TopicRefused, plan_growth
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 37
+VERSIONS = (0, 3)
+
+
+def handle(node: Node, request: Request) -> CreatePartitionsResponse:
+    body: CreatePartitionsRequest = request.body
+    times = Counter(topic.name for topic in body.topics)
+    results: dict[str, CreatePartitionsTopicResult] = {}
+    for topic in body.topics:
+        result = CreatePartitionsTopicResult(topic.name)
+        try:
+            if times[topic.name] > 1:
+                raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            _grow(node, request, topic, body.validate_only)
+        except TopicRefused as refused:
+            result.error_code, result.error_message = int(refused.error_code), refused.sentence
+        except StoreFailed as failed:
+            node.notes(f"partitions of {topic.name} could not be created: {failed}")
+            result.error_code, result.error_message = int(ErrorCode.KAFKA_STORAGE_ERROR), str(failed)
+        results[topic.name] = result
+    return CreatePartitionsResponse(results=list(results.values()))
+
+
+def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> None:
+    if not on_topic(node, request, Operation.ALTER, asked.name):
+        raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    topic = node.topics.get(asked.name)
+    if topic is None:
+        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.internal:
+        raise TopicRefused(
+            ErrorCode.INVALID_REQUEST, f"The number of partitions of the internal topic {topic.name} can't change."
+        )
+    assignments = None if asked.assignments is None else [assigned.broker_ids for assigned in asked.assignments]
+    total = plan_growth(node, topic, asked.count, assignments)
+    if not validate_only:
+        node.topics.add_partitions(request.now, topic, total)

@@ -1,0 +1,49 @@
+"""IncrementalAlterConfigs, key 44, versions 0 to 1: set, reset, or extend single properties of resources.
+
+What it does: topics, the broker ('' for all brokers), and groups. Changes hold at once. A resource is changed as a
+whole or not at all; resources stand by themselves.
+
+What changed per version: 1 flexible.
+
+What is skipped: loggers (INVALID_CONFIG: there is none of that name) and client metrics subscriptions
+(INVALID_REQUEST). An unknown broker property is INVALID_CONFIG; Kafka keeps any name for its plugins' sake.
+
+Source: ConfigAdminManager.preprocess, ConfigurationControlManager.incrementalAlterConfigs; KIP-339, KIP-412.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.config_resources import alter_all
+from ottla.broker.requests import Request
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 44
+VERSIONS = (0, 1)
+
+
+def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse:
+    body: IncrementalAlterConfigsRequest = request.body
+    resources = [
+        (
+            resource.resource_type,
+            resource.resource_name,
+            [(config.name, config.config_operation, config.value) for config in resource.configs],
+        )
+        for resource in body.resources
+    ]
+    outcomes = alter_all(node, request, resources, replace=False, validate_only=body.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)
+            for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
+        ]
+    )

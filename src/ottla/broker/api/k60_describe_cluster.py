@@ -1,0 +1,57 @@
+"""DescribeCluster, key 60, versions 0 to 2: the cluster's id, nodes and controller.
+
+What changed per version: 1 endpoint types (KIP-919), 2 fenced brokers are listed on demand (KIP-1073; there are none).
+
+What is skipped: controller endpoints (MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers).
+
+Source: AuthHelper.computeDescribeClusterResponse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, authorized_operations, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 60
+VERSIONS = (0, 2)
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(node: Node, request: Request) -> DescribeClusterResponse:
+    body: DescribeClusterRequest = request.body
+    if body.endpoint_type == CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER",
+        )
+    if body.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+            error_message=f"Unsupported endpoint type {body.endpoint_type}",
+        )
+    operations = NOT_ASKED
+    if body.include_cluster_authorized_operations:
+        operations = 0
+        if on_cluster(node, request, Operation.DESCRIBE):
+            operations = authorized_operations(node, request, ResourceType.CLUSTER, CLUSTER_NAME)
+    host, port = node.advertised(request.context)
+    return DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        brokers=[DescribeClusterBroker(node.node_id, host, port, node.settings["broker.rack"])],
+        cluster_authorized_operations=operations,
+    )

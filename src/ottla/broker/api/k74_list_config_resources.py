@@ -1,0 +1,57 @@
+"""ListConfigResources, key 74, versions 0 to 1: which resources have a configuration.
+
+What it does: every topic, this broker and its loggers' resource, and the groups that have properties of their own. No
+types asked for means all of them; one that does not exist is UNSUPPORTED_VERSION.
+
+What changed per version: 0 is the older ListClientMetricsResources, which finds nothing here; 1 has types.
+
+What is skipped: client metrics subscriptions, because no telemetry is served.
+
+Source: KafkaApis.handleListConfigResources; KIP-714, KIP-1142.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.config_resources import ConfigResourceType
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 74
+VERSIONS = (0, 1)
+
+FIRST_VERSION_WITH_TYPES = 1
+_KNOWN = frozenset(ConfigResourceType)
+
+
+def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
+    body: ListConfigResourcesRequest = request.body
+    if not on_cluster(node, request, Operation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    if request.version < FIRST_VERSION_WITH_TYPES:
+        return ListConfigResourcesResponse()
+    wanted = set(body.resource_types) or set(_KNOWN)
+    if not wanted <= _KNOWN:
+        return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+    names = {
+        ConfigResourceType.GROUP: sorted(node.topics.configs.groups),
+        ConfigResourceType.CLIENT_METRICS: [],
+        ConfigResourceType.BROKER_LOGGER: [str(node.node_id)],
+        ConfigResourceType.BROKER: [str(node.node_id)],
+        ConfigResourceType.TOPIC: list(node.topics.by_name),
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(name, int(kind)) for kind, found in names.items() if kind in wanted for name in found
+        ]
+    )
