@@ -97,6 +97,10 @@ class FileSystem(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def space(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that `path` is on; -1 where that is not known."""
+        ...
+
     def read_bytes(self, path: str) -> bytes: ...
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
@@ -322,6 +326,10 @@ class DiskFiles:
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as source:
             return source.read()
+
+    def space(self, path: str) -> tuple[int, int]:
+        volume = os.statvfs(path)
+        return volume.f_frsize * volume.f_blocks, volume.f_frsize * volume.f_bavail
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
         temporary = path + ".tmp"

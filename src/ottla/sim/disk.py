@@ -263,6 +263,9 @@ class Disk:
     def size(self, path: str) -> int:
         return len(self._file(path).content)
 
+    def space(self, path: str) -> tuple[int, int]:
+        return (-1, -1) if self.capacity is None else (self.capacity, max(0, self.capacity - self.used))
+
     def listdir(self, path: str) -> list[str]:
         return sorted(self._directory(path).entries)
 
