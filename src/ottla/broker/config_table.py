@@ -313,6 +313,8 @@ _ROWS: Final = (
     _key("ottla.durability", _STRING, "page-cache",
          "page-cache answers a produce when the operating system has it, as Kafka does; fsync when the disk has it.",
          choices=("page-cache", "fsync")),
+    _key("ottla.allow.public.plaintext", _BOOLEAN, False,
+         "Whether a listener without TLS and SASL may have an address that other machines can reach."),
     _key("ottla.partitions.max", _INT, 100_000, "Partitions the node holds at most; more are refused.", low=1,
          update=_DYNAMIC),
 )

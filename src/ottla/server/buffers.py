@@ -1,7 +1,7 @@
 """Receive buffers for frames that do not fit into one read.
 
-A buffer that was used before is backed by pages that are already there; a fresh one of a megabyte costs 256 page faults.
-So buffers come back here, in classes of powers of two, at most `KEPT_BYTES_MAX` of them together.
+A buffer that was used before is backed by pages that are already there; a fresh one of a megabyte costs 256 page
+faults. So buffers come back here, in classes of powers of two, at most `KEPT_BYTES_MAX` of them together.
 """
 
 KEPT_BYTES_MAX = 32 << 20

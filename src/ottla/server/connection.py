@@ -2,9 +2,10 @@
 
 Knows: the socket's buffers, and which answers are still owed. Does not know: what a frame means.
 
-How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a time:
-whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, sized for it,
-into which the rest of it is then read directly. So an idle connection costs no buffer, and a large frame is copied once.
+How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a
+time: whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, into
+which the rest of it is then read directly. So an idle connection costs no buffer, and of a large frame only the
+beginning is copied.
 
 How the answers go out. Straight to the socket with `writev` and `sendfile` while it takes them; what it does not take
 is queued, and nothing more is read from a connection that has a queue: a slow reader holds no more of the broker's
@@ -30,6 +31,7 @@ from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 
 if TYPE_CHECKING:
+    from ottla.server.listeners import Listener
     from ottla.server.main import Server
 
 REQUESTS_IN_FLIGHT_MAX = 128
@@ -59,7 +61,7 @@ class Owed:
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
-    def __init__(self, server: Server, listener: str) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
         self._node = server.node
         self._listener = listener
@@ -102,11 +104,16 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def close(self, why: str) -> None:
+    def close(self, why: str, *, expected: bool = False) -> None:
         """Close after what was handed to the socket; unsent answers are dropped."""
         if not self._closing:
             self._closing = True
-            log.info("closing the connection of %s: %s", self.context.client_host if self.context else "?", why)
+            log.log(
+                logging.DEBUG if expected else logging.INFO,
+                "closing the connection of %s: %s",
+                self.context.client_host if self.context else "?",
+                why,
+            )
             if self._transport is not None:
                 self._transport.close()
 

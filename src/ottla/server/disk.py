@@ -30,6 +30,7 @@ class DiskThread:
         done: Callable[[int, str | None], None],
     ) -> None:
         """Sync all `files`, then call done(token, the system's sentence where it failed) on the loop."""
+
         def work() -> None:
             failed = None
             try:

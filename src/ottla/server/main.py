@@ -13,10 +13,10 @@ import logging
 import os
 import random
 import signal
-import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import time_ns
 
 from ottla.broker.configs import BrokerSettings, ConfigRefused
@@ -25,12 +25,13 @@ from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, 
 from ottla.broker.upkeep import StartRefused
 from ottla.log.files import DiskFiles
 from ottla.metadata.sqlite import SqliteStore
+from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
 from ottla.server.connection import Connection
 from ottla.server.disk import DiskThread
+from ottla.server.listeners import BACKLOG, Listener, ServeRefused, join_address, open_listeners
 
 SCRATCH_BYTES = 1 << 17
-BACKLOG = 1024
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -41,8 +42,8 @@ log = logging.getLogger("ottla.server")
 class ServerOptions:
     """What a person or a test asks of a server.
 
-    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts, port
-    0 lets the system choose. `settings`: Kafka's property names and their text values.
+    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts,
+    port 0 lets the system choose. `settings`: Kafka's property names and their text values.
     """
 
     directory: str | None = None
@@ -50,10 +51,6 @@ class ServerOptions:
     settings: dict[str, str] = field(default_factory=dict[str, str])
     metrics: str | None = None
     seed: int | None = None
-
-
-class ServeRefused(Exception):
-    """The server can't start; the text is one plain sentence."""
 
 
 class Server:
@@ -73,7 +70,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._per_ip: dict[str, int] = {}
         self._next_identity = 1
-        self._listeners: list[asyncio.Server] = []
+        self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._lock_file: int | None = None
@@ -84,35 +81,34 @@ class Server:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._loop = loop
-        addresses = [_split_address(text) for text in self.options.listen]
-        sockets: list[socket.socket] = []
+        self._loop = asyncio.get_running_loop()
         try:
-            sockets = [_bind(host, port) for host, port in addresses]
-            self._open_node()
+            settings = BrokerSettings.load(self.options.settings, {})
+        except ConfigRefused as refused:
+            raise ServeRefused(str(refused)) from refused
+        listeners = open_listeners(
+            self.options.listen, settings["advertised.listeners"], settings["ottla.allow.public.plaintext"]
+        )
+        try:
+            self._open_node(settings)
         except BaseException:
-            for bound in sockets:
-                bound.close()
+            for listener in listeners:
+                listener.bound.close()
             self._close_directory()
             raise
-        for (host, _), bound in zip(addresses, sockets, strict=True):
-            port = bound.getsockname()[1]
-            if not self._listeners:
-                self.host, self.port = host, port
-            listener = f"{host}:{port}"
-            self._listeners.append(
-                await loop.create_server(_connection_factory(self, listener), sock=bound, backlog=BACKLOG)
-            )
+        self.host, self.port = listeners[0].host, listeners[0].port
+        for listener in listeners:
+            factory = partial(Connection, self, listener)
+            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
         self._sweep_idle()
         self.settle()
 
-    def _open_node(self) -> None:
+    def _open_node(self, settings: BrokerSettings) -> None:
         directory = self.options.directory
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
@@ -123,7 +119,6 @@ class Server:
         boot_file = os.path.join(directory, ".boot-id")
         try:
             store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
-            settings = BrokerSettings.load(self.options.settings, {})
             self.node = Node(
                 settings,
                 DiskFiles(),
@@ -134,7 +129,7 @@ class Server:
                 notes=log.info,
             )
             self.node.start(_now())
-        except (ConfigRefused, StartRefused) as refused:
+        except (ConfigRefused, StartRefused, StoreFailed) as refused:
             raise ServeRefused(str(refused)) from refused
         except OSError as error:
             raise ServeRefused(
@@ -151,10 +146,10 @@ class Server:
         if self._stopped:
             return
         self._stopped = True
-        for listener in self._listeners:
-            listener.close()
+        for listening in self._listening:
+            listening.close()
         for connection in list(self._connections.values()):
-            connection.close("the node stops")
+            connection.close("the node stops", expected=True)
         await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
@@ -173,7 +168,9 @@ class Server:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection, transport: asyncio.Transport, listener: str) -> ConnectionContext | None:
+    def admit(
+        self, connection: Connection, transport: asyncio.Transport, listener: Listener
+    ) -> ConnectionContext | None:
         """A new connection's context, or None where a limit on connections says no."""
         settings = self.node.settings
         peer = transport.get_extra_info("peername")
@@ -190,10 +187,8 @@ class Server:
         connection.last_active_ms = _now()
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
-        own_host, _, own_port = listener.rpartition(":")
-        return ConnectionContext(
-            identity=identity, client_host=host, listener_host=own_host, listener_port=int(own_port)
-        )
+        told_host, told_port = listener.address_for(transport.get_extra_info("sockname")[:2])
+        return ConnectionContext(identity=identity, client_host=host, listener_host=told_host, listener_port=told_port)
 
     def release(self, connection: Connection) -> None:
         context = connection.context
@@ -212,7 +207,7 @@ class Server:
             oldest = _now() - idle_ms
             for connection in list(self._connections.values()):
                 if connection.last_active_ms < oldest and not connection.is_waiting:
-                    connection.close("idle")
+                    connection.close("idle", expected=True)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
 
     # ---- effects and time ------------------------------------------------------------------------------------------
@@ -286,34 +281,6 @@ async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None
 
 def _now() -> int:
     return time_ns() // 1_000_000
-
-
-def _connection_factory(server: Server, listener: str) -> Callable[[], Connection]:
-    return lambda: Connection(server, listener)
-
-
-def _split_address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise ServeRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
-        bound.bind((host, port))
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise ServeRefused(
-            f"Can't listen on {host}:{port}: {error.strerror or error}. "
-            "Stop what uses the port, or choose another one with --listen."
-        ) from error
-    bound.setblocking(False)
-    return bound
 
 
 def _lock_directory(directory: str) -> int:

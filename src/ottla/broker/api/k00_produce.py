@@ -174,7 +174,9 @@ def receive(
         if any(append.error for append in appends):
             node.close_connection(context, "a produce request with acks=0 failed")
         return None
-    waits_for = {a.partition: None for a in appends if a.partition is not None and a.partition.holding and not a.committed}
+    waits_for = {
+        a.partition: None for a in appends if a.partition is not None and a.partition.holding and not a.committed
+    }
     if waits_for:
         return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
     if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
