@@ -37,7 +37,8 @@ def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_ba
     following = offset
     if offset < limit:
         cursor = log.cursors.get(offset)
-        if cursor is None:
+        if cursor is None or (cursor[1] == cursor[0].size and cursor[0] is not log.active):
+            # The second: a slice ended where its segment ended, so what follows stands in the next one.
             cursor = _locate(log, offset)
         if cursor is not None:
             segment, position = cursor

@@ -1,0 +1,54 @@
+"""What the simulator found, each as the smallest test that shows it: seeds change their meaning as the simulator grows."""
+
+import random
+
+import pytest
+
+from ottla.log.answers import Isolation
+from ottla.log.config import LogConfig
+from ottla.log.log import Log
+from ottla.sim.batches import decode_batches, encode_batch
+from ottla.sim.disk import Disk
+
+NOW = 1_800_000_000_000
+DIRECTORY = "/data/t-0"
+
+
+def make_disk() -> Disk:
+    disk = Disk(random.Random(1))
+    disk.makedirs("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+def open_log(disk: Disk, config: LogConfig, **how: bool) -> Log:
+    asked = {"clean_shutdown": False, "same_boot": False} | how
+    return Log.open(disk, DIRECTORY, config, topic_id=b"0123456789abcdef", now=NOW, recovery_point=0, **asked)
+
+
+def append(log: Log, text: str, now: int = NOW) -> int:
+    batch = bytearray(encode_batch([(b"k", text.encode())], now))
+    end = log.append_as_leader(memoryview(batch), now=now, leader_epoch=1).last_offset + 1
+    log.advance_high_watermark(end)
+    return end
+
+
+def read_all(log: Log, max_bytes: int) -> list[int]:
+    offsets: list[int] = []
+    position = log.log_start_offset
+    while position < log.log_end_offset:
+        result = log.read(position, max_bytes, Isolation.HIGH_WATERMARK, True)
+        assert result.slice is not None, f"nothing at {position}, the log ends at {log.log_end_offset}"
+        for batch in decode_batches(result.slice.read()):
+            offsets += [note.offset for note in batch.notes]
+            position = batch.last_offset + 1
+    return offsets
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 250, 1 << 20])
+def test_a_reader_at_the_end_of_a_segment_goes_on_in_the_next(max_bytes: int) -> None:
+    """It had read up to the end of the active segment, then the log rolled: it saw nothing for ever."""
+    log = open_log(make_disk(), LogConfig(segment_ms=1_000))
+    for i in range(12):
+        append(log, f"number {i}", NOW + 400 * i)
+        assert read_all(log, max_bytes) == list(range(i + 1))
