@@ -130,10 +130,7 @@ def _read_records(
             pos += 1
         if pos != end:
             raise CorruptRecords(f"a record does not end where it says: at {pos}, not {end}")
-        if append_time is None:
-            timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
-        else:
-            timestamp = append_time
+        timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1)) if append_time is None else append_time
         records.append(Record(base_offset + ((offset >> 1) ^ -(offset & 1)), timestamp, key, value, headers))
     return records, pos
 
@@ -232,14 +229,7 @@ def build_batch(
     base_timestamp = records[0].timestamp_ms if records else b.NO_TIMESTAMP
     if delete_horizon_ms is not None:
         base_timestamp = delete_horizon_ms
-    plain = bytearray()
-    delta = -1
-    for record in records:
-        following = delta + 1 if record.offset < 0 else record.offset - base_offset
-        if following <= delta:
-            raise ValueError(f"offset {record.offset} does not follow {base_offset + delta}")
-        delta = following
-        write_record(plain, record, record.timestamp_ms - base_timestamp, delta)
+    plain, delta = _write_records(records, base_offset, base_timestamp)
     if max_timestamp is None:
         max_timestamp = max((record.timestamp_ms for record in records), default=b.NO_TIMESTAMP)
     body = compress(codec, plain, compression_level) if codec and records else plain
@@ -270,6 +260,19 @@ def build_batch(
     out += body
     b.set_crc(out)
     return out
+
+
+def _write_records(records: list[Record], base_offset: int, base_timestamp: int) -> tuple[bytearray, int]:
+    """The records without their header, and the last one's offset less the base; -1 without any."""
+    plain = bytearray()
+    delta = -1
+    for record in records:
+        following = delta + 1 if record.offset < 0 else record.offset - base_offset
+        if following <= delta:
+            raise ValueError(f"offset {record.offset} does not follow {base_offset + delta}")
+        delta = following
+        write_record(plain, record, record.timestamp_ms - base_timestamp, delta)
+    return plain, delta
 
 
 def write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
