@@ -103,7 +103,8 @@ def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopic
 
 def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     topic = node.topics.get(new.name)
-    result = CreatableTopicResult(new.name, topic_id=topic.id if topic is not None else node.topics.new_topic_id())
+    topic_id = node.topics.new_topic_id() if topic is None else topic.id
+    result = CreatableTopicResult(new.name, topic_id, error_message=None)
     if not on_topic(node, request, Operation.DESCRIBE_CONFIGS, new.name):
         result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return result
