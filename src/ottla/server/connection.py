@@ -302,6 +302,8 @@ class Connection(asyncio.BufferedProtocol):
                 if not sent_all:
                     self._wait_for_socket()
                     return
+        except ConnectionError:
+            self.close("the client is gone", expected=True)
         except OSError as error:
             self.close(f"the answer could not be sent: {error}")
 

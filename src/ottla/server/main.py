@@ -255,8 +255,13 @@ class Server:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, None
-        self.node.tick(_now())
-        self.settle()
+        try:
+            self.node.tick(_now())
+        except Exception:
+            log.exception("work of the node's timer failed; the rest goes on")
+            self._loop.call_later(1, self.settle)
+        else:
+            self.settle()
 
     def _synced(self, token: int, failed: str | None) -> None:
         if not self._stopped:
