@@ -107,6 +107,9 @@ class Broker:
         try:
             for count in counts:
                 names.append(self.create_topic(count))
+            with self.client() as client:  # asked of the partition itself: Kafka tells of leaders before they lead
+                for name, count in zip(names, counts, strict=True):
+                    client.list_offsets(name, range(count))
             yield [(name, index) for name, count in zip(names, counts, strict=True) for index in range(count)]
         finally:
             with contextlib.suppress(ClientFailure):
