@@ -10,6 +10,8 @@ import pytest
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.sim.disk import Disk, PowerCut
 
+from .toy import WorstCase
+
 NAMES = ("a", "b", "c", "d/a", "d/b", "e/a")
 
 
@@ -66,15 +68,7 @@ def test_alive_it_is_the_real_one(seed: int, tmp_path: Path) -> None:
 
 def keep_nothing(disk: Disk) -> None:
     """A cut after which only what was promised is left."""
-
-    class Worst(random.Random):
-        def random(self) -> float:
-            return 0.0
-
-        def randrange(self, *args: int) -> int:  # type: ignore[override]
-            return 0
-
-    disk.rng = Worst()
+    disk.rng = WorstCase()
     disk.crash()
 
 

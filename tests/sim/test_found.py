@@ -9,6 +9,11 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.sim.batches import decode_batches, encode_batch
 from ottla.sim.disk import Disk
+from ottla.sim.run import SimStore, make_node
+from ottla.sim.workload import draw_plan
+from ottla.sim.world import World
+
+from .toy import WorstCase
 
 NOW = 1_800_000_000_000
 DIRECTORY = "/data/t-0"
@@ -52,3 +57,14 @@ def test_a_reader_at_the_end_of_a_segment_goes_on_in_the_next(max_bytes: int) ->
     for i in range(12):
         append(log, f"number {i}", NOW + 400 * i)
         assert read_all(log, max_bytes) == list(range(i + 1))
+
+
+def test_a_new_data_directory_survives_the_power_cut() -> None:
+    """Nobody synced the name of the data directory itself, so all that was acknowledged could go with it."""
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    plan = draw_plan(world.stream("plan"))
+    assert world.start_node()
+    world.disk.rng = WorstCase()
+    world.kill_node(power_cut=True)
+    assert "meta.properties" in world.disk.listdir("/data")

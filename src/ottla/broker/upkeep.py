@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
+from os.path import dirname
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.requests import Store
@@ -130,6 +132,8 @@ class Upkeep:
                     "directory.id": _text_id(node.entropy.randbytes(16)),
                 },
             )
+            with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
+                node.files.sync_directory(dirname(node.directory) or ".")
 
     def checkpoint_of(self, topic: str, index: int) -> tuple[int, int, int]:
         """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""

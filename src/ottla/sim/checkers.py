@@ -122,7 +122,7 @@ def audit(workload: Workload, node: Node) -> None:
             partition = node.topics.partition(rule.name, index)
             if partition is None:
                 raise Broken(f"{rule.name}-{index} is gone")
-            notes = _read_whole(workload, partition, dense=rule.dense)
+            notes = _read_whole(workload, partition, dense=workload.history.is_dense(rule.name))
             _audit_acknowledged(workload, partition, notes)
             _audit_producers(workload, (rule.name, index), notes)
 
@@ -158,7 +158,7 @@ def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[in
     if rule.compacted:
         _audit_keys(where, acknowledged, notes)
         return
-    start = partition.log.log_start_offset
+    start = 0 if rule.dense else partition.log.log_start_offset
     for offset in acknowledged:
         if offset >= start and offset not in notes:
             raise Broken(f"{partition.name}: the acknowledged record at {offset} is lost")

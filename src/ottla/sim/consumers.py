@@ -67,7 +67,14 @@ COORDINATOR_AWAY = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-FENCED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+FENCED = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 OUTCOME_UNKNOWN = COORDINATOR_AWAY - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 RETRY_US: Micros = 150 * MS
 

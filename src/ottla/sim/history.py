@@ -67,6 +67,10 @@ class History:
         self.losses = 0
         """Power cuts that ended promises."""
 
+    def is_dense(self, topic: str) -> bool:
+        """No offset of the topic may be missing: nobody deletes there, and nothing was lost with the power."""
+        return self.rules[topic].dense and not self.losses
+
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def acknowledge(self, who: str, where: TopicPartition, base_offset: int, notes: Sequence[Content]) -> None:

@@ -78,6 +78,7 @@ class KafkaClient(Client):
         self.versions = {key: self._choose_version(*bounds) for key, bounds in VERSIONS.items()}
         self._correlation_id = self.rng.randrange(1 << 20)
         self._pending: dict[int, Pending] = {}
+        self._watched = 0
 
     def _choose_version(self, lowest: int, highest: int) -> int:
         return highest if self.rng.random() < 0.5 else self.rng.randrange(lowest, highest + 1)
@@ -101,8 +102,9 @@ class KafkaClient(Client):
             return
         version = self.versions[key]
         self._correlation_id += 1
-        if not self._pending:
-            self.after(WATCH_US, self._watch, self.connection.identity)
+        if self._watched != self.connection.identity:
+            self._watched = self.connection.identity
+            self.after(WATCH_US, self._watch, self._watched)
         until_us = self.world.clock.now_us + patience_us
         self._pending[self._correlation_id] = Pending(key, version, until_us, answer, args)
         frame = encode_request(RequestHeader(key, version, self._correlation_id, self.name), message)
@@ -126,10 +128,12 @@ class KafkaClient(Client):
 
     def _watch(self, identity: int) -> None:
         """Look now and then whether the oldest request has waited too long."""
-        if self.connection is None or self.connection.identity != identity or not self._pending:
+        if self.connection is None or self.connection.identity != identity:
             return
-        oldest = next(iter(self._pending.values()))
-        if oldest.until_us <= self.world.clock.now_us:
+        oldest = next(iter(self._pending.values()), None)
+        if oldest is None:
+            self._watched = 0
+        elif oldest.until_us <= self.world.clock.now_us:
             self.world.trace.add(self.name, f"gives up waiting for {APIS[oldest.key].name}")
             self.hang_up(lingering=self.rng.random() < 0.7)
         else:

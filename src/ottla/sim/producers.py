@@ -175,6 +175,7 @@ class Producer(KafkaClient):
             self.after(200 * MS, self._initialise_again)
             return
         self.workload.check_new_producer_id(message.producer_id)
+        self._losses_known = self.history.losses
         self.producer_id, self.producer_epoch = message.producer_id, message.producer_epoch
         for lane in self.lanes:
             lane.next_sequence = 0
@@ -267,8 +268,9 @@ class Producer(KafkaClient):
         if code in SEQUENCE_LOST and self.idempotent:
             if lane.parcels[0] is not parcel:
                 return  # the one before it failed; both go again
+            if self.producer_id < 0:
+                return  # the answer for another lane already said so
             if self.history.losses > self._losses_known:
-                self._losses_known = self.history.losses
                 self._start_over()
                 return
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.idempotent:

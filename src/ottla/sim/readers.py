@@ -182,7 +182,7 @@ class Reader(KafkaClient):
             self._take_records(where, part, asked[where])
 
     def _take_records(self, where: TopicPartition, part: Any, position: int) -> None:
-        dense = self.workload.rules[where[0]].dense
+        dense = self.history.is_dense(where[0])
         expected: int | None = None
         for batch in decode_batches(bytes(part.records)):
             if batch.last_offset >= part.high_watermark:
@@ -200,7 +200,7 @@ class Reader(KafkaClient):
 
     def _out_of_range(self, where: TopicPartition, position: int) -> None:
         """Legal where records may have been deleted, or lost with the power."""
-        if self.workload.rules[where[0]].dense and not self.history.losses:
+        if self.history.is_dense(where[0]):
             raise Broken(f"{self.name}: {where} has nothing at {position}")
         self.positions[where] = -1
 

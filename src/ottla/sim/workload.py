@@ -39,7 +39,7 @@ def draw_plan(rng: random.Random) -> Plan:
     settings = {
         "ottla.durability": durability,
         "offsets.topic.num.partitions": str(rng.choice((1, 3))),
-        "offsets.topic.segment.bytes": str(rng.choice((3_000, 20_000, 1_000_000))),
+        "log.roll.ms": str(rng.choice((700, 3_000, 600_000))),
         "group.initial.rebalance.delay.ms": str(rng.choice((0, 300))),
         "group.min.session.timeout.ms": "1000",
         "log.retention.check.interval.ms": str(rng.choice((500, 2_000))),
