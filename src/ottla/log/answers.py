@@ -35,7 +35,7 @@ class AppendRefused(Exception):
         self.sentence = sentence
 
 
-class StorageFailed(Exception):
+class StorageFailed(OSError):
     """A write failed, now or earlier: the log takes nothing more until it is opened again. KAFKA_STORAGE_ERROR."""
 
     error_code = ErrorCode.KAFKA_STORAGE_ERROR

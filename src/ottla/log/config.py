@@ -53,5 +53,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def roll_ms(self) -> int:
+        """How long a segment is appended to; Kafka's LogConfig.maxSegmentMs and the jitter."""
+        longest = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
+        return longest - self.segment_jitter_ms
+
+    @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy

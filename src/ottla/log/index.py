@@ -87,9 +87,9 @@ class OffsetIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What the file will hold; 0 for a closed segment whose index was not loaded yet and has no handle."""
-        if self._offsets is None and self._file is None and self._files.exists(self._path):
-            return self._files.size(self._path)
+        """How long the file is when everything is written."""
+        if self._offsets is None:
+            return self._files.size(self._path) if self._files.exists(self._path) else 0
         return self.entries * OFFSET_ENTRY.size
 
     def append(self, last_offset: int, position: int) -> None:
@@ -121,20 +121,27 @@ class OffsetIndex:
         offsets, positions = self._arrays()
         return (self._base_offset + offsets[-1], positions[-1]) if offsets else None
 
-    def entry_offsets(self) -> array[int]:
-        """Relative offsets of all entries, for checks and recovery."""
-        return self._arrays()[0]
+    def last_on_disk(self) -> tuple[int, int] | None:
+        """`last`, of a closed segment, without reading the whole index."""
+        if not self._files.exists(self._path):
+            return None
+        size = self._files.size(self._path)
+        if size < OFFSET_ENTRY.size:
+            return None
+        size -= size % OFFSET_ENTRY.size
+        relative, position = OFFSET_ENTRY.unpack(self._handle().read(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size))
+        return self._base_offset + relative, position
 
     def flush(self) -> None:
         """Write the buffered entries."""
         if self._pending:
-            self._handle(create=True).write(self._pending)
+            self._handle().write(self._pending)
             self._pending = bytearray()
             self._dirty = True
 
     def touch(self) -> None:
         """Make sure the file is there, though perhaps empty: Kafka's tools expect one beside each segment."""
-        self._handle(create=True)
+        self._handle()
 
     def cut(self, entries: int) -> None:
         """Keep the first `entries` entries."""
@@ -147,7 +154,7 @@ class OffsetIndex:
         self.entries = entries
         if entries < persisted:
             self._pending.clear()
-            self._handle(create=True).truncate(entries * OFFSET_ENTRY.size)
+            self._handle().truncate(entries * OFFSET_ENTRY.size)
             self._dirty = True
         else:
             del self._pending[(entries - persisted) * OFFSET_ENTRY.size :]
@@ -177,7 +184,7 @@ class OffsetIndex:
 
     def cut_file(self) -> None:
         """Make the file as long as what `load` found sound, so that appending continues in the right place."""
-        self._handle(create=True).truncate(self.entries * OFFSET_ENTRY.size)
+        self._handle().truncate(self.entries * OFFSET_ENTRY.size)
         self._dirty = True
 
     def deactivate(self) -> None:
@@ -215,9 +222,9 @@ class OffsetIndex:
             self._file.close()
             self._file = None
 
-    def _handle(self, *, create: bool) -> File:
+    def _handle(self) -> File:
         if self._file is None:
-            self._file = self._files.open(self._path, create=create)
+            self._file = self._files.open(self._path, create=True)
         return self._file
 
     def _arrays(self) -> tuple[array[int], array[int]]:

@@ -25,7 +25,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.log import reading, recovery, retention
+from ottla.log import cleaning, reading, recovery, retention
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -78,6 +78,7 @@ class Log:
         "_segment_bytes",
         "active",
         "bases",
+        "cleaned_to",
         "compaction_epoch",
         "config",
         "cursors",
@@ -164,6 +165,7 @@ class Log:
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.failed: str | None = None
+        self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
         self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
         self.syncing = Syncing(loaded.recovery_point)
@@ -417,6 +419,7 @@ class Log:
         if ended is not None:
             if ended.aborted:
                 stable = producers.last_stable_offset_after(ended)
+                self.syncing.created()
                 try:
                     segment.txn_index.append(
                         AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
@@ -475,8 +478,7 @@ class Log:
         self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
         first = active.rolling_timestamp()
         # Without a first timestamp the clock decides: -2 sends every append to `_must_roll`.
-        span = self.config.segment_ms - self.config.segment_jitter_ms
-        self._roll_timestamp = first + span if first >= 0 else -2
+        self._roll_timestamp = first + self.config.roll_ms if first >= 0 else -2
 
     def _must_roll(self, active: Segment, size: int, max_timestamp: int, last: int, now: int) -> bool:
         """Kafka's LogSegment.shouldRoll."""
@@ -485,7 +487,7 @@ class Log:
         waited = max_timestamp - first if first >= 0 else now - active.created_ms
         return (
             active.size + size > config.segment_bytes
-            or (active.size > 0 and waited > config.segment_ms - config.segment_jitter_ms)
+            or (active.size > 0 and waited > config.roll_ms)
             or active.offset_index.entries >= self._index_entries_max
             or last - active.base_offset > RELATIVE_OFFSET_MAX
         )
@@ -508,8 +510,7 @@ class Log:
         assert active is not None
         if active.size == 0:
             self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
-            span = self.config.segment_ms - self.config.segment_jitter_ms
-            self._roll_timestamp = max_timestamp + span if max_timestamp >= 0 else -2
+            self._roll_timestamp = max_timestamp + self.config.roll_ms if max_timestamp >= 0 else -2
         return active
 
     def _begin(self, now: int) -> None:
@@ -583,6 +584,7 @@ class Log:
             path = self.snapshot_path(offset)
             if self.files.exists(path):
                 self.files.unlink(path)
+                self.syncing.created()
 
     def snapshot_path(self, offset: int) -> str:
         return f"{self.directory}/{recovery.snapshot_name(offset)}"
@@ -664,6 +666,16 @@ class Log:
         self._epoch = self.epochs.latest_epoch
         self.producers.high_watermark_moved(self.high_watermark)
         self._update_first_unstable()
+
+    # Compaction
+
+    @property
+    def compacted(self) -> bool:
+        return self.config.compacted
+
+    def cleanable_ratio(self, now: int) -> float:
+        """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""
+        return cleaning.cleanable_ratio(self, now)
 
     # Durability and upkeep
 
@@ -747,6 +759,7 @@ class Log:
         """Remove the partition from the disk; slices already handed out stay readable."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
+        cleaning.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
         if self.on_disk:

@@ -29,12 +29,11 @@ from ottla.log.epochs import EpochCache
 from ottla.log.files import File, FileSystem
 from ottla.log.index import IndexCache
 from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
-from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment, segment_name
+from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment, segment_name, walk_batches
 from ottla.log.txnindex import AbortedTransaction
-from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 
 CRC_COVERS_FROM: Final = 21
-SCAN_CHUNK_BYTES: Final = 1 << 20
 REPLAY_CHUNK_BYTES: Final = 256 << 10
 LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
 SWAP_SUFFIX: Final = ".swap"
@@ -199,10 +198,11 @@ class _Loading:
         segments = self.loaded.segments
         if not segments:
             return
-        bases = [segment.base_offset for segment in segments]
         first = len(segments) - 1
         if not same_boot:
-            first = min(max(bisect_left(bases, recovery_point + 1) - 1, 0), first)
+            self._reconcile_names()
+            bases = [segment.base_offset for segment in segments]
+            first = min(max(bisect_left(bases, recovery_point + 1) - 1, 0), len(segments) - 1)
         for at in range(first, len(segments)):
             segment = segments[at]
             self._load_index(segment)
@@ -217,6 +217,25 @@ class _Loading:
                 segment.flush_indexes()
                 segment.offset_index.deactivate()
         self.loaded.log_end_offset = self._resume(segments[-1])
+
+    def _reconcile_names(self) -> None:
+        """Renames may be lost one by one: a segment that compaction merged into the one before it may be back."""
+        segments = self.loaded.segments
+        at = 0
+        while at + 1 < len(segments):
+            if segments[at].next_offset() > segments[at + 1].base_offset:
+                self._remove([segments[at + 1]], "its records are in the segment before it")
+                del segments[at + 1]
+            else:
+                at += 1
+
+    def _remove(self, removed: list[Segment], why: str) -> None:
+        for segment in removed:
+            segment.close()
+            for path in reversed(segment.names()):
+                if self.files.exists(path):
+                    self.files.unlink(path)
+            self.note(f"{segment.path}.log: removed, {why}.")
 
     def _load_index(self, segment: Segment) -> None:
         """Into memory, and the index files cut to whole, rising entries that match."""
@@ -269,12 +288,8 @@ class _Loading:
         segment.truncate_at(end, next_offset)
         segment.file.sync()
         self.note(f"{segment.file.path}: cut {lost} bytes behind offset {next_offset - 1}, which were no whole batch.")
-        for dropped in later:
-            dropped.close()
-            for path in reversed(dropped.names()):
-                if self.files.exists(path):
-                    self.files.unlink(path)
-            self.note(f"{dropped.path}.log: removed, it came after the cut.")
+        self._remove(later[::-1], "it came after the cut")
+        self.files.sync_directory(self.directory)
         del self.loaded.segments[len(self.loaded.segments) - len(later) :]
 
     def _resume(self, active: Segment) -> int:
@@ -329,11 +344,7 @@ class _Loading:
                 f"{self.directory}: ends at {loaded.log_end_offset}, below its log start {log_start_offset}; it is "
                 "empty now and goes on there."
             )
-            for segment in loaded.segments:
-                segment.close()
-                for path in reversed(segment.names()):
-                    if self.files.exists(path):
-                        self.files.unlink(path)
+            self._remove(loaded.segments[::-1], "the log starts behind it")
             fresh = Segment(self.files, self.directory, log_start_offset, self.cache, now=self.now, create=True)
             loaded.segments = [fresh]
             loaded.log_end_offset = log_start_offset
@@ -491,39 +502,10 @@ def scan_batches(file: File, position: int, end: int, trusted_below: int) -> Ite
 
     The CRCs of batches that end below offset `trusted_below` are not looked at.
     """
-    unpack = HEADER.unpack_from
-    while position + HEADER_BYTES <= end:
-        window = memoryview(file.read(position, min(SCAN_CHUNK_BYTES, end - position)))
-        at = 0
-        available = len(window)
-        while at + HEADER_BYTES <= available:
-            header: RawHeader = unpack(window, at)
-            size = header[1] + LOG_OVERHEAD
-            if size < HEADER_BYTES or position + at + size > end or header[3] != 2:
-                return
-            if at + size > available:
-                break
-            if header[0] + header[6] >= trusted_below and crc32c(window[at + CRC_COVERS_FROM : at + size]) != header[4]:
-                return
-            yield position + at, header
-            at += size
-        if at == 0:
-            whole = _large_batch(file, position, end)
-            if whole is None:
-                return
-            yield position, whole
-            at = whole[1] + LOG_OVERHEAD
-        position += at
-
-
-def _large_batch(file: File, position: int, end: int) -> RawHeader | None:
-    """A batch that is larger than a scan's window."""
-    header: RawHeader = HEADER.unpack(file.read(position, HEADER_BYTES))
-    size = header[1] + LOG_OVERHEAD
-    whole = memoryview(file.read(position, size))
-    if len(whole) != size or crc32c(whole[CRC_COVERS_FROM:]) != header[4]:
-        return None
-    return header
+    for at, header, batch in walk_batches(file, position, end):
+        if header[0] + header[6] >= trusted_below and crc32c(batch[CRC_COVERS_FROM:]) != header[4]:
+            return
+        yield at, header
 
 
 def _is_log(name: str) -> bool:

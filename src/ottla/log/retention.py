@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ottla.log import recovery
+from ottla.log import cleaning, recovery
 from ottla.log.answers import StorageFailed
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
@@ -93,7 +93,10 @@ def delete_old_segments(log: Log, now: int) -> int:
         return 0
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
-    drop_segments(log, log.segments[:count], now)
+    for segment in log.segments[:count]:
+        drop_segments(log, [segment], now)
+        # One by one: names are lost one by one too, and a log must not come back with a hole.
+        log.files.sync_directory(log.directory)
     upkeep.due = False
     move_log_start(log, log.segments[0].base_offset)
     return count
@@ -199,6 +202,9 @@ def truncate_to(log: Log, offset: int, now: int) -> bool:
         active.offset_index.activate()
         offset = active.truncate(offset)
         active.resume()
+        # What was cut must not come back: new batches will take its offsets.
+        active.file.sync()
+        log.files.sync_directory(log.directory)
     except OSError as error:
         raise log.fail(f"truncating {log.directory} failed: {error}") from error
     _cut_offsets(log, offset)
@@ -239,3 +245,4 @@ def _cut_offsets(log: Log, offset: int) -> None:
     log.high_watermark = min(log.high_watermark, offset)
     log.syncing.truncated(offset)
     log.compaction_epoch += 1
+    cleaning.cut_checkpoint(log, offset)

@@ -20,6 +20,8 @@ from ottla.protocol.records.batch import HEADER
 LOG_OVERHEAD: Final = 12
 HEADER_BYTES: Final = HEADER.size
 WALK_CHUNK_BYTES: Final = 16 << 10
+FIND_CHUNK_BYTES: Final = 8 << 10
+BATCH_CHUNK_BYTES: Final = 1 << 20
 
 # (base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
 #  max_timestamp, producer_id, producer_epoch, base_sequence, record_count), see protocol.records.batch.HEADER
@@ -160,7 +162,7 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, RawHeader] | None:
         """The first batch that ends at or after `offset`: (position, header), None when there is none."""
-        for position, header in self.walk(self.offset_index.lookup(offset)):
+        for position, header in self.walk(self.offset_index.lookup(offset), chunk=FIND_CHUNK_BYTES):
             if header[0] + header[6] >= offset:
                 return position, header
         return None
@@ -175,8 +177,8 @@ class Segment:
         return None
 
     def next_offset(self) -> int:
-        """One past the last offset in the segment, by walking from the last index entry."""
-        last = self.offset_index.last()
+        """One past the last offset in a closed segment, by walking from the last index entry."""
+        last = self.offset_index.last_on_disk()
         end = self.base_offset
         for _, header in self.walk(last[1] if last else 0):
             end = header[0] + header[6] + 1
@@ -245,15 +247,12 @@ class Segment:
         paths = (f"{self.path}.index", f"{self.path}.timeindex")
         if not all(map(self.files.exists, paths)):
             return False
-        size = self.files.size(paths[0])
-        if size % OFFSET_ENTRY.size or self.files.size(paths[1]) % TIME_ENTRY.size:
+        if self.files.size(paths[0]) % OFFSET_ENTRY.size or self.files.size(paths[1]) % TIME_ENTRY.size:
             return False
-        if size == 0:
+        last = self.offset_index.last_on_disk()
+        if last is None:
             return not any(position > interval for position, _ in self.walk(0))
-        index = self.files.open(paths[0])
-        relative, position = OFFSET_ENTRY.unpack(index.read(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size))
-        index.close()
-        return self.batch_ends_at(self.base_offset + relative, position)
+        return self.batch_ends_at(*last)
 
     def batch_ends_at(self, last_offset: int, position: int) -> bool:
         """Whether a whole batch stands at `position` and ends with `last_offset`."""
@@ -293,6 +292,31 @@ class Segment:
         self.offset_index.close()
         self.time_index.close()
         self.txn_index.close()
+
+
+def walk_batches(file: File, position: int, end: int) -> Iterator[tuple[int, RawHeader, memoryview]]:
+    """Consecutive whole batches in `file` from `position` up to `end`: where, header, bytes. Nothing is checked."""
+    unpack = HEADER.unpack_from
+    while position + HEADER_BYTES <= end:
+        window = memoryview(file.read(position, min(BATCH_CHUNK_BYTES, end - position)))
+        at = 0
+        available = len(window)
+        while at + HEADER_BYTES <= available:
+            header: RawHeader = unpack(window, at)
+            size = header[1] + LOG_OVERHEAD
+            if size < HEADER_BYTES or position + at + size > end or header[3] != 2:
+                return
+            if at + size > available:
+                break
+            yield position + at, header, window[at : at + size]
+            at += size
+        if at == 0:  # larger than the window
+            if available < HEADER_BYTES:
+                return
+            header = unpack(window, 0)
+            at = header[1] + LOG_OVERHEAD
+            yield position, header, memoryview(file.read(position, at))
+        position += at
 
 
 def walk_headers(file: File, position: int, end: int, chunk: int) -> Iterator[tuple[int, RawHeader]]:

@@ -84,9 +84,10 @@ class Syncing:
         """A segment is complete: its batches and indexes go with the next round."""
         if segment not in self._closed:
             self._closed.append(segment)
+        self._directory = True
 
     def created(self) -> None:
-        """A file was made in the log's directory."""
+        """A file was made, renamed or removed in the log's directory."""
         self._directory = True
 
     def replaced(self, path: str) -> None:
@@ -123,8 +124,12 @@ class Syncing:
 
     def finish(self, log: Log, up_to: int) -> None:
         """The oldest round is synced."""
+        if not self._rounds:
+            return  # a sync failed before this one ended
         done = self._rounds.popleft()
         done.release()
+        if log.failed is not None:
+            return
         self.recovery_point = max(self.recovery_point, min(up_to, done.up_to))
         if self.recovery_point >= log.log_end_offset:
             self.dirty_since_ms = None

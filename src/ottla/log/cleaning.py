@@ -1,0 +1,128 @@
+"""What a compaction works on: which part of a log is dirty, and where the last one ended.
+
+The dirty part begins where the last compaction ended and stops at the first of: the active segment, the last stable
+offset, a segment with a record younger than `min.compaction.lag.ms`. A log is due when the dirty part's share of what
+would be compacted is above `min.cleanable.dirty.ratio`, or a dirty record is older than `max.compaction.lag.ms`.
+
+Where compactions ended stands in `cleaner-offset-checkpoint` in the data directory, one line per compacted partition.
+Losing it costs one compaction of everything. Source: Kafka's LogCleanerManager.scala.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadable, encode_checkpoint, read_offsets
+from ottla.log.config import LONG_MAX
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+
+class Dirty(NamedTuple):
+    """The offsets a compaction may clean for the first time: [first, end)."""
+
+    first: int
+    end: int
+
+
+def dirty_part(log: Log, now: int) -> Dirty:
+    """What is there to clean now; empty when first >= end."""
+    if not log.segments:
+        return Dirty(log.log_end_offset, log.log_end_offset)
+    first = max(cleaned_to(log), log.log_start_offset)
+    if first > log.log_end_offset:
+        first = log.log_start_offset  # the checkpoint is of another history
+    end = min(log.last_stable_offset, log.segments[-1].base_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        for segment in _within(log, first, end):
+            if segment.largest_timestamp() > now - lag_ms:
+                end = min(end, max(segment.base_offset, first))
+                break
+    return Dirty(first, end)
+
+
+def cleanable_ratio(log: Log, now: int) -> float:
+    """See Log.cleanable_ratio."""
+    if log.failed is not None or not log.config.compacted or len(log.segments) < 2:
+        return 0.0
+    dirty = dirty_part(log, now)
+    if dirty.first >= dirty.end:
+        return 0.0
+    cleanable = sum(segment.size for segment in _within(log, dirty.first, dirty.end))
+    if cleanable == 0:
+        return 0.0
+    clean = sum(segment.size for segment in log.segments if segment.base_offset < dirty.first)
+    ratio = cleanable / (clean + cleanable)
+    if ratio > log.config.min_cleanable_dirty_ratio or _waited_too_long(log, dirty, now):
+        return ratio
+    return 0.0
+
+
+def _waited_too_long(log: Log, dirty: Dirty, now: int) -> bool:
+    lag_ms = log.config.max_compaction_lag_ms
+    if lag_ms >= LONG_MAX:
+        return False
+    stamps = [segment.rolling_timestamp() for segment in _within(log, dirty.first, dirty.end)]
+    oldest = min((stamp for stamp in stamps if stamp > 0), default=None)
+    return oldest is not None and oldest < now - lag_ms
+
+
+def _within(log: Log, first: int, end: int) -> list[Segment]:
+    """Closed segments that begin below `end` and hold offsets from `first` on."""
+    closed = range(len(log.segments) - 1)
+    return [log.segments[at] for at in closed if log.bases[at] < end and log.bases_end(at) > first]
+
+
+def cleaned_to(log: Log) -> int:
+    """Where the last compaction ended, 0 if there was none."""
+    if log.cleaned_to is None:
+        log.cleaned_to = _read(log).get(_key(log), 0)
+    return log.cleaned_to
+
+
+def write_checkpoint(log: Log, offset: int) -> None:
+    """A compaction ended at `offset`. Raises OSError."""
+    log.cleaned_to = offset
+    offsets = _read(log)
+    offsets[_key(log)] = offset
+    _write(log, offsets)
+
+
+def cut_checkpoint(log: Log, offset: int) -> None:
+    """The log was truncated to `offset`: what comes there next is dirty."""
+    if log.config.compacted and cleaned_to(log) > offset:
+        write_checkpoint(log, offset)
+
+
+def forget_checkpoint(log: Log) -> None:
+    """The partition is deleted; another one of its name starts from nothing."""
+    if not log.files.exists(_path(log)):
+        return
+    offsets = _read(log)
+    if offsets.pop(_key(log), None) is not None:
+        _write(log, offsets)
+
+
+def _key(log: Log) -> tuple[str, int]:
+    topic, _, partition = log.directory.rpartition("/")[2].rpartition("-")
+    return topic, int(partition)
+
+
+def _path(log: Log) -> str:
+    return f"{log.directory.rpartition('/')[0]}/{CLEANER_OFFSET_FILE}"
+
+
+def _read(log: Log) -> dict[tuple[str, int], int]:
+    try:
+        return read_offsets(log.files, _path(log)) or {}
+    except CheckpointUnreadable:
+        return {}
+
+
+def _write(log: Log, offsets: dict[tuple[str, int], int]) -> None:
+    # Not durable: a lost line only means that a compaction is done again.
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    log.files.write_atomically(_path(log), encode_checkpoint(lines), durable=False)

@@ -1,0 +1,308 @@
+"""Compaction: a log keeps the last record of every key.
+
+Two passes. The first reads the dirty part and remembers, for each key, its last offset (as many keys as `map_bytes_max`
+has room for; the rest waits for the next compaction). The second copies every segment from the log start up to there,
+in groups that make one segment each, leaving out records whose key has a later offset. Offsets never change: a batch
+keeps its base and last offset, and a batch that lost all its records stays, empty, where it still says something: the
+last sequence of a live producer, or how far this compaction looked.
+
+A tombstone stays `delete.retention.ms` after the compaction that first saw it: that one writes the moment into the
+batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in the
+same way once its data is gone. Data of aborted transactions goes at once. A batch whose records can't be read stays.
+
+Safe at any step: the new segment is `.cleaned` until it is complete and synced; renaming its `.log` to `.swap`, and
+syncing that name, decides; from there on a restart completes what is left (recovery.py): old segments to `.deleted`,
+`.swap` to its final name. The log, readers and appends see only whole segments, replaced in one step.
+
+A compaction is a generator of slices of a few milliseconds each: it yields None where others may run, and a Syncable
+where that must be synced before it goes on. It gives up when the log is truncated, deleted or shortened meanwhile.
+Source: Kafka's LogCleaner.scala (Cleaner), MemoryRecords.filterTo, CleanedTransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from ottla.log import cleaning, reading, retention
+from ottla.log.filtering import BatchFilter, key_offsets
+from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.producers import marker_in
+from ottla.log.segment import RawHeader, Segment, walk_batches
+from ottla.log.syncing import DirectorySync, Syncable
+from ottla.log.txnindex import AbortedTransaction
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+MAP_BYTES_MAX: Final = 32 << 20
+MAP_ENTRY_BYTES: Final = 200  # of a dict slot, a short key and an offset in CPython
+KEY_BYTES_MAX: Final = 32  # longer keys are remembered by their hash
+SLICE_RECORDS: Final = 1500
+SLICE_BYTES: Final = 2 << 20
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+
+class GaveUp(Exception):
+    """The log changed under the compaction; nothing was replaced that was not complete."""
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """What one compaction did."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    cleaned_to: int = 0
+
+
+class Compaction:
+    """One compaction of one log. Iterate it to its end, on the log's thread; see the module for what it yields."""
+
+    def __init__(self, log: Log, now: int, *, map_bytes_max: int = MAP_BYTES_MAX) -> None:
+        self.log = log
+        self.now = now
+        self.stats = CompactionStats()
+        self._keys_max = max(1, map_bytes_max // MAP_ENTRY_BYTES)
+        self._epoch = log.compaction_epoch
+        self._offsets: dict[bytes, int] = {}
+        self._latest = -1  # last offset that the map has seen
+        self._upper_bound = 0
+        self._work = 0
+
+    def __iter__(self) -> Iterator[Syncable | None]:
+        """Raises OSError when the disk does not take the new segment; the log is as it was then."""
+        dirty = cleaning.dirty_part(self.log, self.now)
+        if dirty.first >= dirty.end or self.log.failed is not None:
+            return
+        self._upper_bound = dirty.end
+        try:
+            yield from self._build_map(dirty)
+            end = self._latest + 1
+            transactions = Transactions()
+            for group in self._groups(end):
+                yield from self._clean_group(group, transactions)
+            self._check()
+            cleaning.write_checkpoint(self.log, end)
+            self.stats.cleaned_to = end
+        except GaveUp:
+            return
+
+    def _check(self) -> None:
+        if self.log.compaction_epoch != self._epoch or self.log.failed is not None:
+            raise GaveUp
+
+    def _pause(self, records: int, size: int) -> bool:
+        """Whether the slice is long enough after this much more work."""
+        self._work += max(records * SLICE_BYTES // SLICE_RECORDS, size)
+        if self._work < SLICE_BYTES:
+            return False
+        self._work = 0
+        return True
+
+    # First pass
+
+    def _build_map(self, dirty: cleaning.Dirty) -> Iterator[None]:
+        log, offsets = self.log, self._offsets
+        transactions = Transactions()
+        self._latest = dirty.first - 1
+        for segment in [segment for segment in log.segments[:-1] if segment.base_offset < dirty.end]:
+            end = self._end_of(segment)
+            if end <= dirty.first:
+                continue
+            transactions.add(reading.aborted_transactions(log, segment.base_offset, end))
+            start = segment.offset_index.lookup(dirty.first)
+            for _, header, batch in walk_batches(segment.file, start, segment.size):
+                last = header[0] + header[6]
+                if last < dirty.first:
+                    continue
+                if last >= dirty.end:
+                    return
+                if transactions.is_settled(header, batch) or header[5] & ATTRIBUTES_CONTROL:
+                    self._latest = last
+                    continue
+                if offsets and len(offsets) + header[12] > self._keys_max:
+                    return
+                for key, offset in key_offsets(header, batch):
+                    if offset >= dirty.first:
+                        offsets[_short(key)] = offset
+                self._latest = last
+                if self._pause(header[12], len(batch)):
+                    yield None
+                    self._check()
+
+    def _end_of(self, segment: Segment) -> int:
+        log = self.log
+        return log.bases_end(log.segments.index(segment))
+
+    # Second pass
+
+    def _groups(self, end: int) -> Iterator[list[Segment]]:
+        """Closed segments below `end`, in runs that fit into one segment."""
+        config = self.log.config
+        group: list[Segment] = []
+        size = index_size = 0
+        for segment in [segment for segment in self.log.segments[:-1] if segment.base_offset < end]:
+            bytes_of_index = segment.offset_index.size_bytes
+            span = self._end_of(segment) - 1 - (group[0].base_offset if group else segment.base_offset)
+            if group and (
+                size + segment.size > config.segment_bytes
+                or index_size + bytes_of_index > config.segment_index_bytes
+                or span > RELATIVE_OFFSET_MAX
+            ):
+                yield group
+                group, size, index_size = [], 0, 0
+            group.append(segment)
+            size += segment.size
+            index_size += bytes_of_index
+        if group:
+            yield group
+
+    def _clean_group(self, group: list[Segment], transactions: Transactions) -> Iterator[Syncable | None]:
+        log = self.log
+        self._check()
+        self._remove_unfinished(group[0].base_offset)
+        cleaned = Segment(
+            log.files,
+            log.directory,
+            group[0].base_offset,
+            log.index_cache,
+            now=group[-1].created_ms,
+            create=True,
+            suffix=CLEANED_SUFFIX,
+        )
+        decided = False
+        try:
+            yield from self._copy(group, cleaned, transactions)
+            cleaned.close_for_appends()
+            for file in [cleaned.file, *cleaned.dirty_index_files(), DirectorySync(log.files, log.directory)]:
+                file.pin()
+                yield file
+                file.unpin()
+                self._check()
+            cleaned.rename_files(CLEANED_SUFFIX, SWAP_SUFFIX)
+            yield DirectorySync(log.files, log.directory)
+            self._check()
+            decided = True
+            self._replace(group, cleaned)
+        finally:
+            if not decided:
+                cleaned.close()
+                if log.files.exists(log.directory):
+                    self._remove_unfinished(group[0].base_offset)
+
+    def _remove_unfinished(self, base_offset: int) -> None:
+        """Files of a compaction that did not get to its end; the log first, so that a restart sees no decision."""
+        segment_path = f"{self.log.directory}/{base_offset:020d}"
+        for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
+            for kind in (".log", ".index", ".timeindex", ".txnindex"):
+                path = f"{segment_path}{kind}{suffix}"
+                if self.log.files.exists(path):
+                    self.log.files.unlink(path)
+
+    def _copy(self, group: list[Segment], cleaned: Segment, transactions: Transactions) -> Iterator[None]:
+        log, stats = self.log, self.stats
+        interval = log.config.index_interval_bytes
+        transactions.cleaned = cleaned
+        decide = BatchFilter(
+            self._offsets, self._latest, self.now, log.config, self._upper_bound, log.producers.entries, _short
+        )
+        for segment in group:
+            transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
+            for _, header, batch in walk_batches(segment.file, 0, segment.size):
+                settled = transactions.is_settled(header, batch)
+                kept = decide(header, batch, settled)
+                stats.bytes_read += len(batch)
+                stats.records_read += header[12]
+                if kept is not None:
+                    octets, count, max_timestamp = kept
+                    cleaned.append(octets, len(octets), header[0] + header[6], max_timestamp, interval)
+                    stats.bytes_written += len(octets)
+                    stats.records_kept += count
+                if self._pause(header[12], len(batch)):
+                    yield None
+                    self._check()
+
+    def _replace(self, group: list[Segment], cleaned: Segment) -> None:
+        """The decision is on the disk: no restart goes back. In one step for everybody else."""
+        log = self.log
+        try:
+            for segment in group:
+                retention.discard_files(log, segment, self.now)
+            cleaned.rename_files(SWAP_SUFFIX, "")
+        except OSError as error:
+            raise log.fail(f"replacing compacted segments of {log.directory} failed: {error}") from error
+        log.syncing.forgotten(group)
+        log.syncing.created()
+        replaced = {segment.base_offset for segment in group}
+        others = [segment for segment in log.segments if segment.base_offset not in replaced]
+        log.segments_replaced(sorted([*others, cleaned], key=lambda segment: segment.base_offset))
+        for base_offset in replaced - {cleaned.base_offset}:
+            log.drop_snapshot(base_offset)
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=KEY_BYTES_MAX + 1).digest()
+
+
+class Transactions:
+    """Which transactions are open while batches pass by in offset order. Kafka's CleanedTransactionMetadata."""
+
+    def __init__(self) -> None:
+        self.cleaned: Segment | None = None
+        self._coming: list[tuple[int, AbortedTransaction]] = []
+        self._known: set[AbortedTransaction] = set()
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._aborted_with_data: set[int] = set()
+        self._committed: set[int] = set()
+
+    def add(self, aborted: list[AbortedTransaction]) -> None:
+        for entry in aborted:
+            if entry not in self._known:
+                self._known.add(entry)
+                heappush(self._coming, (entry.first_offset, entry))
+
+    def is_settled(self, header: RawHeader, batch: memoryview) -> bool:
+        """Whether the batch can go: data of an aborted transaction, or a marker whose transaction has no data left."""
+        last = header[0] + header[6]
+        while self._coming and self._coming[0][0] <= last:
+            entry = heappop(self._coming)[1]
+            self._aborted.setdefault(entry.producer_id, entry)
+        if header[5] & ATTRIBUTES_CONTROL:
+            return self._marker_is_settled(header, batch)
+        if not header[5] & ATTRIBUTES_TRANSACTIONAL:
+            return False
+        producer_id = header[9]
+        if producer_id in self._aborted:
+            self._aborted_with_data.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def _marker_is_settled(self, header: RawHeader, batch: memoryview) -> bool:
+        producer_id = header[9]
+        if header[12] == 0:
+            return True  # emptied by an earlier compaction
+        marker = marker_in(batch)
+        if marker is None:
+            return False
+        if marker.committed:
+            if producer_id in self._committed:
+                self._committed.discard(producer_id)
+                return False
+            return True
+        entry = self._aborted.pop(producer_id, None)
+        if entry is not None and producer_id in self._aborted_with_data:
+            # The marker stays until a compaction finds none of its data; so does its entry in the index.
+            self._aborted_with_data.discard(producer_id)
+            if self.cleaned is not None:
+                self.cleaned.txn_index.append(entry)
+            return False
+        return True
