@@ -65,6 +65,7 @@ class ClassicProtocol:
             assert not is_new_group
             self._rebalances.drop(group, body.member_id, draft)
             draft.answer(ticket, join_reply(call.version, ErrorCode.GROUP_MAX_SIZE_REACHED, NOBODY))
+            self._rebalances.maybe_complete_join(now, group, draft)
         elif not group.supports(body.protocol_type, _protocols(body)):
             draft.answer(ticket, join_reply(call.version, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, body.member_id))
         elif body.member_id == NOBODY:

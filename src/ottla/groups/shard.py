@@ -245,9 +245,14 @@ class GroupShard:
         }
 
     def check(self) -> None:
+        self.check_durable()
         self._timers.check()
+        for group in self._groups.values():
+            self._rebalances.check(group)
+
+    def check_durable(self) -> None:
+        """The part of `check` that holds before `loaded` too, when no session runs yet."""
         self._offsets.check()
         for group_id, group in self._groups.items():
             assert group.group_id == group_id, group_id
             group.check()
-            self._rebalances.check(group)

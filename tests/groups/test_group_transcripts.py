@@ -1,0 +1,12 @@
+"""Transcripts of the group coordinator."""
+
+from pathlib import Path
+
+import pytest
+from group_player import Player
+from transcripts.datadriven import check, scripts
+
+
+@pytest.mark.parametrize("path", scripts("groups"), ids=lambda path: path.stem)
+def test_transcript(path: Path, update: bool) -> None:
+    check(path, Player().play, update)
