@@ -1,11 +1,13 @@
-"""What the simulator found, each as the smallest test that shows it: seeds change their meaning as the simulator grows."""
+"""What the simulator found, each as the smallest test that shows it: seeds change their meaning as it grows."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from ottla.log.answers import Isolation
 from ottla.log.config import LogConfig
+from ottla.log.files import DiskFiles, FileSystem
 from ottla.log.log import Log
 from ottla.sim.batches import decode_batches, encode_batch
 from ottla.sim.disk import Disk
@@ -68,3 +70,20 @@ def test_a_new_data_directory_survives_the_power_cut() -> None:
     world.disk.rng = WorstCase()
     world.kill_node(power_cut=True)
     assert "meta.properties" in world.disk.listdir("/data")
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_file_closed_before_its_sync_ran_is_synced_all_the_same(real: bool, tmp_path: Path) -> None:
+    """Retention deleted a segment while the disk thread had it to sync: the descriptor was gone under it."""
+    files: FileSystem = DiskFiles() if real else make_disk()
+    path = f"{tmp_path if real else '/data'}/f"
+    file = files.open(path, create=True)
+    file.write(b"x")
+    file.pin()
+    files.rename(path, f"{path}.deleted")
+    files.unlink(f"{path}.deleted")
+    file.close()
+    file.sync()
+    file.unpin()
+    with pytest.raises((AssertionError, FileNotFoundError)):
+        file.sync()

@@ -62,7 +62,7 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def close(self) -> None:
-        """Give the descriptor back. The handle must not be used again."""
+        """Give the descriptor back, when the last pin goes. The handle must not be used again."""
         ...
 
     def fileno(self) -> int:
@@ -126,7 +126,7 @@ class FileSlice(NamedTuple):
 class DiskFile:
     """A handle on a real file; opened for appending, its descriptor comes and goes."""
 
-    __slots__ = ("_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
+    __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
 
     def __init__(self, disk: DiskFiles, path: str, fd: int, size: int) -> None:
         self._disk = disk
@@ -136,6 +136,7 @@ class DiskFile:
         self._pins = 0
         self._recent = True
         self._unlinked = False
+        self._closed = False
 
     @property
     def path(self) -> str:
@@ -206,10 +207,14 @@ class DiskFile:
 
     def unpin(self) -> None:
         self._pins -= 1
+        if self._closed and not self._pins:
+            self._let_go()
 
     def close(self) -> None:
         self._disk.forget(self)
-        self._let_go()
+        self._closed = True
+        if not self._pins:  # another thread may be syncing it
+            self._let_go()
 
     def fileno(self) -> int:
         self._recent = True

@@ -132,13 +132,14 @@ def _torn(operation: tuple[int, bytes | None], rng: random.Random) -> tuple[int,
 class SimFile:
     """A handle of one life of the process; see `ottla.log.files.File` for what each method promises."""
 
-    __slots__ = ("_disk", "_inode", "_life", "_open", "pins")
+    __slots__ = ("_closing", "_disk", "_inode", "_life", "_open", "pins")
 
     def __init__(self, disk: "Disk", inode: Inode) -> None:
         self._disk = disk
         self._inode = inode
         self._life = disk.life
         self._open = True
+        self._closing = False
         self.pins = 0
 
     @property
@@ -205,11 +206,17 @@ class SimFile:
     def unpin(self) -> None:
         assert self.pins > 0, f"{self.path} is unpinned more often than pinned"
         self.pins -= 1
+        self._closed_after_pins()
 
     def close(self) -> None:
         if self._inode.handle is self:
             self._inode.handle = None
-        self._open = False
+        self._closing = True
+        self._closed_after_pins()
+
+    def _closed_after_pins(self) -> None:
+        if self._closing and not self.pins:
+            self._open = False
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor")
