@@ -53,9 +53,24 @@ class Parcel:
 
 
 class Lane:
-    """One partition of one producer: parcels in the order in which they must arrive."""
+    """One partition of one producer: parcels in the order in which they must arrive.
 
-    __slots__ = ("index", "next_number", "next_sequence", "parcels", "pause_until_us", "topic")
+    `producer_id` is the producer's, until the partition has lost what that id had written: then the lane alone takes a
+    new one (`renew`), for what was sent to other partitions may stand there under the old.
+    """
+
+    __slots__ = (
+        "index",
+        "losses_known",
+        "next_number",
+        "next_sequence",
+        "parcels",
+        "pause_until_us",
+        "producer_epoch",
+        "producer_id",
+        "renew",
+        "topic",
+    )
 
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
@@ -64,13 +79,25 @@ class Lane:
         self.next_number = 0
         self.next_sequence = 0
         self.pause_until_us: Micros = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.renew = False
+        self.losses_known = 0
+
+    def take_identity(self, producer_id: int, producer_epoch: int, losses: int) -> None:
+        """Number everything that waits anew, under this id."""
+        self.producer_id, self.producer_epoch, self.losses_known = producer_id, producer_epoch, losses
+        self.renew = False
+        self.next_sequence = 0
+        for parcel in self.parcels:
+            parcel.base_sequence = -1
 
     def in_flight(self) -> bool:
         return any(parcel.in_flight for parcel in self.parcels)
 
     def to_send(self, now_us: Micros) -> Parcel | None:
         """The next parcel that may leave: nothing in flight behind it, so that order is kept."""
-        if now_us < self.pause_until_us:
+        if now_us < self.pause_until_us or self.renew:
             return None
         found: Parcel | None = None
         for parcel in reversed(self.parcels):
@@ -114,11 +141,9 @@ class Producer(KafkaClient):
         self.gap_us = gap_us
         self.payload_max = payload_max
         self.gzip = self.rng.random() < 0.2
-        self.producer_id = -1
-        self.producer_epoch = -1
+        self.has_id = False
         self.makes = True
         self.acknowledged = 0
-        self._losses_known = 0
         self._requests = 0
         self._wake: Booking | None = None
         rule = workload.rules[topic]
@@ -155,8 +180,8 @@ class Producer(KafkaClient):
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        if self.idempotent and self.producer_id < 0:
-            self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._initialised)
+        if self.idempotent and not self.has_id:
+            self._initialise(self.lanes)
         else:
             self._pump()
 
@@ -166,31 +191,33 @@ class Producer(KafkaClient):
             for parcel in lane.parcels:
                 parcel.in_flight = False
 
-    def _initialised(self, message: Any) -> None:
+    def _initialise(self, lanes: list[Lane]) -> None:
+        self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._initialised, lanes)
+
+    def _initialised(self, message: Any, lanes: list[Lane]) -> None:
         if message is None:
             return
         if message.error_code:
             if message.error_code not in RETRIABLE:
                 raise Broken(f"{self.name}: InitProducerId answers {message.error_code}")
-            self.after(200 * MS, self._initialise_again)
+            self.after(200 * MS, self._initialise, lanes)
             return
         self.workload.check_new_producer_id(message.producer_id)
-        self._losses_known = self.history.losses
-        self.producer_id, self.producer_epoch = message.producer_id, message.producer_epoch
-        for lane in self.lanes:
-            lane.next_sequence = 0
-            for parcel in lane.parcels:
-                parcel.base_sequence = -1
+        self.has_id = True
+        for lane in lanes:
+            if not lane.in_flight():
+                lane.take_identity(message.producer_id, message.producer_epoch, self.history.losses)
         self._pump()
-
-    def _initialise_again(self) -> None:
-        if self.connection is not None:
-            self.ready()
 
     def _pump(self) -> None:
         """Send what may be sent: one parcel of each of some lanes a request."""
-        if self.connection is None or self.topic not in self.known or (self.idempotent and self.producer_id < 0):
+        if self.connection is None or self.topic not in self.known or (self.idempotent and not self.has_id):
             return
+        for lane in self.lanes:
+            if lane.renew and not lane.in_flight():
+                self.world.trace.add(self.name, f"takes a new producer id for {lane.topic}-{lane.index}")
+                self._initialise([lane])
+                break
         now_us = self.world.clock.now_us
         while self._requests < (IN_FLIGHT_MAX if self.idempotent else 1):
             chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
@@ -224,8 +251,8 @@ class Producer(KafkaClient):
         return encode_batch(
             parcel.notes,
             self.world.clock.wall_ms,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
+            producer_id=lane.producer_id,
+            producer_epoch=lane.producer_epoch,
             base_sequence=parcel.base_sequence,
             gzip=self.gzip,
         )
@@ -268,18 +295,10 @@ class Producer(KafkaClient):
         if code in SEQUENCE_LOST and self.idempotent:
             if lane.parcels[0] is not parcel:
                 return  # the one before it failed; both go again
-            if self.producer_id < 0:
-                return  # the answer for another lane already said so
-            if self.history.losses > self._losses_known:
-                self._start_over()
+            if self.history.losses > lane.losses_known:
+                lane.renew = True
                 return
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.idempotent:
             lane.parcels.remove(parcel)
             return
         raise Broken(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
-
-    def _start_over(self) -> None:
-        """The log lost what this producer id had written: take another id, number the rest anew."""
-        self.world.trace.add(self.name, "takes a new producer id")
-        self.producer_id = -1
-        self.hang_up(lingering=False)
