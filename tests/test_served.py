@@ -1,4 +1,4 @@
-"""What is served and what is not: the registry, the modules, the codec, the authorization table and SKIPPED.md agree."""
+"""What is served and what is not: registry, modules, codec, authorization table and SKIPPED.md agree."""
 
 import re
 from importlib import import_module
@@ -35,8 +35,8 @@ def test_skipped_keys_have_their_right_name_and_a_reason() -> None:
 def test_a_module_is_what_the_registry_says(key: int) -> None:
     name, low, high = SERVED[key]
     module = import_module(f"ottla.broker.api.{name}")
-    assert module.KEY == key
-    assert module.VERSIONS == (low, high)
+    assert key == module.KEY
+    assert (low, high) == module.VERSIONS
     assert name.startswith(f"k{key:02}_")
     assert hasattr(module, "handle") != hasattr(module, "receive")
     assert module.__doc__ is not None

@@ -1,0 +1,145 @@
+"""The life of topics across restarts: epochs, directories, deletions, records in the store."""
+
+import os
+from pathlib import Path
+
+import pytest
+from node_stage import NodeStage
+
+from ottla.broker.topics import GRAVES_PER_TICK
+from ottla.metadata.store import Put
+from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> NodeStage:
+    return NodeStage(tmp_path / "node")
+
+
+def create(stage: NodeStage, name: str, partitions: int = 1) -> None:
+    answer = stage.ask(CreateTopicsRequest([CreatableTopic(name, partitions, 1)]))
+    assert answer.topics[0].error_code == 0
+
+
+def delete(stage: NodeStage, name: str) -> None:
+    assert stage.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name)])).responses[0].error_code == 0
+
+
+def directories(stage: NodeStage) -> list[str]:
+    return sorted(name for name in os.listdir(stage.directory) if os.path.isdir(stage.directory / name))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_raises_every_epoch_in_one_commit(stage: NodeStage, clean: bool) -> None:
+    create(stage, "a", 3)
+    create(stage, "b", 2)
+    stage.append("a", 1)
+    before = {t.name: t.id for t in stage.node.topics.by_name.values()}
+    generation = stage.store.generation
+    stage.restart(clean=clean)
+    assert stage.store.generation == generation + 1
+    topics = stage.node.topics
+    assert {t.name: t.id for t in topics.by_name.values()} == before
+    epochs = {p.name: (p.leader_epoch, p.partition_epoch) for t in topics.by_name.values() for p in t.partitions}
+    assert set(epochs.values()) == {(1, 1)}
+    partition = topics.partition("a", 1)
+    assert partition is not None
+    assert partition.log.end_offset_for(0) == (0, 1)
+    assert partition.log.end_offset_for(1) == (1, 1)
+    assert partition.log.high_watermark == 1
+
+
+def test_an_empty_partition_costs_no_directory(stage: NodeStage) -> None:
+    create(stage, "a", 100)
+    stage.append("a", 7)
+    assert directories(stage) == ["a-7"]
+
+
+def test_a_deleted_topic_goes_in_pieces(stage: NodeStage) -> None:
+    partitions = 3 * GRAVES_PER_TICK
+    create(stage, "a", partitions)
+    for index in range(partitions):
+        stage.append("a", index)
+    delete(stage, "a")
+    assert stage.node.topics.partition_count == 0
+    stage.node.tick(stage.now)
+    assert 0 < len([name for name in directories(stage) if name.startswith("a-")]) < partitions
+    assert stage.node.deadline() is not None
+    stage.run(10)
+    assert directories(stage) == []
+    assert list(stage.store.list("deleted/")) == []
+
+
+def test_a_deletion_that_a_crash_cut_short_is_finished_at_start(stage: NodeStage) -> None:
+    create(stage, "a", 2)
+    stage.append("a", 0)
+    delete(stage, "a")
+    stage.restart(clean=False)
+    assert directories(stage) == []
+    assert stage.notes == []
+    assert list(stage.store.list("deleted/")) == []
+
+
+def test_a_topic_made_anew_at_once_begins_empty(stage: NodeStage) -> None:
+    create(stage, "a")
+    for _ in range(5):
+        stage.append("a")
+    stage.restart()
+    delete(stage, "a")
+    create(stage, "a")
+    assert stage.append("a") == 0
+    stage.restart()
+    partition = stage.node.topics.partition("a", 0)
+    assert partition is not None
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 1)
+
+
+def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) -> None:
+    create(stage, "a")
+    create(stage, "b")
+    stage.append("a")
+    stage.append("b")
+    stage.node.stop(stage.now)
+    os.rename(stage.directory / "a-0", stage.directory / "kept")
+    os.rename(stage.directory / "b-0", stage.directory / "a-0")
+    (stage.directory / "unknown-0").mkdir()
+    (stage.directory / "unknown-0" / "precious").write_text("yes")
+    stage.restart(clean=False)
+    found = directories(stage)
+    assert "kept" in found
+    assert [name.split(".")[0] for name in found if name.endswith("-stray")] == ["a-0", "unknown-0"]
+    stray = next(name for name in found if name.startswith("unknown-0."))
+    assert (stage.directory / stray / "precious").read_text() == "yes"
+    assert len(stage.notes) == 2
+    partition = stage.node.topics.partition("a", 0)
+    assert partition is not None
+    assert partition.log.log_end_offset == 0
+
+
+def test_a_stored_config_nobody_can_take_is_noted_and_left(stage: NodeStage) -> None:
+    stage.store.commit([Put("config/broker/1", b'{"message.max.bytes": "5000", "gone.since": "1"}')])
+    stage.restart()
+    assert stage.node.settings["message.max.bytes"] == 5000
+    assert stage.notes == ["the stored broker config gone.since is not obeyed: Unknown broker config name: gone.since"]
+    row = stage.store.get("config/broker/1")
+    assert row is not None
+    assert b"gone.since" in row.value
+
+
+def test_records_round_trip_and_stay_small(stage: NodeStage) -> None:
+    odd = PartitionRecord((3, 1), (1,), 1, 7, 9, (3,), (2,), (4,), (5,), True)
+    record = TopicRecord(bytes(range(16)), {"retention.ms": "5"}, (odd, odd.led_anew(3)))
+    assert TopicRecord.decode(record.encode()) == record
+    assert record.partitions[1].leader_epoch == 8
+    create(stage, "big", 10_000)
+    row = stage.store.get(key_of("big"))
+    assert row is not None
+    assert len(row.value) < 512 * 1024
+
+
+def test_topic_ids_are_never_kafkas_reserved_ones(stage: NodeStage) -> None:
+    ids = [stage.node.topics.new_topic_id() for _ in range(2000)]
+    assert len(set(ids)) == len(ids)
+    assert not any(topic_id[0] >> 2 == 62 for topic_id in ids)
