@@ -54,11 +54,9 @@ def play(scenario: Scenario, host: str, port: int, theme: str, slow: bool = Fals
 
 
 def _ranges(versions: list[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2,5"; a version asked again and again stands as "7 x3"."""
-    if len(versions) > 1 and len(set(versions)) == 1:
-        return f"{versions[0]} x{len(versions)}"
+    """[0, 1, 2, 5] -> "0-2,5"; versions asked more than once stand there as often."""
     runs: list[list[int]] = []
-    for version in versions:
+    for version in sorted(versions):
         if runs and version == runs[-1][1] + 1:
             runs[-1][1] = version
         else:
@@ -151,10 +149,6 @@ def _by_version(transcript: Transcript) -> dict[tuple[str, int, str], Any]:
 
 
 def _expand(text: str) -> Iterator[str]:
-    if " x" in text:
-        version, _, times = text.partition(" x")
-        yield from [version] * int(times)
-        return
     for run in text.split(","):
         first, _, last = run.partition("-")
         if last:
