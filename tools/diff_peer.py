@@ -44,7 +44,10 @@ def peer(given: str | None) -> Iterator[tuple[str, int]]:
         sys.exit("no peer: give --peer HOST:PORT, or the path of a kafka-peer script in KAFKA_PEER")
     with tempfile.TemporaryDirectory(prefix="ottla-peer-") as directory:
         started = subprocess.run(
-            [script, "start", directory, "29292"], check=True, capture_output=True, text=True,
+            [script, "start", directory, "29292"],
+            check=True,
+            capture_output=True,
+            text=True,
             env={"KAFKA_HEAP": "512M"} | os.environ,
         )
         try:
@@ -62,7 +65,7 @@ def node(given: str | None) -> Iterator[tuple[str, int]]:
 
     from differential.node import CONFIG
 
-    with EmbeddedBroker(config=CONFIG) as broker:
+    with EmbeddedBroker(settings=CONFIG) as broker:
         yield address(broker.bootstrap_servers)
 
 
@@ -89,7 +92,14 @@ def update(arguments: Any) -> int:
             if played:
                 kept = transcript.load(theme) if arguments.only else {}
                 order = transcript.scenarios_of(theme)
-                transcript.save(theme, {k: v for k, v in sorted((kept | played).items(), key=lambda e: [*order, e[0]].index(e[0])) if k in order})
+                transcript.save(
+                    theme,
+                    {
+                        k: v
+                        for k, v in sorted((kept | played).items(), key=lambda e: [*order, e[0]].index(e[0]))
+                        if k in order
+                    },
+                )
     return 0
 
 
@@ -116,7 +126,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="address of a Kafka to compare with")
     parser.add_argument("--node", help="address of the Ottla node; one is started without it")
-    parser.add_argument("--only", default=[], type=lambda t: t.split(","), help="words, one of which is in theme/scenario")
+    parser.add_argument(
+        "--only", default=[], type=lambda t: t.split(","), help="words, one of which is in theme/scenario"
+    )
     parser.add_argument("--update", action="store_true", help="write the peer's answers as golden transcripts")
     arguments = parser.parse_args()
     return update(arguments) if arguments.update else compare(arguments)

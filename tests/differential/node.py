@@ -1,3 +1,3 @@
 """How the node under comparison is configured: as the Kafka peer is."""
 
-CONFIG = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "1", "default.replication.factor": "1"}
+CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "50"}

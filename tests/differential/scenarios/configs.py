@@ -74,10 +74,10 @@ def alter_topic(s: Stage) -> None:
     alter("illegal topic name", "all", ("retention.ms", "5"), target="a b")
     alter("empty list", "all")
     given("nothing left")
-    twice = {"resource_type": TOPIC, "resource_name": name, "configs": [{"name": "retention.ms", "value": "5"}]}
-    s.ask("topic twice", api, "all", resources=[twice, twice])
+    # The same topic twice is not asked: Kafka never answers it.
+    one = {"resource_type": TOPIC, "resource_name": name, "configs": [{"name": "retention.ms", "value": "5"}]}
     s.ask("none", api, "all", resources=[])
-    s.ask("unknown resource type", api, "all", resources=[twice | {"resource_type": 77}])
+    s.ask("unknown resource type", api, "all", resources=[one | {"resource_type": 77}])
 
 
 def incremental_topic(s: Stage) -> None:

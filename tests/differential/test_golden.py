@@ -1,0 +1,73 @@
+"""Ottla answers as Kafka answered: every scenario against a node, held against Kafka's golden transcript.
+
+The transcripts are harvested with `make diff-peer UPDATE=1` from a Kafka peer; this test needs none. A difference is
+repaired, or it stands in known_differences.toml with its reason; an entry there that explains nothing any more fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.testing import EmbeddedBroker
+
+from . import transcript
+from .node import CONFIG
+from .transcript import Difference
+
+SCENARIOS = [(theme, name) for theme in transcript.themes() for name in transcript.scenarios_of(theme)]
+KNOWN = transcript.known_differences()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[str, int]]:
+    with EmbeddedBroker(settings=CONFIG) as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        yield host, int(port)
+
+
+@pytest.mark.parametrize(("theme", "name"), SCENARIOS, ids=[f"{theme}-{name}" for theme, name in SCENARIOS])
+def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> None:
+    golden = transcript.load(theme).get(name)
+    assert golden is not None, f"{theme}/{name} has no golden transcript: make diff-peer UPDATE=1"
+    played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme)
+    found = list(transcript.differences(theme, name, golden, played))
+    known = [entry for entry in KNOWN if entry.scenario == f"{theme}/{name}"]
+    new = [difference for difference in found if not any(entry.covers(difference) for entry in known)]
+    stale = [entry for entry in known if not any(entry.covers(difference) for difference in found)]
+    assert not new, "\n".join([f"{len(new)} differences", *map(str, new)])
+    assert not stale, f"no longer differs: {stale}"
+
+
+def test_every_golden_transcript_and_known_difference_has_its_scenario() -> None:
+    for theme in transcript.themes():
+        assert set(transcript.load(theme)) <= set(transcript.scenarios_of(theme)), theme
+    assert {entry.scenario for entry in KNOWN} <= {f"{theme}/{name}" for theme, name in SCENARIOS}
+
+
+def test_a_difference_is_seen() -> None:
+    """The comparison itself: another value, a lost field, another grouping of versions, a lost step."""
+    golden = [{"step": "a", "api": "X", "versions": "0-2", "answer": {"code": "NONE", "text": "~one", "rows": [1, 2]}}]
+
+    def fields(played: transcript.Transcript) -> list[str]:
+        return [d.field for d in transcript.differences("t", "s", golden, played)]
+
+    def but(**changed: object) -> transcript.Transcript:
+        return [golden[0] | {"answer": golden[0]["answer"] | changed}]
+
+    assert fields(golden) == []
+    assert fields(but(text="~two")) == []
+    assert fields(but(code="BAD")) == ["code"] * 3
+    assert fields(but(rows=[1])) == ["rows"] * 3
+    assert fields([golden[0] | {"versions": "0-1"}]) == ["answer"]
+    assert fields([]) == ["answer"] * 3
+    assert [d.golden for d in transcript.differences("t", "s", [], golden)] == [transcript.MISSING] * 3
+
+
+def test_known_differences_cover_what_they_name() -> None:
+    difference = Difference("t", "s", "step v3", "topics[0].name", "a", "b")
+    assert transcript.Known("t/s", "step v3", "topics[0].name", "r").covers(difference)
+    assert transcript.Known("t/s", "step*", "topics*", "r").covers(difference)
+    assert not transcript.Known("t/s", "step v4", "*", "r").covers(difference)
+    assert not transcript.Known("t/other", "*", "*", "r").covers(difference)
