@@ -101,6 +101,10 @@ class OffsetIndex:
         self._pending += OFFSET_ENTRY.pack(relative, position)
 
     @property
+    def in_memory(self) -> bool:
+        return self._offsets is not None
+
+    @property
     def pending_entries(self) -> int:
         return len(self._pending) // OFFSET_ENTRY.size
 
