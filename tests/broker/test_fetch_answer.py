@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
 from ottla.log.files import FileSlice
+from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages import fetch as wire
 
@@ -38,8 +39,12 @@ def answers(draw, by_id: bool):
         for index in range(draw(st.integers(1, 3))):
             answer = PartitionAnswer(topic, index)
             answer.error = draw(st.integers(-1, 130))
-            answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = draw(st.tuples(INT64, INT64, INT64))
-            answer.aborted = draw(st.none() | st.lists(st.tuples(INT64, INT64), max_size=3))
+            answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = draw(
+                st.tuples(INT64, INT64, INT64)
+            )
+            answer.aborted = draw(
+                st.none() | st.lists(st.builds(AbortedTransaction, INT64, INT64, INT64, INT64), max_size=3)
+            )
             content = draw(st.none() | st.binary(min_size=1, max_size=300))
             if content is not None:
                 answer.records = FileSlice(Bytes(b"xx" + content), 2, len(content))
@@ -64,7 +69,7 @@ def by_the_codec(version, correlation_id, error, session_id, found, endpoint) ->
                 current_leader=None if answer.current_leader is None else wire.LeaderIdAndEpoch(*answer.current_leader),
                 aborted_transactions=None
                 if answer.aborted is None
-                else [wire.AbortedTransaction(*pair) for pair in answer.aborted],
+                else [wire.AbortedTransaction(each.producer_id, each.first_offset) for each in answer.aborted],
                 records=records,
             )
         )

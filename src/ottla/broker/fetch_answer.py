@@ -15,6 +15,7 @@ from ottla.broker.fetch_sessions import TopicKey
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Part
 from ottla.log.files import FileSlice
+from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_string, write_uvarint
 
 FIRST_FLEXIBLE_VERSION = 12
@@ -59,8 +60,8 @@ class PartitionAnswer:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
-        self.aborted: list[tuple[int, int]] | None = None
-        """(producer id, first offset) of aborted transactions; None for a read_uncommitted consumer."""
+        self.aborted: list[AbortedTransaction] | None = None
+        """None for a read_uncommitted consumer."""
         self.records: FileSlice | None = None
         self.current_leader: tuple[int, int] | None = None
         """(leader id, leader epoch), where the client asked the wrong one."""
@@ -153,8 +154,8 @@ def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int)
         out += b"\x00" if flexible else b"\xff\xff\xff\xff"
     else:
         _write_length(out, len(aborted), flexible)
-        for producer_id, first_offset in aborted:
-            out += _ABORTED.pack(producer_id, first_offset)
+        for transaction in aborted:
+            out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
             if flexible:
                 out.append(0)
     if version >= 11:

@@ -3,8 +3,8 @@
 Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
 Does not know: how records are read.
 
-Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; a session id is never 0 and never in use twice.
-A session is evicted when it was idle for two minutes, or is that old and the newcomer has more partitions.
+Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; an id is never 0 and never in use twice. A
+session is evicted when it was idle for two minutes, or is that old and the newcomer has more partitions.
 
 Source: KIP-227, Kafka's FetchSession.scala.
 """

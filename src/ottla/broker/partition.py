@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Partition:
     """A partition this node leads.
 
-    `holding`: records were appended that are not committed before an fsync covers them, because the node's durability is
-    fsync or flush.messages asks for it. Otherwise an append is committed at once: the page cache is enough.
+    `holding`: records were appended that are not committed before an fsync covers them, because the node's durability
+    is fsync or flush.messages asks for it. Otherwise an append is committed at once: the page cache is enough.
     """
 
     __slots__ = (

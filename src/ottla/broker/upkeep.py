@@ -20,6 +20,7 @@ from os.path import dirname
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.requests import Store
+from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import (
     CheckpointUnreadable,
     encode_checkpoint,
@@ -31,7 +32,6 @@ from ottla.log.checkpoints import (
     write_properties,
 )
 from ottla.log.syncing import Syncable
-from ottla.log.answers import StorageFailed
 from ottla.machine import Millis
 from ottla.metadata.store import Put
 
@@ -73,12 +73,13 @@ class Upkeep:
         self._compaction: tuple[Partition, Iterator[Syncable | None]] | None = None
         self._slice_at: Millis | None = None
         self._compaction_token: int | None = None
+        self._compacted: set[Partition] = set()
         self._flushes: dict[int, tuple[Partition, int]] = {}
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     def begin(self, now: Millis) -> bool:
-        """Check that the directory is this node's, read the checkpoints; True after a clean stop. Raises StartRefused."""
+        """Check that the directory is ours, read the checkpoints; True after a clean stop. Raises StartRefused."""
         node = self._node
         node.files.makedirs(node.directory)
         try:
@@ -174,6 +175,7 @@ class Upkeep:
         """This partition is deleted."""
         self._partitions.pop(partition, None)
         self.touched.pop(partition, None)
+        self._compacted.discard(partition)
         if self._compaction is not None and self._compaction[0] is partition:
             self._compaction = None
 
@@ -304,6 +306,7 @@ class Upkeep:
         """Run one slice of the compaction under way, or choose the log that needs one most."""
         if self._compaction is None and self._clean_at is not None and self._clean_at <= now:
             self._clean_at = now + self._node.settings["log.cleaner.backoff.ms"]
+            self._compacted.clear()
             self._begin_compaction(now)
         if self._compaction is None or self._slice_at is None or self._slice_at > now:
             return
@@ -331,14 +334,17 @@ class Upkeep:
             self._compaction = None
 
     def _begin_compaction(self, now: Millis) -> None:
-        best = max(
-            (partition for partition in self._partitions if partition.log.config.compacted),
-            key=lambda partition: partition.log.cleanable_ratio(now),
-            default=None,
-        )
-        if best is not None and best.log.cleanable_ratio(now) > 0:
-            from ottla.log.compaction import Compaction
+        """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
+        ratios = {
+            partition: partition.log.cleanable_ratio(now)
+            for partition in self._partitions
+            if partition.log.config.compacted and partition not in self._compacted
+        }
+        best = max(ratios, key=lambda partition: ratios[partition], default=None)
+        if best is not None and ratios[best] > 0:
+            from ottla.log.compaction import Compaction  # most nodes never need it, and all of them start
 
+            self._compacted.add(best)
             self._compaction = (best, iter(Compaction(best.log, now)))
             self._slice_at = now
 

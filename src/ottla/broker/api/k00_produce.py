@@ -16,7 +16,7 @@ the two against each other. ARCHITECTURE.md says what was measured.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
@@ -55,6 +55,7 @@ INTERNAL_TOPICS_CLIENT = "__admin_client"
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
 _NONE = int(ErrorCode.NONE)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
@@ -139,50 +140,45 @@ class ParkedProduce(ParkedWork):
 def receive(
     node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
-    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame."""
+    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
     parsed = parse_common(frame, version)
     if parsed is None:
-        if version < FIRST_SERVED_VERSION:
-            raise Refused(f"Produce version {version} is not served")
-        header, position = decode_request_header(frame)
-        body, _ = ProduceRequest.decode(frame, position, version)
-        client_id, transactional_id, acks, timeout_ms = (
-            header.client_id,
-            body.transactional_id,
-            body.acks,
-            body.timeout_ms,
-        )
-        by_id = version >= FIRST_VERSION_BY_TOPIC_ID
-        appends = [
-            PartitionAppend(topic.topic_id if by_id else topic.name, part.index, part.records)
-            for topic in body.topic_data
-            for part in topic.partition_data
-        ]
-    else:
-        transactional_id = None
-        client_id, acks, timeout_ms, appends = parsed
-
-    if transactional_id is not None:
-        _refuse_all(appends, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    elif not -1 <= acks <= 1:
+        parsed = _parse_by_the_codec(frame, version)
+    client_id, acks, timeout_ms, appends = parsed
+    if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
-    else:
-        for append in appends:
+    for append in appends:
+        if not append.error:
             append_one(node, now, context, version, client_id, append)
-
     if acks == 0:
         if any(append.error for append in appends):
             node.close_connection(context, "a produce request with acks=0 failed")
         return None
-    waits_for = {
-        a.partition: None for a in appends if a.partition is not None and a.partition.holding and not a.committed
-    }
-    if waits_for:
-        return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
+    if any(append.partition is not None and append.partition.holding for append in appends):
+        waits_for = {a.partition: None for a in appends if a.partition is not None and not a.committed}
+        if waits_for:
+            return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
     if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
-        return [_common_answer(version, correlation_id, appends[0])]
+        return [_common_answer(correlation_id, appends[0])]
     header = RequestHeader(KEY, version, correlation_id, client_id)
     return [encode_response(header, response_of(node, context, version, appends))]
+
+
+def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]]:
+    """What `parse_common` gives, for every version and shape. A transactional request comes back refused."""
+    if version < FIRST_SERVED_VERSION:
+        raise Refused(f"Produce version {version} is not served")
+    header, position = decode_request_header(frame)
+    body, _ = ProduceRequest.decode(frame, position, version)
+    by_id = version >= FIRST_VERSION_BY_TOPIC_ID
+    appends = [
+        PartitionAppend(topic.topic_id if by_id else topic.name, part.index, cast(memoryview | None, part.records))
+        for topic in body.topic_data
+        for part in topic.partition_data
+    ]
+    if body.transactional_id is not None:
+        _refuse_all(appends, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return header.client_id, body.acks, body.timeout_ms, appends
 
 
 def append_one(
@@ -190,7 +186,7 @@ def append_one(
 ) -> None:
     """Find the partition and append its batch, or say in `append` why not."""
     key = append.topic
-    if type(key) is str:
+    if isinstance(key, str):
         topic, unknown = node.topics.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic, unknown = node.topics.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
@@ -244,13 +240,12 @@ def response_of(
 ) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: dict[str | bytes, TopicProduceResponse] = {}
-    by_id = version >= FIRST_VERSION_BY_TOPIC_ID
     hints = False
     for append in appends:
         topic = topics.get(append.topic)
         if topic is None:
             topic = topics[append.topic] = TopicProduceResponse(partition_responses=[])
-            if by_id:
+            if isinstance(append.topic, bytes):
                 topic.topic_id = append.topic
             else:
                 topic.name = append.topic
@@ -263,7 +258,7 @@ def response_of(
             error_message=append.message,
         )
         partition = append.partition
-        if append.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
+        if append.error == _NOT_LEADER and partition is not None:
             answer.current_leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
             hints = True
         topic.partition_responses.append(answer)
@@ -274,83 +269,89 @@ def response_of(
     return response
 
 
+class _Uncommon(Exception):
+    """The frame has a shape that the hand-written reader leaves to the codec."""
+
+
 def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]] | None:
     """Client id, acks, timeout_ms and appends of a flexible request without transactional id; None: ask the codec.
 
-    The client id is only told apart as far as it matters: INTERNAL_TOPICS_CLIENT or None.
-
-    Counts and sizes of more than four bytes, tagged fields and anything that does not fit are left to the codec too, so
-    there is one place that says what is malformed.
+    The client id is only told apart as far as it matters: INTERNAL_TOPICS_CLIENT or None. Counts and names of more than
+    one length byte, tagged fields and anything that does not fit are left to the codec too, so there is one place that
+    says what is malformed.
     """
     if version < FIRST_FLEXIBLE_VERSION:
         return None
     try:
-        client_id_length = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
+        client_id_length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
         position = 10 + max(client_id_length, 0)
         client_id = bytes(frame[10:position])
         if frame[position] or frame[position + 1] or not client_id.isascii():  # tags of the header; a transactional id
             return None
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position + 2)
-        position += 8
-        appends: list[PartitionAppend] = []
-        by_id = version >= FIRST_VERSION_BY_TOPIC_ID
-        topics = frame[position]
-        position += 1
-        if not 0 < topics < 0x80:
-            return None
-        for _ in range(topics - 1):
-            if by_id:
-                topic: str | bytes = bytes(frame[position : position + 16])
-                position += 16
-            else:
-                length = frame[position]
-                if not 0 < length < 0x80:
-                    return None
-                topic = str(frame[position + 1 : position + length], "utf-8")
-                position += length
-            partitions = frame[position]
-            position += 1
-            if not 0 < partitions < 0x80:
-                return None
-            for _ in range(partitions - 1):
-                index = _INDEX.unpack_from(frame, position)[0]
-                size = frame[position + 4]
-                position += 5
-                if size >= 0x80:
-                    size &= 0x7F
-                    shift = 7
-                    while True:
-                        byte = frame[position]
-                        position += 1
-                        size |= (byte & 0x7F) << shift
-                        if byte < 0x80:
-                            break
-                        shift += 7
-                        if shift > 28:
-                            return None
-                end = position + size - 1
-                if size == 0 or frame[end]:  # null records; tags of the partition
-                    return None
-                appends.append(PartitionAppend(topic, index, frame[position:end]))
-                position = end + 1
-            if frame[position]:  # tags of the topic
-                return None
-            position += 1
-        if frame[position]:  # tags of the request
-            return None
-    except (IndexError, struct.error, UnicodeDecodeError):
+        appends = _parse_topics(frame, position + 8, version >= FIRST_VERSION_BY_TOPIC_ID)
+    except (_Uncommon, IndexError, struct.error, UnicodeDecodeError):
         return None
     return (INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None, acks, timeout_ms, appends)
 
 
-def _common_answer(version: int, correlation_id: int, append: PartitionAppend) -> bytes:
+def _parse_topics(frame: memoryview, position: int, by_id: bool) -> list[PartitionAppend]:
+    appends: list[PartitionAppend] = []
+    for _ in range(_short_length(frame[position])):
+        position += 1
+        if by_id:
+            topic: str | bytes = bytes(frame[position : position + 16])
+            position += 16
+        else:
+            end = position + 1 + _short_length(frame[position])
+            topic = str(frame[position + 1 : end], "utf-8")
+            position = end
+        partitions = _short_length(frame[position])
+        position += 1
+        for _ in range(partitions):
+            index: int = _INDEX.unpack_from(frame, position)[0]
+            size = frame[position + 4]
+            position += 5
+            if size >= 0x80:
+                size, position = _long_size(frame, size, position)
+            end = position + size - 1
+            if size == 0 or frame[end]:  # null records; tags of the partition
+                raise _Uncommon
+            appends.append(PartitionAppend(topic, index, frame[position:end]))
+            position = end + 1
+        if frame[position]:  # tags of the topic
+            raise _Uncommon
+    if frame[position + 1]:  # tags of the request
+        raise _Uncommon
+    return appends
+
+
+def _short_length(byte: int) -> int:
+    """A compact length that takes one byte and is not null."""
+    if not 0 < byte < 0x80:
+        raise _Uncommon
+    return byte - 1
+
+
+def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose first byte is `size`: the number and where it ends."""
+    size &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = frame[position]
+        position += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return size, position
+    raise _Uncommon
+
+
+def _common_answer(correlation_id: int, append: PartitionAppend) -> bytes:
     """The answer to one partition that went well: the generated encoder would write the same bytes."""
     topic = append.topic
-    if type(topic) is str:
+    if isinstance(topic, str):
         name = topic.encode()
-        key = bytes((len(name) + 1,)) + name if len(name) < 0x7F else None
-        if key is None:
-            key = bytes((((len(name) + 1) & 0x7F) | 0x80, (len(name) + 1) >> 7)) + name
+        length = len(name) + 1
+        key = (bytes((length,)) if length < 0x80 else bytes(((length & 0x7F) | 0x80, length >> 7))) + name
     else:
         key = topic
     tail = _COMMON_ANSWER_TAIL.pack(

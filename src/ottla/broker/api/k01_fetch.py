@@ -1,6 +1,6 @@
 """Fetch, key 1, versions 4 to 18: read record batches, waiting for them if asked to.
 
-What it does: finds or opens the fetch session, reads each partition up to the client's isolation level, and answers when
+What it does: finds or opens the fetch session, reads each partition up to the client's isolation level, answers when
 `min_bytes` can be read, an error stands, or `max_wait_ms` is over. Records leave as file slices.
 
 What changed per version: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12 flexible and diverging
@@ -225,7 +225,7 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
         return answer
     if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
         diverging = _diverging(partition, asked)
-        if diverging is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if isinstance(diverging, ErrorCode):
             answer.error = int(diverging)
             return answer
         if diverging is not None:
