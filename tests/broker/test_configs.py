@@ -206,9 +206,9 @@ def test_limits_must_stand_in_order() -> None:
         check_topic({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, DEFAULTS)
     with pytest.raises(ConfigRefused, match="Tiered Storage"):
         check_topic({"remote.storage.enable": "true"}, DEFAULTS)
-    with pytest.raises(ConfigRefused, match="greater than or equal to group.share.min.session"):
+    with pytest.raises(ConfigRefused, match=r"greater than or equal to group\.share\.min\.session"):
         check_group({"share.session.timeout.ms": "1"}, DEFAULTS)
-    with pytest.raises(ConfigRefused, match="less than or equal to group.share.max.session"):
+    with pytest.raises(ConfigRefused, match=r"less than or equal to group\.share\.max\.session"):
         check_group({"share.session.timeout.ms": str(INT_MAX)}, DEFAULTS)
 
 
