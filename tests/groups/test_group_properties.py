@@ -119,6 +119,19 @@ class Coordinator(RuleBasedStateMachine):
         self.joins[self.stage.next_ticket] = (group, number)
         self.ask(body, version)
 
+    @rule(group=groups, numbers=st.lists(clients, min_size=1, max_size=3, unique=True))
+    def settle(self, group: str, numbers: list[int]) -> None:
+        """Well-behaved clients bring a group to Stable, which random requests seldom do."""
+        for number in numbers:
+            for _ in range(2):
+                client = self.client(group, number)
+                self.join(group, number, 9, number == 0 or not client.member_id, ["range"], "t1")
+                if number == 0 or client.member_id in client.members:
+                    break
+        self.wait(500)
+        for number in numbers:
+            self.sync(group, number, 1)
+
     @rule(group=groups, number=clients, size=st.sampled_from([1, 1, 1, 900]))
     def sync(self, group: str, number: int, size: int) -> None:
         client = self.client(group, number)

@@ -127,6 +127,7 @@ class Rebalances:
 
     def join_deadline(self, now: Millis, group: Group, draft: Draft) -> None:
         """The join phase has lasted long enough, unless it is the first one and someone new came while it lasted."""
+        assert group.state is GroupState.PREPARING_REBALANCE, group.group_id
         if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms:
             group.new_member_added = False
             delay_ms = min(self.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
