@@ -27,12 +27,16 @@ class Isolation(IntEnum):
 
 
 class AppendRefused(Exception):
-    """The log does not take a batch; the client gets `error_code` and `sentence`. Nothing was written."""
+    """The log does not take a batch; the client gets `error_code` and `sentence`. Nothing was written.
 
-    def __init__(self, error_code: ErrorCode, sentence: str) -> None:
+    `record_errors` are (index in the batch, sentence) of the records that are to blame, where that is known (KIP-467).
+    """
+
+    def __init__(self, error_code: ErrorCode, sentence: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(f"{error_code.name}: {sentence}")
         self.error_code = error_code
         self.sentence = sentence
+        self.record_errors = record_errors
 
 
 class StorageFailed(OSError):

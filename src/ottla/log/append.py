@@ -65,7 +65,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin
     records: list[Record] | None = None
     if codec != header.compression or _looks_inside(config, origin):
         records = _decode(batch, header)
-    _check_timestamps(header, records, config, now)
+    _check_timestamps(batch, header, records, config, now)
     if config.compacted and origin is Origin.CLIENT:
         _check_keys(records or [])
     if codec != header.compression:
@@ -146,7 +146,9 @@ def _decode(batch: memoryview, header: BatchHeader) -> list[Record]:
         raise _invalid(f"The records can't be read: {error}.") from error
 
 
-def _check_timestamps(header: BatchHeader, records: list[Record] | None, config: LogConfig, now: int) -> None:
+def _check_timestamps(
+    batch: memoryview, header: BatchHeader, records: list[Record] | None, config: LogConfig, now: int
+) -> None:
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
             raise AppendRefused(
@@ -155,18 +157,24 @@ def _check_timestamps(header: BatchHeader, records: list[Record] | None, config:
         return
     lowest = now - config.message_timestamp_before_max_ms
     highest = now + config.message_timestamp_after_max_ms
-    stamps = [header.max_timestamp] if records is None else [record.timestamp_ms for record in records]
-    for timestamp in stamps:
-        if timestamp != -1 and not lowest <= timestamp <= highest:
-            raise AppendRefused(
-                ErrorCode.INVALID_TIMESTAMP, f"Timestamp {timestamp} is not within [{lowest}, {highest}]."
-            )
+    if records is None:
+        if header.max_timestamp == -1 or lowest <= header.max_timestamp <= highest:
+            return
+        records = _decode(batch, header)
+    wrong = tuple(
+        (index, f"Timestamp {record.timestamp_ms} is not within [{lowest}, {highest}].")
+        for index, record in enumerate(records)
+        if record.timestamp_ms != -1 and not lowest <= record.timestamp_ms <= highest
+    )
+    if wrong:
+        raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", wrong)
 
 
 def _check_keys(records: list[Record]) -> None:
-    for index, record in enumerate(records):
-        if record.key is None:
-            raise _invalid(f"A compacted topic can't take a message without a key (record {index} of the batch).")
+    sentence = "A compacted topic can't take a message without a key."
+    wrong = tuple((index, sentence) for index, record in enumerate(records) if record.key is None)
+    if wrong:
+        raise AppendRefused(ErrorCode.INVALID_RECORD, sentence, wrong)
 
 
 def _target_codec(config: LogConfig, header: BatchHeader) -> int:

@@ -77,7 +77,7 @@ def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, in
             end = pos + length
             if end > len(view):
                 raise MalformedFrame("the client id is longer than the frame")
-            client_id = str(view[pos:end], "utf-8")
+            client_id = str(view[pos:end], "utf-8", "replace")  # a label; Kafka is as lenient
             pos = end
         if version >= since:
             if view[pos]:

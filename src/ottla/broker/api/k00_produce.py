@@ -26,6 +26,7 @@ from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -54,6 +55,8 @@ INTERNAL_TOPICS_CLIENT = "__admin_client"
 
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
+_WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
+"""Refusals that tell no log start offset; the others do, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NONE = int(ErrorCode.NONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _CLIENT_ID_LENGTH = struct.Struct(">h")
@@ -74,6 +77,7 @@ class PartitionAppend:
         "log_start_offset",
         "message",
         "partition",
+        "record_errors",
         "records",
         "required_offset",
         "topic",
@@ -86,6 +90,7 @@ class PartitionAppend:
         self.partition: Partition | None = None
         self.error = _NONE
         self.message: str | None = None
+        self.record_errors: tuple[tuple[int, str], ...] = ()
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.log_start_offset = -1
@@ -221,6 +226,9 @@ def append_one(
         appended = partition.append(now, records)
     except AppendRefused as refused:
         append.refuse(refused.error_code, refused.sentence)
+        append.record_errors = refused.record_errors
+        if refused.error_code not in _WITHOUT_LOG_START:
+            append.log_start_offset = partition.log.log_start_offset
         node.metrics.produce_failed(topic.name)
         return
     except StorageFailed as failed:
@@ -255,6 +263,7 @@ def response_of(
             base_offset=append.base_offset,
             log_append_time_ms=append.log_append_time_ms,
             log_start_offset=append.log_start_offset,
+            record_errors=[BatchIndexAndErrorMessage(*each) for each in append.record_errors],
             error_message=append.message,
         )
         partition = append.partition

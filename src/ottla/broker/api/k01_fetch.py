@@ -104,7 +104,7 @@ def receive(
     fetch = Fetch(context, version, correlation_id, body)
     error = _resolve_session(node, now, fetch, body)
     if error is not None:
-        return encode_fetch_response(version, correlation_id, int(error), body.session_id, [], None)
+        return encode_fetch_response(version, correlation_id, int(error), 0, [], None)
     answers, size, hurry = read_all(node, fetch)
     if hurry or size >= body.min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, fetch, answers)
@@ -150,7 +150,7 @@ def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Par
             )
             if news or not fetch.incremental:
                 told.append(answer)
-            if has_records:
+            if has_records and fetch.incremental:
                 session.move_to_end(asked)
         answers = told
     for answer in answers:
@@ -185,7 +185,7 @@ def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) 
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if body.session_id:
             sessions.close(body.session_id)
-        if epoch == INITIAL_EPOCH and fetch.version >= 7 and asked:
+        if epoch == INITIAL_EPOCH and fetch.version >= 7:
             fetch.session = sessions.open(now, asked)
         fetch.partitions = list(asked.values())
         return None

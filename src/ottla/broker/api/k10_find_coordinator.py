@@ -57,7 +57,8 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     else:
         where = _NO_NODE
     node_id, host, port = where
-    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error)
+    message = None if error is ErrorCode.NONE else error.message
+    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=message)
 
 
 def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
