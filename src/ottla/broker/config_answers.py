@@ -69,8 +69,7 @@ def broker_entries(settings: BrokerSettings) -> dict[str, Callable[[], Entry]]:
         layers = settings.layers(name)
         set_here = next((layer for layer in layers if layer.name == name), None)
         value = settings[name] if not key.fallbacks else None if set_here is None else set_here.value
-        shown_layers = [] if value is None else layers
-        return Entry(key, value, shown_layers, read_only=key.update is Update.READ_ONLY)
+        return Entry(key, value, layers if value is not None else [], read_only=key.update is Update.READ_ONLY)
 
     return {name: lambda name=name: entry(name) for name in BROKER_CONFIGS}
 

@@ -106,13 +106,14 @@ class BrokerSettings:
 
     def layers(self, name: str) -> list[Layer]:
         """Every layer that sets `name` or what it falls back to, the one in force first; a null default is none."""
+        names = (name, *BROKER_CONFIGS[name].fallbacks)
+        is_set = any(at in values for at in names for values, _ in self._stack())
         found: list[Layer] = []
-        for at in (name, *BROKER_CONFIGS[name].fallbacks):
-            for values, source in self._stack():
-                if at in values:
-                    found.append(Layer(at, values[at], source))
+        for at in names:
+            found += [Layer(at, values[at], source) for values, source in self._stack() if at in values]
             default = BROKER_CONFIGS[at].default
-            if default is not None:
+            # As in Kafka, the default of a fallback is told only beside something that somebody has set.
+            if default is not None and (is_set or at == name):
                 found.append(Layer(at, default, Source.DEFAULT))
         return found
 
@@ -129,14 +130,14 @@ class BrokerSettings:
         )
 
     def _fall_back(self, name: str) -> Value:
-        layers = self.layers(name)
-        if not layers:
-            return None
-        first = layers[0]
-        if first.name == name or not isinstance(first.value, int):
-            return first.value
-        # Kafka takes -1 hours or minutes for "no limit", not for minus one hour.
-        return first.value * UNITS_MS.get(first.name, 1) if first.value >= 0 else -1
+        for at in (name, *BROKER_CONFIGS[name].fallbacks):
+            set_values = [values[at] for values, _ in self._stack() if at in values]
+            value = set_values[0] if set_values else BROKER_CONFIGS[at].default
+            if value is not None:
+                assert isinstance(value, int)
+                # Kafka takes -1 hours or minutes for "no limit", not for minus one hour.
+                return value * UNITS_MS.get(at, 1) if value >= 0 else -1
+        return None
 
 
 _FALLING_BACK = tuple(name for name, key in BROKER_CONFIGS.items() if key.fallbacks)
@@ -296,8 +297,8 @@ def group_value(settings: BrokerSettings, overrides: Mapping[str, str], name: st
 def group_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: str) -> list[Layer]:
     """Every layer that sets a group's property, the one in force first."""
     key = GROUP_CONFIGS[name]
-    broker = key.fallbacks[0] if key.fallbacks and key.fallbacks[0] in BROKER_CONFIGS else ""
-    below = settings.layers(broker) if broker else [Layer(name, key.default, Source.DEFAULT)]
+    broker = key.fallbacks[0] if key.fallbacks else name
+    below = settings.layers(broker) if broker in BROKER_CONFIGS else [Layer(broker, key.default, Source.DEFAULT)]
     text = overrides.get(name)
     return below if text is None else [Layer(name, key.parse(text), Source.GROUP), *below]
 

@@ -62,10 +62,10 @@ READ_COMMITTED: Final = 1
 def handle(node: Node, request: Request) -> ListOffsetsResponse:
     body: ListOffsetsRequest = request.body
     times = Counter((topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions)
-    topics: list[ListOffsetsTopicResponse] = []
+    topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     for topic in body.topics:
         allowed = on_topic(node, request, Operation.DESCRIBE, topic.name)
-        answers: dict[int, ListOffsetsPartitionResponse] = {}
+        answers = topics.setdefault(topic.name, {})
         for asked in topic.partitions:
             if not allowed:
                 error: ListOffsetsPartitionResponse | ErrorCode = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -76,8 +76,9 @@ def handle(node: Node, request: Request) -> ListOffsetsResponse:
             if isinstance(error, ErrorCode):
                 error = ListOffsetsPartitionResponse(asked.partition_index, int(error))
             answers[asked.partition_index] = error
-        topics.append(ListOffsetsTopicResponse(topic.name, list(answers.values())))
-    return ListOffsetsResponse(topics=topics)
+    return ListOffsetsResponse(
+        topics=[ListOffsetsTopicResponse(name, list(answers.values())) for name, answers in topics.items() if answers]
+    )
 
 
 def _answer(

@@ -112,7 +112,10 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     result.replication_factor = 1
     entries = topic_entries(node.settings, new.overrides)
     result.configs = [
-        CreatableTopicConfigs(name, entry.text, entry.read_only, int(entry.source), entry.key.sensitive)
+        # What was asked for is told as it was written, spaces and all, as Kafka does.
+        CreatableTopicConfigs(
+            name, new.overrides.get(name, entry.text), entry.read_only, int(entry.source), entry.key.sensitive
+        )
         for name, entry in ((name, make()) for name, make in sorted(entries.items()))
     ]
     return result
