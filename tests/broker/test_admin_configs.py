@@ -80,6 +80,11 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert [synonym.value for synonym in config.synonyms] == [None]
 
 
+def test_the_places_in_use_are_shown(stage: NodeStage) -> None:
+    assert seen(stage, BROKER, "1", "advertised.listeners")[:2] == ("PLAINTEXT://broker.example:9092", 4)
+    assert seen(stage, BROKER, "1", "log.dirs")[:2] == (str(stage.directory), 4)
+
+
 def test_only_what_was_asked_for_is_described(stage: NodeStage) -> None:
     assert [c.name for c in describe(stage, TOPIC, "t", "retention.ms", "nope", "retention.ms").configs] == [
         "retention.ms"

@@ -61,12 +61,17 @@ def group_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> dic
     return {name: lambda name=name: entry(name) for name in GROUP_CONFIGS}
 
 
-def broker_entries(settings: BrokerSettings) -> dict[str, Callable[[], Entry]]:
-    """Every property of this broker. One that is not set shows null even where a fallback stands in for it."""
+def broker_entries(settings: BrokerSettings, given: Mapping[str, Value]) -> dict[str, Callable[[], Entry]]:
+    """Every property of this broker. One that is not set shows null even where a fallback stands in for it.
+
+    `given`: what the shell decided without setting a property, such as the port the system chose.
+    """
 
     def entry(name: str) -> Entry:
         key = BROKER_CONFIGS[name]
         layers = settings.layers(name)
+        if name in given:
+            return Entry(key, given[name], [Layer(name, given[name], Source.STATIC_BROKER)], read_only=True)
         set_here = next((layer for layer in layers if layer.name == name), None)
         value = settings[name] if not key.fallbacks else None if set_here is None else set_here.value
         return Entry(key, value, layers if value is not None else [], read_only=key.update is Update.READ_ONLY)

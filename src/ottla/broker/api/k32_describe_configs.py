@@ -1,7 +1,7 @@
 """DescribeConfigs, key 32, versions 1 to 4: the configuration of topics, the broker, and groups.
 
 What it does: every property with its value, where that comes from, all the layers below it (synonyms), its type and a
-sentence about it. Secrets are null. A request that names a resource type nobody knows is refused as a whole, as Kafka
+sentence about it. Secrets are null. Listeners and the data directory are the ones in use.
 does.
 
 What changed per version: 3 types and sentences, 4 flexible.
@@ -59,7 +59,7 @@ def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -
         denied = denial(node, request, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         if denied is not None:
             raise ResourceRefused(denied)
-        entries = _entries(node, resource.resource_type, resource.resource_name)
+        entries = _entries(node, request, resource.resource_type, resource.resource_name)
     except ResourceRefused as refused:
         result.error_code, result.error_message = int(refused.error_code), refused.sentence
         return result
@@ -69,7 +69,7 @@ def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -
     return result
 
 
-def _entries(node: Node, resource_type: int, name: str) -> Mapping[str, Callable[[], Entry]]:
+def _entries(node: Node, request: Request, resource_type: int, name: str) -> Mapping[str, Callable[[], Entry]]:
     """Raises ResourceRefused."""
     match resource_type:
         case ConfigResourceType.TOPIC:
@@ -78,7 +78,10 @@ def _entries(node: Node, resource_type: int, name: str) -> Mapping[str, Callable
             if not name:
                 return cluster_entries(node.settings)
             broker_id_of(node, name, "expected {} or empty string, but received {}")
-            return broker_entries(node.settings)
+            host, port = node.advertised(request.context)
+            listener = (f"{request.context.listener}://{host}:{port}",)
+            given = {"listeners": listener, "advertised.listeners": listener, "log.dirs": (node.directory,)}
+            return broker_entries(node.settings, given)
         case ConfigResourceType.BROKER_LOGGER:
             if not name:
                 raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
