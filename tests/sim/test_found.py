@@ -87,3 +87,29 @@ def test_a_file_closed_before_its_sync_ran_is_synced_all_the_same(real: bool, tm
     file.unpin()
     with pytest.raises((AssertionError, FileNotFoundError)):
         file.sync()
+
+
+@pytest.mark.parametrize("death", ["clean stop", "kill", "power cut"])
+def test_all_five_batches_in_flight_are_known_as_duplicates_after_a_restart(death: str) -> None:
+    """Kafka's producer snapshot holds the last batch only; retries of the others were out of order, then duplicated."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig(segment_ms=1_000))
+    batches = [
+        encode_batch([(b"k", b"v")], NOW + 300 * i, producer_id=7, producer_epoch=0, base_sequence=i) for i in range(12)
+    ]
+    for i, batch in enumerate(batches):
+        log.append_as_leader(memoryview(bytearray(batch)), now=NOW + 300 * i, leader_epoch=1)
+    if death == "clean stop":
+        log.close(NOW)
+    else:
+        log.flush()
+    disk.sync_directory("/data")
+    if death == "power cut":
+        disk.crash()
+    else:
+        disk.kill()
+    again = open_log(disk, LogConfig(), clean_shutdown=death == "clean stop", same_boot=death == "kill")
+    for i in range(7, 12):
+        appended = again.append_as_leader(memoryview(bytearray(batches[i])), now=NOW, leader_epoch=2)
+        assert appended.duplicate
+        assert appended.base_offset == i

@@ -12,7 +12,9 @@ Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppe
   passed the marker.
 
 Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: version int16 1, CRC-32C over all that
-follows it, count, then 46 bytes per producer; only the last batch of each survives.
+follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look, stand
+the earlier of its last five batches: without them a producer that had several requests in flight when the node died
+would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ SEQUENCE_MAX: Final = 2**31 - 1
 NO_OFFSET: Final = -1
 SNAPSHOT_HEADER: Final = Struct(">hIi")
 SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
+SNAPSHOT_EARLIER: Final = Struct(">qiqiq")  # producer id, last sequence, last offset, offset delta, timestamp
 SNAPSHOT_VERSION: Final = 1
 CRC_COVERS_FROM: Final = 6
 
@@ -316,6 +319,15 @@ class ProducerState:
                 entry.coordinator_epoch,
                 entry.current_txn_first_offset,
             )
+        for entry in self.entries.values():
+            for earlier in list(entry.batches)[:-1]:
+                body += SNAPSHOT_EARLIER.pack(
+                    entry.producer_id,
+                    earlier.last_sequence,
+                    earlier.last_offset,
+                    earlier.offset_delta,
+                    earlier.timestamp,
+                )
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, 0, len(self.entries))
         crc = crc_of(memoryview(body), CRC_COVERS_FROM, len(body))
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, crc, len(self.entries))
@@ -354,13 +366,19 @@ def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
         raise SnapshotUnreadable(f"producer snapshot version {version} is not {SNAPSHOT_VERSION}")
     if crc != crc_of(memoryview(snapshot), CRC_COVERS_FROM, len(snapshot)):
         raise SnapshotUnreadable("the checksum of the producer snapshot does not match")
-    if len(snapshot) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
+    end = SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size
+    if len(snapshot) < end or (len(snapshot) - end) % SNAPSHOT_EARLIER.size:
         raise SnapshotUnreadable(f"the producer snapshot does not hold the {count} entries it promises")
+    earlier: dict[int, list[SequencedBatch]] = {}
+    for producer_id, last, last_offset, delta, timestamp in SNAPSHOT_EARLIER.iter_unpack(memoryview(snapshot)[end:]):
+        batch = SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp)
+        earlier.setdefault(producer_id, []).append(batch)
     entries: list[ProducerEntry] = []
-    for fields in SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[SNAPSHOT_HEADER.size :]):
+    for fields in SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[SNAPSHOT_HEADER.size : end]):
         producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
         entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, txn_first_offset)
         if last_offset >= 0:
+            entry.batches.extend(earlier.get(producer_id, ()))
             entry.batches.append(SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp))
         entries.append(entry)
     return entries
