@@ -1,8 +1,8 @@
 """DescribeConfigs, key 32, versions 1 to 4: the configuration of topics, the broker, and groups.
 
 What it does: every property with its value, where that comes from, all the layers below it (synonyms), its type and a
-sentence about it. Secrets are null. Listeners and the data directory are the ones in use.
-does.
+sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request that names a
+resource type nobody knows is refused as a whole, as Kafka does.
 
 What changed per version: 3 types and sentences, 4 flexible.
 
