@@ -1,8 +1,8 @@
 """Counters of one node: plain integers, collected where the work is done, read by whoever exports them.
 
-Knows: how many requests of each API were answered and how long they took, what went in and out of each topic, which
-errors were answered. Does not know: how the figures are named or exported (server/metrics.py), nor what can be read
-off the node itself when asked (log sizes, groups, partitions).
+Knows: how many requests of each API were answered and how long they took, and what went in and out of each topic.
+Does not know: how the figures are named or exported (server/metrics.py), nor what can be read off the node itself when
+asked (log sizes, groups, partitions).
 
 Invariants: counters only grow; `Traffic` of a deleted topic is folded into `deleted`, so sums over all topics never go
 back. Nothing here may cost a request more than 0.3 us.
@@ -37,6 +37,11 @@ class Traffic:
         self.failed_produce_requests = 0
         self.failed_fetch_requests = 0
 
+    def copy(self) -> "Traffic":
+        made = Traffic()
+        made.add(self)
+        return made
+
     def add(self, other: "Traffic") -> None:
         for name in Traffic.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -52,15 +57,12 @@ class Metrics:
         "connections_accepted",
         "connections_refused",
         "deleted",
-        "errors",
         "topics",
     )
 
     def __init__(self) -> None:
         self._latency = [0] * (API_KEYS_MAX * BUCKETS)
         self._micros = [0] * API_KEYS_MAX
-        self.errors: dict[tuple[int, int], int] = {}
-        """(api_key, error code) -> answers that held it."""
         self.topics: dict[str, Traffic] = {}
         self.deleted = Traffic()
         """Traffic of topics that are gone, and failures that no topic can be named for."""
@@ -83,10 +85,6 @@ class Metrics:
         if found is None:
             found = self.topics[topic] = Traffic()
         return found
-
-    def request_failed(self, api_key: int, error: int) -> None:
-        """An answer of this API held this error code, once per request or per partition."""
-        self.errors[api_key, error] = self.errors.get((api_key, error), 0) + 1
 
     def produce_failed(self, topic: str) -> None:
         self.topics.get(topic, self.deleted).failed_produce_requests += 1

@@ -281,6 +281,7 @@ class Node:
 
     def topic_deleted(self, now: Millis, topic: Topic) -> None:
         """`Topics` took the topic out of its tables: whoever waits for one of its partitions is told."""
+        self.metrics.topic_deleted(topic.name)
         for partition in topic.partitions:
             for ticket in partition.resign():
                 waiting = self.waiting.get(ticket)

@@ -226,6 +226,11 @@ class Offsets:
         """Groups that the durable state speaks of; they must exist."""
         return {*self._committed, *(group_id for groups in self._pending.values() for group_id in groups)}
 
+    def positions(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, partition, offset) of everything committed."""
+        for group_id, topic, partition, committed in _walk(self._committed):
+            yield group_id, topic, partition, committed.offset
+
     def image(self) -> tuple[object, object]:
         """The durable state, to compare with a replayed one."""
         return self._committed, self._pending

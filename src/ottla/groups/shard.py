@@ -13,7 +13,7 @@ Source: Kafka's GroupCoordinatorShard.java.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ottla.groups.classic import ClassicProtocol, Entropy
@@ -225,6 +225,16 @@ class GroupShard:
                 self._rebalances.prepare(now, group, draft)
         self._timers.set(_EXPIRE, now + self._settings.offsets_retention_check_interval_ms)
         return draft.decision()
+
+    # ---- for metrics -----------------------------------------------------------------------------------------------
+
+    def states(self) -> list[str]:
+        """The state of each group, in Kafka's words."""
+        return [group.state.value for group in self._groups.values()]
+
+    def positions(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, partition, committed offset) of all groups."""
+        return self._offsets.positions()
 
     # ---- for tests and the simulator -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import time_ns
+from typing import TYPE_CHECKING
 
 from ottla.broker.configs import BrokerSettings, ConfigRefused
 from ottla.broker.node import Node
@@ -30,6 +31,9 @@ from ottla.server.buffers import Buffers
 from ottla.server.connection import Connection
 from ottla.server.disk import DiskThread
 from ottla.server.listeners import BACKLOG, Listener, ServeRefused, join_address, open_listeners
+
+if TYPE_CHECKING:
+    from ottla.server.metrics import MetricsListener
 
 SCRATCH_BYTES = 1 << 17
 IDLE_SWEEPS = 10
@@ -75,6 +79,7 @@ class Server:
         self._timer_at: int | None = None
         self._lock_file: int | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
         self._settling = False
         self._stopped = False
@@ -105,6 +110,15 @@ class Server:
         for listener in listeners:
             factory = partial(Connection, self, listener)
             self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
+        if self.options.metrics is not None:
+            from ottla.server.metrics import MetricsListener  # only now: it costs a tenth of a second
+
+            self.metrics = MetricsListener(self.node, self.options.metrics)
+            try:
+                await self.metrics.start()
+            except ServeRefused:
+                await self.stop()
+                raise
         self._sweep_idle()
         self.settle()
 
@@ -148,6 +162,8 @@ class Server:
         self._stopped = True
         for listening in self._listening:
             listening.close()
+        if self.metrics is not None:
+            self.metrics.stop()
         for connection in list(self._connections.values()):
             connection.close("the node stops", expected=True)
         await asyncio.sleep(0)

@@ -1,0 +1,79 @@
+"""`ottla produce` and `ottla consume` against a real node."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def read(ottla: Run, topic: str, *more: str) -> list[str]:
+    return ottla("consume", topic, "--from-beginning", "--exit-at-end", *more).out.splitlines()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_come_back(ottla: Run, ottla_topic: str, compression: str) -> None:
+    lines = [f"line {number} with ünïcödé" for number in range(200)]
+    done = ottla("produce", ottla_topic, "--compression", compression, stdin="\n".join(lines))
+    assert done.err == "200 records acknowledged.\n"
+    assert read(ottla, ottla_topic) == lines
+
+
+def test_keys_headers_and_tombstones(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, "-K", ":", "--null-value", "-", "-H", "who=me", stdin="a:1\nb:-\n")
+    assert read(ottla, ottla_topic, "--keys", "--headers", "--offsets") == [
+        "Partition:0\tOffset:0\twho:me\ta\t1",
+        "Partition:0\tOffset:1\twho:me\tb\tnull",
+    ]
+    first, second = (json.loads(line) for line in read(ottla, ottla_topic, "--format", "json"))
+    assert (first["key"], first["value"], first["headers"]) == ("a", "1", [["who", "me"]])
+    assert second["value"] is None
+    assert first["timestamp_type"] == "CreateTime"
+
+
+def test_bytes_that_are_no_text_survive(ottla: Run, ottla_topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"\xff\xfe\n")
+    ottla("produce", ottla_topic, "--input", str(file))
+    assert json.loads(read(ottla, ottla_topic, "--format", "json")[0])["value"] == {"base64": "//4="}
+
+
+def test_a_line_without_a_key_is_refused(ottla: Run, ottla_topic: str) -> None:
+    assert ottla("produce", ottla_topic, "-K", ":", stdin="nokey\n", code=1).err == (
+        "ottla: Line 1 holds no key separator ':'.\n"
+    )
+
+
+def test_a_broker_that_refuses_a_record_is_told_of(ottla: Run, ottla_topic: str) -> None:
+    ottla("topics", "alter", ottla_topic, "--set", "cleanup.policy=compact")
+    refused = ottla("produce", ottla_topic, stdin="without a key\n", code=1)
+    assert (
+        refused.err == "ottla: 0 records were acknowledged, then: Broker failed to validate record (INVALID_RECORD).\n"
+    )
+
+
+def test_a_place_is_chosen(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, stdin="0\n1\n2\n3\n")
+    where = ("consume", ottla_topic, "--partition", "0", "--exit-at-end")
+    assert ottla(*where, "--offset", "2").out == "2\n3\n"
+    assert ottla(*where, "--offset", "-1").out == "3\n"
+    assert ottla(*where, "--offset", "earliest", "-n", "1").out == "0\n"
+    assert ottla(*where, "--offset", "latest").out == ""
+    assert "has no partition 7" in ottla("consume", ottla_topic, "--partition", "7", code=1).err
+
+
+def test_a_group_goes_on_where_it_stopped(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, stdin="0\n1\n2\n3\n")
+    member = ("consume", ottla_topic, "--group", ottla_topic, "--from-beginning", "-n", "2")
+    assert ottla(*member).out == "0\n1\n"
+    assert ottla(*member).out == "2\n3\n"
+
+
+def test_idle_is_an_end(ottla: Run, ottla_topic: str) -> None:
+    assert ottla("consume", ottla_topic, "--timeout", "0.3").err == "0 records.\n"
+
+
+def test_absent_topics_and_files_are_told_of(ottla: Run, ottla_topic: str) -> None:
+    assert ottla("consume", "no-such-topic", code=1).err == "ottla: There is no topic no-such-topic.\n"
+    assert "cannot be read: No such file" in ottla("produce", ottla_topic, "-i", "/no/such/file", code=1).err

@@ -1,0 +1,86 @@
+"""The demo as a person runs it, and the arithmetic of its proof."""
+
+import re
+import subprocess
+import sys
+from array import array
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.demo import events
+from ottla.demo.tally import Tally, digest
+
+ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "activity" / "apache_access.log"
+
+
+def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "ottla", "demo", "--seconds", "3", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_it_proves_that_nothing_is_lost() -> None:
+    ended = demo()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = re.findall(r"(acknowledged|dashboard|archive)\W+([\d,]+)\W+(\d+)\W+([0-9a-f]{16})", ended.stdout)
+    assert [row[0] for row in rows] == ["acknowledged", "dashboard", "archive"]
+    assert len({row[1:] for row in rows}) == 1, "counts, partitions and checksums agree"
+    assert int(rows[0][1].replace(",", "")) > 0
+    assert "kill -9 bea" in ended.stdout
+    assert "Handed over" in ended.stdout
+
+
+def test_it_replays_an_access_log(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(
+        b'10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"\n\xff no log line at all\n'
+    )
+    ended = demo("--input", str(log))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_an_input_that_is_none_is_told_of(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", tmp_path / "empty", tmp_path):
+        (tmp_path / "empty").touch()
+        ended = demo("--input", str(path))
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"ottla: {path} cannot be read: ")
+
+
+def test_made_up_events_are_the_same_for_the_same_seed() -> None:
+    assert list(islice(events.made_up(3), 100)) == list(islice(events.made_up(3), 100))
+    assert list(islice(events.made_up(3), 100)) != list(islice(events.made_up(4), 100))
+
+
+@pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample access log is not on this machine")
+def test_a_real_access_log_is_understood() -> None:
+    lines = ACCESS_LOG.read_bytes().splitlines()
+    found = list(islice(events.replayed(ACCESS_LOG), len(lines)))
+    unreadable = [value for _, key, value in found if key == b"unreadable"]
+    assert len(found) == len(lines)
+    assert len(unreadable) <= len(lines) / 1000
+
+
+DIGESTS = [digest("t", 0, offset, b"", b"") for offset in range(40)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 12)), max_size=30))
+def test_a_tally_is_that_of_the_offsets_it_has_seen(runs: list[tuple[int, int]]) -> None:
+    """Runs in any order, overlapping or not: what is counted is the unbroken run from offset 0."""
+    tally, seen, told = Tally(), set[int](), 0
+    for first, length in runs:
+        run = array("Q", DIGESTS[first : first + length])
+        tally.add(("t", 0), first, run)
+        seen.update(range(first, first + len(run)))
+        told += len(run)
+    end = next(offset for offset in range(41) if offset not in seen)
+    assert tally.next_offsets.get(("t", 0), 0) == tally.records == end
+    assert tally.checksum == sum(DIGESTS[:end]) % (1 << 64)
+    assert (tally.holes == []) == (end == max(seen, default=-1) + 1)
+
+
+def test_a_changed_record_changes_the_checksum() -> None:
+    assert len({digest("t", 0, 0, b"k", b"v"), digest("t", 0, 0, b"kv", b""), digest("t", 0, 1, b"k", b"v")}) == 3

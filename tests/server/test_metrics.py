@@ -1,0 +1,143 @@
+"""What a scrape shows, after real traffic; and the counters below it."""
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ottla.broker.metrics import Metrics
+from ottla.server.main import Server, ServerOptions
+from ottla.server.metrics import quantile_micros
+from ottla.testing import EmbeddedBroker
+from ottla.testing.embedded import run_in_thread
+from tests.testing.test_embedded import consume, produce
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+class Measured(EmbeddedBroker):
+    """An embedded broker with a metrics port."""
+
+    def start(self) -> None:
+        self._running = run_in_thread(ServerOptions(listen=("127.0.0.1:0",), metrics="127.0.0.1:0"))
+        self._port = self._running.server.port
+
+    @property
+    def server(self) -> Server:
+        assert self._running is not None
+        return self._running.server
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Measured]:
+    with Measured() as started:
+        yield started
+
+
+def fetch(broker: Measured, path: str = "/metrics") -> str:
+    assert broker.server.metrics is not None
+    with urllib.request.urlopen(f"http://{broker.server.metrics.address}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def scrape(broker: Measured) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(fetch(broker))
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+def test_traffic_is_counted_per_topic(broker: Measured) -> None:
+    topic = broker.create_topic()
+    before = scrape(broker)
+    for value in (b"a", b"b", b"c"):
+        produce(broker, topic, value)
+    consume(broker, topic, 2)
+    after = scrape(broker)
+    prefix = "kafka_server_brokertopicmetrics_"
+    assert of(after, prefix + "messagesin_total", topic=topic) == 3
+    assert of(after, prefix + "totalproducerequests_total", topic=topic) == 3
+    assert of(after, prefix + "bytesin_total", topic=topic) > 3 * 61
+    assert of(after, prefix + "bytesout_total", topic=topic) > 61
+    assert of(after, prefix + "messagesin_total") >= of(before, prefix + "messagesin_total") + 3
+    requests = "kafka_network_requestmetrics_requests_total"
+    assert of(after, requests, request="Produce") >= 3
+    times = "kafka_network_requestmetrics_totaltimems"
+    assert of(after, f"{times}_count", request="Produce") == of(after, requests, request="Produce")
+    assert of(after, times, request="Produce", quantile="0.5") <= of(after, times, request="Produce", quantile="0.99")
+
+
+def test_failed_requests_are_counted(broker: Measured) -> None:
+    topic = broker.create_topic(configs={"max.message.bytes": 100})
+    assert produce(broker, topic, b"x" * 1000) != 0
+    assert of(scrape(broker), "kafka_server_brokertopicmetrics_failedproducerequests_total", topic=topic) == 1
+
+
+def test_logs_and_groups_are_shown_as_they_are(broker: Measured) -> None:
+    topic = broker.create_topic(partitions=2)
+    samples = scrape(broker)
+    assert of(samples, "kafka_log_log_logendoffset", topic=topic, partition="1") == 0
+    offsets = [produce(broker, topic, b"a") for _ in range(4)]
+    samples = scrape(broker)
+    ends = [of(samples, "kafka_log_log_logendoffset", topic=topic, partition=str(index)) for index in (0, 1)]
+    assert sum(ends) == len(offsets)
+    assert sum(of(samples, "kafka_log_log_size", topic=topic, partition=str(index)) for index in (0, 1)) > 4 * 61
+    assert of(samples, "kafka_server_replicamanager_partitioncount") >= 2
+
+
+def test_sums_never_go_back_when_a_topic_goes(broker: Measured) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, b"a")
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    before = of(scrape(broker), name)
+    broker.delete_topic(topic)
+    after = scrape(broker)
+    assert of(after, name) >= before
+    assert (name, (("topic", topic),)) not in after
+
+
+def test_other_paths_and_nonsense_do_no_harm(broker: Measured) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        fetch(broker, "/")
+    assert broker.server.metrics is not None
+    host, port = broker.server.metrics.address.split(":")
+    for nonsense in (b"\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n", b"x" * 20_000, b""):
+        with socket.create_connection((host, int(port)), 30) as raw:
+            raw.sendall(nonsense)
+            raw.shutdown(socket.SHUT_WR)
+            assert not raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    assert scrape(broker)
+
+
+def test_latency_falls_into_powers_of_two() -> None:
+    metrics = Metrics()
+    for micros in (0, 1, 2, 3, 1000, 1_000_000):
+        metrics.request_done(18, micros)
+    buckets, total = metrics.latency(18)
+    assert {bucket: count for bucket, count in enumerate(buckets) if count} == {0: 1, 1: 1, 2: 2, 10: 1, 20: 1}
+    assert total == 1_001_006
+    assert metrics.served() == [18]
+    assert metrics.latency(17) == ([0] * 64, 0)
+
+
+def test_the_longest_time_stays_in_its_own_row() -> None:
+    metrics = Metrics()
+    metrics.request_done(0, (1 << 63) - 1)
+    assert metrics.served() == [0]
+
+
+def test_quantiles_lie_in_their_bucket() -> None:
+    buckets = [0] * 64
+    buckets[4], buckets[10] = 99, 1
+    assert 8 <= quantile_micros(buckets, 0.5) <= 16
+    assert 8 <= quantile_micros(buckets, 0.99) <= 16
+    assert 512 <= quantile_micros(buckets, 0.999) <= 1024
+    assert quantile_micros([0] * 64, 0.5) == 0
