@@ -16,6 +16,7 @@ import re
 from typing import Any
 
 from group_stage import Marker, Stage
+
 from ottla.groups.records import CommittedOffset, GroupRecord, OffsetRecord, decode, encode_offset
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import TopicsDeleted

@@ -10,6 +10,7 @@ from group_stage import Stage
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from ottla.groups.records import CommittedOffset, encode_offset
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import TopicsDeleted
