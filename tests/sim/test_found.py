@@ -1,15 +1,18 @@
 """What the simulator found, each as the smallest test that shows it: seeds change their meaning as it grows."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ottla.broker.requests import Sync
 from ottla.log.answers import Isolation
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.log.log import Log
 from ottla.sim.batches import decode_batches, encode_batch
+from ottla.sim.checkers import node_of
 from ottla.sim.disk import Disk
 from ottla.sim.run import SimStore, make_node
 from ottla.sim.workload import draw_plan
@@ -113,3 +116,22 @@ def test_all_five_batches_in_flight_are_known_as_duplicates_after_a_restart(deat
         appended = again.append_as_leader(memoryview(bytearray(batches[i])), now=NOW, leader_epoch=2)
         assert appended.duplicate
         assert appended.base_offset == i
+
+
+def test_a_flush_behind_a_slow_disk_is_asked_for_once() -> None:
+    """`tick` asked for the same flush again and again while the first was under way, and never returned."""
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    settings = {"ottla.durability": "page-cache", "log.flush.interval.ms": "50"}
+    plan = replace(draw_plan(world.stream("plan")), settings=settings)
+    assert world.start_node()
+    assert world.life is not None
+    node = node_of(world.life)
+    now = world.clock.wall_ms
+    partition = node.topics.create(now, "t", 1, {}).partitions[0]
+    partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
+    syncs = 0
+    for later in range(0, 2_000, 10):
+        node.tick(now + later)
+        syncs += sum(isinstance(effect, Sync) for effect in node.take_effects(now + later))
+    assert syncs == 1

@@ -75,6 +75,7 @@ class Upkeep:
         self._compaction_token: int | None = None
         self._compacted: set[Partition] = set()
         self._flushes: dict[int, tuple[Partition, int]] = {}
+        self._flushing: dict[Partition, None] = {}
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
@@ -200,9 +201,12 @@ class Upkeep:
         partition.log.sync_failed(OSError(why))
         self.storage_failed(partition, why)
 
-    def _schedule(self, now: Millis, partition: Partition) -> None:
+    def _schedule(self, now: Millis, partition: Partition, not_before: Millis = 0) -> None:
         deadline = partition.log.deadline(now)
-        if deadline is None or self._partitions.get(partition) == deadline:
+        if deadline is None:
+            return
+        deadline = max(deadline, not_before)
+        if self._partitions.get(partition) == deadline:
             return
         self._partitions[partition] = deadline
         self._order += 1
@@ -250,12 +254,15 @@ class Upkeep:
         except (OSError, StorageFailed) as error:
             self.storage_failed(partition, str(error))
             return
-        self._schedule(now, partition)
+        # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
+        self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS if partition in self._flushing else now + 1)
 
     def _flush(self, partition: Partition) -> None:
-        """fsync this log off the loop."""
-        end_offset = partition.log.log_end_offset
-        self._flushes[self._node.sync(partition.log.pending_sync())] = (partition, end_offset)
+        """fsync this log off the loop, unless that is under way."""
+        if partition not in self._flushing:
+            self._flushing[partition] = None
+            end_offset = partition.log.log_end_offset
+            self._flushes[self._node.sync(partition.log.pending_sync())] = (partition, end_offset)
 
     def synced(self, now: Millis, token: int, failed: str | None) -> None:
         """A sync that upkeep asked for has ended."""
@@ -266,6 +273,7 @@ class Upkeep:
                 self._give_up_compaction(failed)
             return
         partition, end_offset = self._flushes.pop(token)
+        self._flushing.pop(partition, None)
         if failed is None:
             partition.log.synced(end_offset)
         else:
