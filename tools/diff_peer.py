@@ -2,9 +2,9 @@
 
     python tools/diff_peer.py [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
 
-Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node is
-started. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1 when something differs
-that known_differences.toml does not explain, or when an entry there explains nothing any more.
+Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node
+is started. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1 when something
+differs that known_differences.toml does not explain, or when an entry there explains nothing any more.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def node(given: str | None) -> Iterator[tuple[str, int]]:
     if given:
         yield address(given)
         return
-    from ottla.testing import EmbeddedBroker
-
     from differential.node import CONFIG
+
+    from ottla.testing import EmbeddedBroker
 
     with EmbeddedBroker(settings=CONFIG) as broker:
         yield address(broker.bootstrap_servers)

@@ -19,6 +19,7 @@ T0 = 1_700_000_000_000
 """The timestamp of records that do not say another: fixed, so that it can stand in a transcript."""
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_LINKED_LZ4 = {"lz4-linked": 3}
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")
 
@@ -60,11 +61,19 @@ def compress(codec: str, raw: bytes) -> bytes:
         case "snappy":
             return _xerial(raw)
         case "lz4":
+            return compress_lz4(raw)
+        case "lz4-linked":
             return bytes(cramjam.lz4.compress(raw))
         case "zstd":
             return bytes(cramjam.zstd.compress(raw))
         case _:
             return raw
+
+
+def compress_lz4(raw: bytes) -> bytes:
+    """One frame with one independent block: Kafka refuses the linked blocks that `cramjam.lz4.compress` makes."""
+    block = bytes(cramjam.lz4.compress_block(raw, store_size=False))
+    return b"\x04\x22\x4d\x18\x60\x40\x82" + struct.pack("<I", len(block)) + block + bytes(4)
 
 
 def _xerial(raw: bytes) -> bytes:
@@ -119,7 +128,7 @@ def batch(
     n = len(made)
     raw = compress(codec, b"".join(made)) if payload is None else payload
     body = _BODY.pack(
-        attributes | CODECS[codec],
+        attributes | (CODECS | _LINKED_LZ4)[codec],
         n - 1 if last_offset_delta is None else last_offset_delta,
         timestamp,
         timestamp if max_timestamp is None else max_timestamp,
@@ -165,7 +174,10 @@ def read(data: bytes | memoryview | None) -> list[dict[str, Any]] | None:
         }
         if pid != -1:
             entry |= {"producer_id": pid, "producer_epoch": pepoch, "base_sequence": sequence}
-        entry["records"] = _records(decompress(attributes & 7, data[pos + 61 : end]), base, count)
+        try:
+            entry["records"] = _records(decompress(attributes & 7, data[pos + 61 : end]), base, count)
+        except Exception:
+            entry["records"] = "can't be read"
         found.append(entry)
         pos = end
     return found
@@ -187,7 +199,9 @@ def _text(data: bytes, pos: int) -> tuple[str | None, int]:
     if size < 0:
         return None, pos
     content = data[pos : pos + size]
-    shown = content.decode("utf-8", "backslashreplace") if size <= 60 else f"<{size} bytes, crc {zlib.crc32(content):08x}>"
+    shown = (
+        content.decode("utf-8", "backslashreplace") if size <= 60 else f"<{size} bytes, crc {zlib.crc32(content):08x}>"
+    )
     return shown, pos + size
 
 

@@ -54,4 +54,3 @@ def _defaults(cls: type[Any]) -> Any:
 
 def default_of(cls: type[Any], name: str) -> Any:
     return getattr(_defaults(cls), name)
-

@@ -7,7 +7,7 @@ What is replaced, and by what:
     topic, member and producer ids          "<topic orders>", "<member a>", "<producer 1>", as the scenario learnt them
     a time within an hour of now            "<now>"
     throttle_time_ms                        left out
-    a sentence (error_message)              "~" and the sentence: that there is one counts, not its words
+    a sentence (error_message)              "~" and the sentence, whose words do not count
 Fields at the protocol's default are left out, except error codes, which are written by name. Lists of structs are sorted.
 """
 
@@ -25,7 +25,16 @@ from ottla.protocol.errors import ErrorCode
 from . import batches
 from .messages import default_of, fields_of
 
-NODE_FIELDS = {"node_id", "leader_id", "broker_id", "controller_id", "replica_nodes", "isr_nodes", "preferred_read_replica"}
+NODE_FIELDS = {
+    "node_id",
+    "leader_id",
+    "broker_id",
+    "controller_id",
+    "replica_nodes",
+    "isr_nodes",
+    "preferred_read_replica",
+}
+SHOWN = {"error_code", "partition_index", "partition", "index"}
 DROPPED = {"throttle_time_ms"}
 TEXTS = {"error_message", "batch_index_error_message", "documentation"}
 HOUR_MS = 3_600_000
@@ -56,7 +65,7 @@ class Names:
             self.strings[member_id] = f"<member {1 + sum(v.startswith('<member') for v in self.strings.values())}>"
 
     def learn_number(self, name: str, value: int) -> None:
-        if value > 0 and (name, value) not in self.numbers:
+        if value > (0 if name == "session_id" else -1) and (name, value) not in self.numbers:
             count = sum(n == name for n, _ in self.numbers)
             self.numbers[name, value] = f"<{name} {count + 1}>"
 
@@ -70,7 +79,7 @@ def _struct(message: Any, names: Names, version: int) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in fields_of(type(message)):
         value = getattr(message, name)
-        if name in DROPPED or (value == default_of(type(message), name) and not name.endswith("error_code")):
+        if name in DROPPED or (value == default_of(type(message), name) and name not in SHOWN):
             continue
         made = _value(name, value, names, version)
         if made not in ({}, "<zero>"):

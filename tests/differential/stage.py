@@ -72,7 +72,9 @@ class Stage:
         return self.names.node_id
 
     def topic_id(self, name: str) -> bytes:
-        return next(raw for raw, shown in self.names.uuids.items() if shown == f"<topic {name.replace(self.names.token, '')}>")
+        return next(
+            raw for raw, shown in self.names.uuids.items() if shown == f"<topic {name.replace(self.names.token, '')}>"
+        )
 
     def forget_members(self) -> None:
         """Number members from 1 again, so that a round in another version reads alike."""
@@ -226,7 +228,10 @@ class Stage:
             lambda a: a.coordinators[0].error_code == 0, "FindCoordinator", 4, key_type=0, coordinator_keys=[name]
         )
         self.until(
-            lambda a: a.groups[0].error_code not in _LOADING, "OffsetFetch", 8, groups=[{"group_id": name, "topics": []}]
+            lambda a: a.groups[0].error_code not in _LOADING,
+            "OffsetFetch",
+            8,
+            groups=[{"group_id": name, "topics": []}],
         )
         return name
 
@@ -284,9 +289,7 @@ class Stage:
             value = getattr(message, field)
             if isinstance(value, list) and value and any(hasattr(value[0], n) for n in names):
                 kept = [
-                    item
-                    for item in value
-                    if any(self.names.token in (getattr(item, n, None) or "") for n in names)
+                    item for item in value if any(self.names.token in (getattr(item, n, None) or "") for n in names)
                 ]
                 setattr(message, field, kept)
             elif isinstance(value, list) and value and hasattr(value[0], "log_dir"):
@@ -322,16 +325,22 @@ def _per_version(value: Any) -> Any:
 # Bodies that many scenarios send
 
 
-def produce(name: str, data: bytes | None, partition: int = 0, acks: int = -1, topic_id: bytes | None = None) -> dict[str, Any]:
+def produce(
+    name: str, data: bytes | None, partition: int = 0, acks: int = -1, topic_id: bytes | None = None
+) -> dict[str, Any]:
     where: dict[str, Any] = {"name": name} if topic_id is None else {"topic_id": topic_id}
     part = {"index": partition, "records": data}
     return {"acks": acks, "timeout_ms": 10000, "topic_data": [where | {"partition_data": [part]}]}
 
 
-def fetch(name: str, offset: int = 0, partition: int = 0, *, topic_id: bytes | None = None, **fields: Any) -> dict[str, Any]:
+def fetch(
+    name: str, offset: int = 0, partition: int = 0, *, topic_id: bytes | None = None, **fields: Any
+) -> dict[str, Any]:
     where: dict[str, Any] = {"topic": name} if topic_id is None else {"topic_id": topic_id}
     part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
-    part |= {k: fields.pop(k) for k in ("current_leader_epoch", "partition_max_bytes", "last_fetched_epoch") if k in fields}
+    part |= {
+        k: fields.pop(k) for k in ("current_leader_epoch", "partition_max_bytes", "last_fetched_epoch") if k in fields
+    }
     body = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 24, "topics": [where | {"partitions": [part]}]}
     return body | fields
 

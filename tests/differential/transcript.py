@@ -1,7 +1,8 @@
 """Transcripts on disk: one JSON file per theme, written to be read, and what differs between two of them.
 
 A file holds {scenario: [step, ...]}. A step has its name, the API, the versions that answered alike ("0-3,5") and the
-normalised answer, or "closed" when the broker hung up.
+normalised answer, or "closed" when the broker hung up. A text that begins with "~" is a sentence for people: its words
+are not compared, and that there is one where Kafka has none is no difference.
 """
 
 from __future__ import annotations
@@ -148,6 +149,11 @@ def _by_version(transcript: Transcript) -> dict[tuple[str, int, str], Any]:
     return out
 
 
+def versions_of(entry: dict[str, Any]) -> list[int]:
+    """The versions an entry of a transcript stands for."""
+    return [int(version) for version in _expand(entry.get("versions", "")) if version]
+
+
 def _expand(text: str) -> Iterator[str]:
     for run in text.split(","):
         first, _, last = run.partition("-")
@@ -165,8 +171,8 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
         case list(), list() if len(a) == len(b):
             for i, (x, y) in enumerate(zip(a, b, strict=True)):
                 yield from _walk(x, y, f"{path}[{i}]")
-        case str(), str() if a.startswith("~") and b.startswith("~"):
-            return
+        case ((str() | None), str()) if b.startswith("~") and (a is None or a == MISSING or a.startswith("~")):
+            return  # other words, or a sentence where Kafka has none
         case _ if a != b:
             yield path, a, b
 

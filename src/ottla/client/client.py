@@ -267,12 +267,16 @@ class Client:
     def list_offsets(
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
     ) -> dict[int, int]:
-        """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1 where nothing is that late."""
-        return {p: self._repeat(lambda p=p: self._list_offset(topic, p, timestamp, isolation_level)) for p in partitions}
+        """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1: nothing is that late."""
+        return {
+            p: self._repeat(lambda p=p: self._list_offset(topic, p, timestamp, isolation_level)) for p in partitions
+        }
 
     def _list_offset(self, topic: str, partition: int, timestamp: int, isolation_level: int) -> int:
         part = ListOffsetsPartition(partition, timestamp=timestamp)
-        request = ListOffsetsRequest(-1, isolation_level, [ListOffsetsTopic(topic, [part])], int(self._timeout_s * 1000))
+        request = ListOffsetsRequest(
+            -1, isolation_level, [ListOffsetsTopic(topic, [part])], int(self._timeout_s * 1000)
+        )
         answer = self._on(lambda: self.leader(topic, partition), request)
         found = answer.topics[0].partitions[0]
         check(found.error_code, f"offset of {topic}-{partition}")

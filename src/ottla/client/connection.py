@@ -174,7 +174,9 @@ class Connection:
         length = int.from_bytes(self._read(4), "big", signed=True)
         if not 0 <= length <= FRAME_BYTES_MAX:
             self.close()
-            raise BadAnswer(f"What answers at {self.address} does not speak Kafka's protocol: a frame of {length} bytes.")
+            raise BadAnswer(
+                f"What answers at {self.address} does not speak Kafka's protocol: a frame of {length} bytes."
+            )
         return self._read(length)
 
     def _read(self, size: int) -> bytes:

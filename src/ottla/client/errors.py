@@ -17,7 +17,7 @@ class ConnectionClosed(ClientFailure):
 
 
 class TimedOut(ClientFailure):
-    """No answer came within the time allowed. The connection is closed: a late answer must not be taken for another's."""
+    """No answer came within the time allowed. The connection is closed: a late answer is not another's."""
 
 
 class BadAnswer(ClientFailure):

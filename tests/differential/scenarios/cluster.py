@@ -50,5 +50,11 @@ def find_coordinator(s: Stage) -> None:
     s.ask("unknown key type", api, "1-3", key=group, key_type=7)
     s.ask("unknown key type", api, "4-", coordinator_keys=[group], key_type=7)
     s.ask("negative key type", api, "1-3", key=group, key_type=-1)
-    s.ask("a share group's key, too old a version", api, "4-5", coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAAAA:0"], key_type=2)
+    s.ask(
+        "a share group's key, too old a version",
+        api,
+        "4-5",
+        coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAAAA:0"],
+        key_type=2,
+    )
     s.ask("a share group's key without its form", api, 6, coordinator_keys=[group], key_type=2)

@@ -21,7 +21,9 @@ def describe_topic(s: Stage) -> None:
     keys = ["retention.ms", "cleanup.policy", "segment.bytes"]
     s.ask("three configs", api, "all", resources=[resource(TOPIC, name, keys)])
     s.ask("with synonyms", api, "all", resources=[resource(TOPIC, name, keys)], include_synonyms=True)
-    s.ask("with documentation", api, "3-", resources=[resource(TOPIC, name, ["retention.ms"])], include_documentation=True)
+    s.ask(
+        "with documentation", api, "3-", resources=[resource(TOPIC, name, ["retention.ms"])], include_documentation=True
+    )
     s.ask("unknown config name", api, "all", resources=[resource(TOPIC, name, ["no.such"])])
     s.ask("no config name", api, "all", resources=[resource(TOPIC, name, [])])
     s.ask("config name twice", api, "all", resources=[resource(TOPIC, name, ["retention.ms"] * 2)])
@@ -34,8 +36,17 @@ def describe_topic(s: Stage) -> None:
 
 def describe_others(s: Stage) -> None:
     api, me = "DescribeConfigs", str(s.node_id)
-    keys = ["num.partitions", "message.max.bytes", "log.retention.ms", "log.retention.hours", "auto.create.topics.enable",
-            "log.segment.bytes", "compression.type", "log.cleanup.policy", "group.initial.rebalance.delay.ms"]
+    keys = [
+        "num.partitions",
+        "message.max.bytes",
+        "log.retention.ms",
+        "log.retention.hours",
+        "auto.create.topics.enable",
+        "log.segment.bytes",
+        "compression.type",
+        "log.cleanup.policy",
+        "group.initial.rebalance.delay.ms",
+    ]
     s.ask("this broker", api, "all", resources=[resource(BROKER, me, keys)], include_synonyms=True)
     s.ask("the default broker", api, "all", resources=[resource(BROKER, "", keys)])
     s.ask("another broker", api, "all", resources=[resource(BROKER, "99", keys)])
@@ -52,13 +63,22 @@ def alter_topic(s: Stage) -> None:
     api, name = "AlterConfigs", s.create("t", retention_ms="1234", cleanup_policy="compact")
 
     def alter(what: str, versions: Any, *configs: tuple[str, str | None], target: str = name, **more: Any) -> None:
-        entry = {"resource_type": TOPIC, "resource_name": target, "configs": [{"name": k, "value": v} for k, v in configs]}
+        entry = {
+            "resource_type": TOPIC,
+            "resource_name": target,
+            "configs": [{"name": k, "value": v} for k, v in configs],
+        }
         s.ask(what, api, versions, resources=[entry], **more)
         s.settle()
 
     def given(what: str) -> None:
-        s.ask(what, "DescribeConfigs", 4, resources=[resource(TOPIC, name)],
-              keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1])
+        s.ask(
+            what,
+            "DescribeConfigs",
+            4,
+            resources=[resource(TOPIC, name)],
+            keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1],
+        )
 
     alter("validate only", "all", ("retention.ms", "77"), validate_only=True)
     given("nothing changed")
@@ -85,12 +105,19 @@ def incremental_topic(s: Stage) -> None:
 
     def alter(what: str, *changes: tuple[str, int, str | None], target: str = name, **more: Any) -> None:
         configs = [{"name": k, "config_operation": op, "value": v} for k, op, v in changes]
-        s.ask(what, api, "all", resources=[{"resource_type": TOPIC, "resource_name": target, "configs": configs}], **more)
+        s.ask(
+            what, api, "all", resources=[{"resource_type": TOPIC, "resource_name": target, "configs": configs}], **more
+        )
         s.settle()
 
     def given(what: str) -> None:
-        s.ask(what, "DescribeConfigs", 4, resources=[resource(TOPIC, name)],
-              keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1])
+        s.ask(
+            what,
+            "DescribeConfigs",
+            4,
+            resources=[resource(TOPIC, name)],
+            keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1],
+        )
 
     alter("validate only", ("retention.ms", SET, "77"), validate_only=True)
     given("nothing changed")
@@ -120,8 +147,11 @@ def incremental_topic(s: Stage) -> None:
     alter("unknown topic", ("retention.ms", SET, "5"), target=s.name("nope"))
     alter("no changes")
     given("a refused request changes nothing")
-    change = {"resource_type": TOPIC, "resource_name": name,
-              "configs": [{"name": "retention.ms", "config_operation": SET, "value": "5"}]}
+    change = {
+        "resource_type": TOPIC,
+        "resource_name": name,
+        "configs": [{"name": "retention.ms", "config_operation": SET, "value": "5"}],
+    }
     s.ask("topic twice", api, "all", resources=[change, change])
     s.ask("none", api, "all", resources=[])
     s.ask("unknown resource type", api, "all", resources=[change | {"resource_type": 77}])
@@ -168,7 +198,13 @@ def groups(s: Stage) -> None:
         s.settle()
 
     alter("session timeout", group, ("consumer.session.timeout.ms", SET, "50000"))
-    s.ask("it shows", "DescribeConfigs", 4, resources=[resource(GROUP, group, ["consumer.session.timeout.ms"])], include_synonyms=True)
+    s.ask(
+        "it shows",
+        "DescribeConfigs",
+        4,
+        resources=[resource(GROUP, group, ["consumer.session.timeout.ms"])],
+        include_synonyms=True,
+    )
     s.ask("it is listed", "ListConfigResources", 1, resource_types=[GROUP], ours=True)
     alter("too short", group, ("consumer.session.timeout.ms", SET, "1"))
     alter("too long", group, ("consumer.session.timeout.ms", SET, "99999999"))
@@ -179,7 +215,9 @@ def groups(s: Stage) -> None:
     alter("good offset reset", group, ("share.auto.offset.reset", SET, "earliest"))
     alter("empty group name", "", ("consumer.session.timeout.ms", SET, "50000"))
     alter("remove", group, ("consumer.session.timeout.ms", REMOVE, None))
-    s.ask("everything of the group", "DescribeConfigs", 4, resources=[resource(GROUP, group, None)], include_synonyms=True)
+    s.ask(
+        "everything of the group", "DescribeConfigs", 4, resources=[resource(GROUP, group, None)], include_synonyms=True
+    )
 
 
 def list_resources(s: Stage) -> None:
@@ -189,7 +227,12 @@ def list_resources(s: Stage) -> None:
     s.ask("brokers", "ListConfigResources", 1, resource_types=[BROKER])
     s.ask("broker loggers", "ListConfigResources", 1, resource_types=[LOGGER])
     s.ask("client metrics", "ListConfigResources", 1, resource_types=[CLIENT_METRICS])
-    s.ask("nothing asked: all", "ListConfigResources", 1, resource_types=[],
-          keep=lambda a: sorted({r.get("resource_type", 16) for r in a["config_resources"]} - {GROUP}))
+    s.ask(
+        "nothing asked: all",
+        "ListConfigResources",
+        1,
+        resource_types=[],
+        keep=lambda a: sorted({r.get("resource_type", 16) for r in a["config_resources"]} - {GROUP}),
+    )
     s.ask("unknown type", "ListConfigResources", 1, resource_types=[77])
     s.ask("type twice", "ListConfigResources", 1, resource_types=[TOPIC, TOPIC], ours=True)

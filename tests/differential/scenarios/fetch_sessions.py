@@ -10,19 +10,41 @@ from ..stage import Stage
 from .fetch import filled
 
 
-def ask(s: Stage, what: str, session: int, epoch: int, *parts: tuple[str, int, int], version: int = 12, on: str = "a",
-        forget: tuple[tuple[str, list[int]], ...] = (), ids: bool = False, **more: Any) -> int:
+def ask(
+    s: Stage,
+    what: str,
+    session: int,
+    epoch: int,
+    *parts: tuple[str, int, int],
+    version: int = 12,
+    on: str = "a",
+    forget: tuple[tuple[str, list[int]], ...] = (),
+    ids: bool = False,
+    **more: Any,
+) -> int:
     """Ask for (topic, partition, offset)s; the session id answered."""
+
     def where(name: str) -> dict[str, Any]:
         return {"topic": name} if version < 13 else {"topic_id": s.topic_id(name)}
 
     topics: dict[str, list[Any]] = {}
     for name, partition, offset in parts:
-        topics.setdefault(name, []).append({"partition": partition, "fetch_offset": offset, "partition_max_bytes": 100000})
+        topics.setdefault(name, []).append(
+            {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 100000}
+        )
     answer = s.ask(
-        what, "Fetch", version, on=on, max_wait_ms=0, min_bytes=0, session_id=session, session_epoch=epoch,
+        what,
+        "Fetch",
+        version,
+        on=on,
+        max_wait_ms=0,
+        min_bytes=0,
+        session_id=session,
+        session_epoch=epoch,
         topics=[where(n) | {"partitions": p} for n, p in topics.items()],
-        forgotten_topics_data=[where(n) | {"partitions": p} for n, p in forget], keep=brief, **more,
+        forgotten_topics_data=[where(n) | {"partitions": p} for n, p in forget],
+        keep=brief,
+        **more,
     )
     return answer.session_id if answer else 0
 
@@ -97,8 +119,16 @@ def unknown_ids(s: Stage) -> None:
     part = {"partition": 0, "fetch_offset": 2, "partition_max_bytes": 1000}
 
     def full(what: str, session: int, epoch: int, *ids: bytes) -> int:
-        answer = s.ask(what, "Fetch", 16, max_wait_ms=0, session_id=session, session_epoch=epoch, keep=brief,
-                       topics=[{"topic_id": i, "partitions": [part]} for i in ids])
+        answer = s.ask(
+            what,
+            "Fetch",
+            16,
+            max_wait_ms=0,
+            session_id=session,
+            session_epoch=epoch,
+            keep=brief,
+            topics=[{"topic_id": i, "partitions": [part]} for i in ids],
+        )
         return answer.session_id
 
     session = full("open with an unknown id", 0, 0, known, unknown)

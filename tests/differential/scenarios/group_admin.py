@@ -28,7 +28,17 @@ def listing(s: Stage) -> None:
     alone(s, busy)
     s.send("OffsetCommit", 9, **committing(empty, name, (0, 1)))
     s.ask("all", api, "all", ours=True)
-    for states in (["Stable"], ["Empty"], ["stable"], ["STABLE", "Empty"], ["Dead"], ["PreparingRebalance"], ["NoSuchState"], [""], ["Unknown"]):
+    for states in (
+        ["Stable"],
+        ["Empty"],
+        ["stable"],
+        ["STABLE", "Empty"],
+        ["Dead"],
+        ["PreparingRebalance"],
+        ["NoSuchState"],
+        [""],
+        ["Unknown"],
+    ):
         s.ask(f"states {states}", api, "4-", states_filter=states, ours=True)
     for types in (["classic"], ["Classic"], ["consumer"], ["share"], ["streams"], ["nosuch"], [""], ["unknown"]):
         s.ask(f"types {types}", api, 5, types_filter=types, ours=True)

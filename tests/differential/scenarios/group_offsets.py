@@ -10,19 +10,37 @@ from ..stage import Stage
 from .groups import alone, joining
 
 
-def committing(group: str, name: str, *entries: tuple[int, int], metadata: str | None = "m", topic_id: bytes | None = None,
-               **more: Any) -> dict[str, Any]:
+def committing(
+    group: str,
+    name: str,
+    *entries: tuple[int, int],
+    metadata: str | None = "m",
+    topic_id: bytes | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     where: dict[str, Any] = {"name": name} if topic_id is None else {"topic_id": topic_id}
     parts = [{"partition_index": p, "committed_offset": o, "committed_metadata": metadata} for p, o in entries]
-    body = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": [where | {"partitions": parts}]}
+    body = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [where | {"partitions": parts}],
+    }
     return body | more
 
 
-def fetching(version: int, group: str, names: dict[str, list[int]] | None, ids: dict[str, bytes] | None = None) -> dict[str, Any]:
+def fetching(
+    version: int, group: str, names: dict[str, list[int]] | None, ids: dict[str, bytes] | None = None
+) -> dict[str, Any]:
     """The request in each version's form; `names` None asks for everything."""
-    rows = None if names is None else [
-        ({"topic_id": ids[n]} if version >= 10 and ids else {"name": n}) | {"partition_indexes": p} for n, p in names.items()
-    ]
+    rows = (
+        None
+        if names is None
+        else [
+            ({"topic_id": ids[n]} if version >= 10 and ids else {"name": n}) | {"partition_indexes": p}
+            for n, p in names.items()
+        ]
+    )
     if version < 8:
         return {"group_id": group, "topics": rows}
     return {"groups": [{"group_id": group, "topics": rows}]}
@@ -33,18 +51,32 @@ def round_trip(s: Stage) -> None:
     ids = {name: s.topic_id(name)}
     for version in s.versions("OffsetCommit"):
         topic_id = ids[name] if version >= 10 else None
-        s.ask("commit", "OffsetCommit", version, **committing(group, name, (0, 100 + version), (1, 7), topic_id=topic_id))
-    for what, wanted in {"one": {name: [0]}, "both": {name: [0, 1]}, "one without": {name: [0, 9]}, "twice": {name: [1, 1]}}.items():
+        s.ask(
+            "commit", "OffsetCommit", version, **committing(group, name, (0, 100 + version), (1, 7), topic_id=topic_id)
+        )
+    for what, wanted in {
+        "one": {name: [0]},
+        "both": {name: [0, 1]},
+        "one without": {name: [0, 9]},
+        "twice": {name: [1, 1]},
+    }.items():
         s.ask(f"fetch {what}", "OffsetFetch", "all", make=lambda v, w=wanted: fetching(v, group, w, ids))
     s.ask("fetch everything", "OffsetFetch", "2-", make=lambda v: fetching(v, group, None))
     s.ask("fetch nothing", "OffsetFetch", "all", make=lambda v: fetching(v, group, {}))
     s.ask("fetch an unknown topic", "OffsetFetch", "1-9", make=lambda v: fetching(v, group, {s.name("nope"): [0]}))
     s.ask("fetch an unknown id", "OffsetFetch", 10, **fetching(10, group, {"x": [0]}, {"x": uuid.UUID(int=3).bytes}))
     s.ask("fetch the zero id", "OffsetFetch", 10, **fetching(10, group, {"x": [0]}, {"x": bytes(16)}))
-    s.ask("fetch of an unknown group", "OffsetFetch", "all", make=lambda v: fetching(v, s.name("other"), {name: [0]}, ids))
+    s.ask(
+        "fetch of an unknown group", "OffsetFetch", "all", make=lambda v: fetching(v, s.name("other"), {name: [0]}, ids)
+    )
     s.ask("everything of an unknown group", "OffsetFetch", "2-", make=lambda v: fetching(v, s.name("other"), None))
     s.ask("fetch of the empty group", "OffsetFetch", "all", make=lambda v: fetching(v, "", {name: [0]}, ids))
-    s.ask("require stable", "OffsetFetch", "7-", make=lambda v: fetching(v, group, {name: [0]}, ids) | {"require_stable": True})
+    s.ask(
+        "require stable",
+        "OffsetFetch",
+        "7-",
+        make=lambda v: fetching(v, group, {name: [0]}, ids) | {"require_stable": True},
+    )
 
 
 def several_groups(s: Stage) -> None:
@@ -79,8 +111,17 @@ def values(s: Stage) -> None:
     kept("partition twice", (0, 9), (0, 10))
     kept("unknown partition", (9, 1))
     kept("negative partition", (-1, 1))
-    s.ask("leader epoch", "OffsetCommit", 9, group_id=group, generation_id_or_member_epoch=-1, member_id="",
-          topics=[{"name": name, "partitions": [{"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 5}]}])
+    s.ask(
+        "leader epoch",
+        "OffsetCommit",
+        9,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            {"name": name, "partitions": [{"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 5}]}
+        ],
+    )
     s.ask("kept leader epoch", "OffsetFetch", [4, 5, 9], make=lambda v: fetching(v, group, {name: [0]}))
 
 
@@ -92,15 +133,45 @@ def commit_refused(s: Stage) -> None:
     s.ask("unknown id", api, 10, **committing(group, name, (0, 1), topic_id=uuid.UUID(int=4).bytes))
     s.ask("zero id", api, 10, **committing(group, name, (0, 1), topic_id=bytes(16)))
     s.ask("nothing", api, "all", group_id=s.name("empty"), generation_id_or_member_epoch=-1, member_id="", topics=[])
-    s.ask("a generation, unknown group", api, "2-9", **committing(s.name("unk"), name, (0, 1), generation_id_or_member_epoch=3, member_id="m"))
-    s.ask("a generation, unknown group", api, 10, **committing(s.name("unk"), name, (0, 1), topic_id=raw, generation_id_or_member_epoch=3, member_id="m"))
-    s.ask("a member without generation, unknown group", api, [2, 9], **committing(s.name("un2"), name, (0, 1), member_id="m"))
-    s.ask("an instance without generation, unknown group", api, [7, 9], **committing(s.name("un3"), name, (0, 1), group_instance_id="i"))
+    s.ask(
+        "a generation, unknown group",
+        api,
+        "2-9",
+        **committing(s.name("unk"), name, (0, 1), generation_id_or_member_epoch=3, member_id="m"),
+    )
+    s.ask(
+        "a generation, unknown group",
+        api,
+        10,
+        **committing(s.name("unk"), name, (0, 1), topic_id=raw, generation_id_or_member_epoch=3, member_id="m"),
+    )
+    s.ask(
+        "a member without generation, unknown group",
+        api,
+        [2, 9],
+        **committing(s.name("un2"), name, (0, 1), member_id="m"),
+    )
+    s.ask(
+        "an instance without generation, unknown group",
+        api,
+        [7, 9],
+        **committing(s.name("un3"), name, (0, 1), group_instance_id="i"),
+    )
     s.ask("the empty group", api, [2, 9], **committing("", name, (0, 1)))
+    s.send("DeleteGroups", groups_names=[""])
     s.ask("generation -2", api, [2, 9], **committing(s.name("un4"), name, (0, 1), generation_id_or_member_epoch=-2))
-    s.ask("a good and an unknown topic", api, 9, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=[
-        {"name": name, "partitions": [{"partition_index": 0, "committed_offset": 1}]},
-        {"name": s.name("nope"), "partitions": [{"partition_index": 0, "committed_offset": 1}]}])
+    s.ask(
+        "a good and an unknown topic",
+        api,
+        9,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            {"name": name, "partitions": [{"partition_index": 0, "committed_offset": 1}]},
+            {"name": s.name("nope"), "partitions": [{"partition_index": 0, "committed_offset": 1}]},
+        ],
+    )
 
 
 def commit_as_member(s: Stage) -> None:
@@ -109,8 +180,20 @@ def commit_as_member(s: Stage) -> None:
     member, generation = alone(s, group)
 
     def commit(what: str, generation_id: int, member_id: str, **more: Any) -> None:
-        s.ask(what, api, "all", make=lambda v: committing(
-            group, name, (0, 5), topic_id=raw if v >= 10 else None, generation_id_or_member_epoch=generation_id, member_id=member_id, **more))
+        s.ask(
+            what,
+            api,
+            "all",
+            make=lambda v: committing(
+                group,
+                name,
+                (0, 5),
+                topic_id=raw if v >= 10 else None,
+                generation_id_or_member_epoch=generation_id,
+                member_id=member_id,
+                **more,
+            ),
+        )
 
     commit("good", generation, member)
     commit("old generation", generation - 1, member)
@@ -119,8 +202,14 @@ def commit_as_member(s: Stage) -> None:
     commit("without a generation", -1, member)
     commit("as nobody, while there are members", -1, "")
     commit("no member, a generation", generation, "")
-    s.ask("instance of a dynamic member", api, [7, 9], **committing(
-        group, name, (0, 5), generation_id_or_member_epoch=generation, member_id=member, group_instance_id="i"))
+    s.ask(
+        "instance of a dynamic member",
+        api,
+        [7, 9],
+        **committing(
+            group, name, (0, 5), generation_id_or_member_epoch=generation, member_id=member, group_instance_id="i"
+        ),
+    )
     s.send("JoinGroup", 9, **joining(group, member))
     commit("between join and sync", generation + 1, member)
     s.send("LeaveGroup", 5, group_id=group, members=[{"member_id": member}])
@@ -131,14 +220,19 @@ def commit_as_member(s: Stage) -> None:
 def retention(s: Stage) -> None:
     name, group = s.create(), s.group()
     for kept_ms in (-1, 0, 1000):
-        s.ask(f"retention {kept_ms}", "OffsetCommit", "2-4", **committing(group, name, (0, 1), retention_time_ms=kept_ms))
+        s.ask(
+            f"retention {kept_ms}", "OffsetCommit", "2-4", **committing(group, name, (0, 1), retention_time_ms=kept_ms)
+        )
 
 
 def delete(s: Stage) -> None:
     name, group, api = s.create("t", 3), s.group(), "OffsetDelete"
 
     def deleting(target: str, topic: str, *partitions: int) -> dict[str, Any]:
-        return {"group_id": target, "topics": [{"name": topic, "partitions": [{"partition_index": p} for p in partitions]}]}
+        return {
+            "group_id": target,
+            "topics": [{"name": topic, "partitions": [{"partition_index": p} for p in partitions]}],
+        }
 
     s.ask("unknown group", api, **deleting(s.name("unk"), name, 0))
     s.ask("empty group name", api, **deleting("", name, 0))
@@ -159,7 +253,11 @@ def delete_while_in_use(s: Stage) -> None:
     protocol = [{"name": "range", "metadata": subscription([read])}]
     member, generation = alone(s, group, protocols=protocol)
     for name in (read, other):
-        s.send("OffsetCommit", 9, **committing(group, name, (0, 1), generation_id_or_member_epoch=generation, member_id=member))
+        s.send(
+            "OffsetCommit",
+            9,
+            **committing(group, name, (0, 1), generation_id_or_member_epoch=generation, member_id=member),
+        )
     rows = [{"name": n, "partitions": [{"partition_index": 0}]} for n in (read, other)]
     s.ask("one in use, one not", "OffsetDelete", group_id=group, topics=rows)
     s.ask("what is left", "OffsetFetch", 9, **fetching(9, group, None))

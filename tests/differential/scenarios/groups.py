@@ -12,9 +12,18 @@ ROUND = {"name": "roundrobin", "metadata": subscription(["read", "also"])}
 STICKY = {"name": "sticky", "metadata": subscription(["read"], 1)}
 
 
-def joining(group: str, member: str = "", *, instance: str | None = None, protocols: Any = (RANGE,), **more: Any) -> dict[str, Any]:
-    body = {"group_id": group, "session_timeout_ms": 30000, "rebalance_timeout_ms": 10000, "member_id": member,
-            "group_instance_id": instance, "protocol_type": "consumer", "protocols": list(protocols)}
+def joining(
+    group: str, member: str = "", *, instance: str | None = None, protocols: Any = (RANGE,), **more: Any
+) -> dict[str, Any]:
+    body = {
+        "group_id": group,
+        "session_timeout_ms": 30000,
+        "rebalance_timeout_ms": 10000,
+        "member_id": member,
+        "group_instance_id": instance,
+        "protocol_type": "consumer",
+        "protocols": list(protocols),
+    }
     return body | more
 
 
@@ -23,10 +32,18 @@ def member_id(s: Stage, group: str, on: str = "a", **more: Any) -> str:
     return s.send("JoinGroup", 9, on=on, **joining(group, **more)).member_id
 
 
-def syncing(group: str, generation: int, member: str, assignments: dict[str, bytes] | None = None, **more: Any) -> dict[str, Any]:
+def syncing(
+    group: str, generation: int, member: str, assignments: dict[str, bytes] | None = None, **more: Any
+) -> dict[str, Any]:
     rows = [{"member_id": m, "assignment": a} for m, a in (assignments or {}).items()]
-    body = {"group_id": group, "generation_id": generation, "member_id": member, "protocol_type": "consumer",
-            "protocol_name": "range", "assignments": rows}
+    body = {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": rows,
+    }
     return body | more
 
 
@@ -57,7 +74,9 @@ def one_member(s: Stage) -> None:
         fields: dict[str, Any] = {"members": [{"member_id": member}]} if leave >= 3 else {"member_id": member}
         s.ask("leave", "LeaveGroup", leave, group_id=group, **fields)
         s.ask("leave again", "LeaveGroup", leave, group_id=group, **fields)
-        s.ask("heartbeat after leaving", "Heartbeat", min(version, 4), group_id=group, generation_id=1, member_id=member)
+        s.ask(
+            "heartbeat after leaving", "Heartbeat", min(version, 4), group_id=group, generation_id=1, member_id=member
+        )
 
 
 def join_refused(s: Stage) -> None:
@@ -112,13 +131,51 @@ def two_members(s: Stage) -> None:
     s.ask("the leader syncs", "SyncGroup", 5, **syncing(group, 2, one, {one: b"for one", two: b"for two"}))
     s.take("the follower has its part", held)
     s.ask("described when stable", "DescribeGroups", 5, groups=[group], keep=states)
-    s.ask("the follower joins unchanged: nothing happens", "JoinGroup", 9, on="b", **joining(group, two, protocols=[ROUND, RANGE]), keep=joined_as)
+    s.ask(
+        "the follower joins unchanged: nothing happens",
+        "JoinGroup",
+        9,
+        on="b",
+        **joining(group, two, protocols=[ROUND, RANGE]),
+        keep=joined_as,
+    )
     s.ask("its sync gives the same part", "SyncGroup", 5, on="b", **syncing(group, 2, two))
     held = s.post("JoinGroup", 9, on="b", **joining(group, two, protocols=[RANGE]))
     s.until(lambda a: a.error_code != 0, "Heartbeat", 4, group_id=group, generation_id=2, member_id=one)
-    s.ask("the follower joins with other protocols: a rebalance", "Heartbeat", 4, group_id=group, generation_id=2, member_id=one)
+    s.ask(
+        "the follower joins with other protocols: a rebalance",
+        "Heartbeat",
+        4,
+        group_id=group,
+        generation_id=2,
+        member_id=one,
+    )
     s.ask("the first leaves meanwhile", "LeaveGroup", 5, group_id=group, members=[{"member_id": one}])
     s.take("the second is alone", held, keep=joined_as)
+
+
+def two_members_old_versions(s: Stage) -> None:
+    """The same dance in the versions of old clients, with leader, follower and a rebalance when one leaves."""
+    for join, sync, beat, leave in ((0, 0, 0, 0), (2, 1, 1, 1), (3, 2, 2, 2), (5, 3, 3, 3), (7, 4, 4, 4)):
+        s.forget_members()
+        group = s.group(f"g.v{join}")
+        one = s.send("JoinGroup", join, **joining(group)).member_id
+        if join >= 4:
+            s.send("JoinGroup", join, **joining(group, one))
+        s.send("SyncGroup", sync, **syncing(group, 1, one, {one: b"all"}))
+        two = member_id(s, group, "b") if join >= 4 else ""
+        held = s.post("JoinGroup", join, on="b", **joining(group, two))
+        s.until(lambda a: a.error_code != 0, "Heartbeat", beat, group_id=group, generation_id=1, member_id=one)
+        s.ask("the first hears of it", "Heartbeat", beat, group_id=group, generation_id=1, member_id=one)
+        s.ask("the first joins", "JoinGroup", join, **joining(group, one), keep=joined_as)
+        two = s.take("the second has joined", held, keep=joined_as).member_id
+        held = s.post("SyncGroup", sync, on="b", **syncing(group, 2, two))
+        s.ask("the leader syncs", "SyncGroup", sync, **syncing(group, 2, one, {one: b"1", two: b"2"}))
+        s.take("the follower has its part", held)
+        fields: dict[str, Any] = {"members": [{"member_id": two}]} if leave >= 3 else {"member_id": two}
+        s.ask("the follower leaves", "LeaveGroup", leave, on="b", group_id=group, **fields)
+        s.ask("the leader hears of it", "Heartbeat", beat, group_id=group, generation_id=2, member_id=one)
+        s.ask("the leader is alone", "JoinGroup", join, **joining(group, one), keep=joined_as)
 
 
 def joined_as(answer: dict[str, Any]) -> Any:
@@ -128,7 +185,10 @@ def joined_as(answer: dict[str, Any]) -> Any:
 
 
 def states(answer: dict[str, Any]) -> Any:
-    return [[g["error_code"], g.get("group_state"), g.get("protocol_data", ""), len(g.get("members", []))] for g in answer["groups"]]
+    return [
+        [g["error_code"], g.get("group_state"), g.get("protocol_data", ""), len(g.get("members", []))]
+        for g in answer["groups"]
+    ]
 
 
 def sync_refused(s: Stage) -> None:
@@ -142,8 +202,18 @@ def sync_refused(s: Stage) -> None:
     s.ask("generation to come", "SyncGroup", "all", **syncing(group, generation + 1, member))
     s.ask("another protocol name", "SyncGroup", "all", **syncing(group, generation, member, protocol_name="roundrobin"))
     s.ask("another protocol type", "SyncGroup", "all", **syncing(group, generation, member, protocol_type="connect"))
-    s.ask("no protocol stated", "SyncGroup", "all", **syncing(group, generation, member, protocol_type=None, protocol_name=None))
-    s.ask("instance id of a dynamic member", "SyncGroup", "3-", **syncing(group, generation, member, group_instance_id="i"))
+    s.ask(
+        "no protocol stated",
+        "SyncGroup",
+        "all",
+        **syncing(group, generation, member, protocol_type=None, protocol_name=None),
+    )
+    s.ask(
+        "instance id of a dynamic member",
+        "SyncGroup",
+        "3-",
+        **syncing(group, generation, member, group_instance_id="i"),
+    )
     s.ask("good after all", "SyncGroup", "all", **syncing(group, generation, member))
 
 
@@ -164,7 +234,15 @@ def assignments(s: Stage) -> None:
 
 def heartbeats(s: Stage) -> None:
     group = s.group()
-    beat = lambda g, n, m, i=None: {"group_id": g, "generation_id": n, "member_id": m, "group_instance_id": i}
+
+    def beat(group: str, generation: int, member: str, instance: str | None = None) -> dict[str, Any]:
+        return {
+            "group_id": group,
+            "generation_id": generation,
+            "member_id": member,
+            "group_instance_id": instance,
+        }
+
     s.ask("empty group", "Heartbeat", "all", **beat("", 1, "m"))
     s.ask("unknown group", "Heartbeat", "all", **beat(group, 1, "m"))
     pending = member_id(s, group)
@@ -195,7 +273,13 @@ def leaving(s: Stage) -> None:
     s.ask("unknown member", api, "3-", group_id=group, members=[{"member_id": "nobody"}])
     s.ask("nobody named", api, "3-", group_id=group, members=[])
     s.ask("unknown instance", api, "3-", group_id=group, members=[{"member_id": "", "group_instance_id": "i"}])
-    s.ask("member under a wrong instance", api, "3-", group_id=group, members=[{"member_id": member, "group_instance_id": "i"}])
+    s.ask(
+        "member under a wrong instance",
+        api,
+        "3-",
+        group_id=group,
+        members=[{"member_id": member, "group_instance_id": "i"}],
+    )
     both = [{"member_id": "nobody"}, {"member_id": member, "reason": "done"}, {"member_id": member}]
     s.ask("a stranger, a member, and again", api, 5, group_id=group, members=both)
     s.ask("described when empty", "DescribeGroups", 5, groups=[group])
@@ -208,25 +292,77 @@ def static_members(s: Stage) -> None:
     s.ask("sync", "SyncGroup", 5, **syncing(group, 1, one, {one: b"all"}, group_instance_id="i1"))
     s.ask("heartbeat", "Heartbeat", [3, 4], group_id=group, generation_id=1, member_id=one, group_instance_id="i1")
     s.ask("heartbeat without the instance", "Heartbeat", 4, group_id=group, generation_id=1, member_id=one)
-    s.ask("heartbeat of the instance under another id", "Heartbeat", [3, 4], group_id=group, generation_id=1, member_id="x", group_instance_id="i1")
+    s.ask(
+        "heartbeat of the instance under another id",
+        "Heartbeat",
+        [3, 4],
+        group_id=group,
+        generation_id=1,
+        member_id="x",
+        group_instance_id="i1",
+    )
     s.ask("described", "DescribeGroups", [3, 4, 5, 6], groups=[group])
-    again = s.ask("the leader comes back without an id: same generation", "JoinGroup", 9, on="b", **joining(group, instance="i1"))
+    again = s.ask(
+        "the leader comes back without an id: same generation", "JoinGroup", 9, on="b", **joining(group, instance="i1")
+    )
     two = again.member_id
     s.note("under another member id", two != one)
     s.ask("it need not assign", "SyncGroup", 5, on="b", **syncing(group, 1, two, group_instance_id="i1"))
-    s.ask("the old one is fenced in its heartbeat", "Heartbeat", [3, 4], group_id=group, generation_id=1, member_id=one, group_instance_id="i1")
+    s.ask(
+        "the old one is fenced in its heartbeat",
+        "Heartbeat",
+        [3, 4],
+        group_id=group,
+        generation_id=1,
+        member_id=one,
+        group_instance_id="i1",
+    )
     s.ask("in its sync", "SyncGroup", [3, 5], **syncing(group, 1, one, group_instance_id="i1"))
     s.ask("in its join", "JoinGroup", [5, 9], **joining(group, one, instance="i1"))
-    s.ask("in its commit", "OffsetCommit", [7, 9], group_id=group, generation_id_or_member_epoch=1, member_id=one, group_instance_id="i1",
-          topics=[{"name": s.name("t"), "partitions": [{"partition_index": 0, "committed_offset": 1}]}])
+    s.ask(
+        "in its commit",
+        "OffsetCommit",
+        [7, 9],
+        group_id=group,
+        generation_id_or_member_epoch=1,
+        member_id=one,
+        group_instance_id="i1",
+        topics=[{"name": s.name("t"), "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+    )
     s.ask("in its leave", "LeaveGroup", [3, 5], group_id=group, members=[{"member_id": one, "group_instance_id": "i1"}])
     s.ask("without an instance it is unknown", "Heartbeat", 4, group_id=group, generation_id=1, member_id=one)
-    changed = s.ask("comes back with other protocols: a new generation", "JoinGroup", 9, on="c",
-                    **joining(group, instance="i1", protocols=[RANGE, ROUND]), keep=joined_as)
+    changed = s.ask(
+        "comes back with other protocols: a new generation",
+        "JoinGroup",
+        9,
+        on="c",
+        **joining(group, instance="i1", protocols=[RANGE, ROUND]),
+        keep=joined_as,
+    )
     three = changed.member_id
-    s.ask("sync of the new one", "SyncGroup", 5, on="c", **syncing(group, changed.generation_id, three, {three: b"new"}, group_instance_id="i1"))
-    s.ask("leave by the instance alone", "LeaveGroup", 5, group_id=group, members=[{"member_id": "", "group_instance_id": "i1"}])
-    s.ask("heartbeat after that", "Heartbeat", 4, group_id=group, generation_id=changed.generation_id, member_id=three, group_instance_id="i1")
+    s.ask(
+        "sync of the new one",
+        "SyncGroup",
+        5,
+        on="c",
+        **syncing(group, changed.generation_id, three, {three: b"new"}, group_instance_id="i1"),
+    )
+    s.ask(
+        "leave by the instance alone",
+        "LeaveGroup",
+        5,
+        group_id=group,
+        members=[{"member_id": "", "group_instance_id": "i1"}],
+    )
+    s.ask(
+        "heartbeat after that",
+        "Heartbeat",
+        4,
+        group_id=group,
+        generation_id=changed.generation_id,
+        member_id=three,
+        group_instance_id="i1",
+    )
 
 
 def static_leader_old_version(s: Stage) -> None:
@@ -245,17 +381,38 @@ def static_follower(s: Stage) -> None:
     one = s.send("JoinGroup", 9, **joining(group, instance="i1")).member_id
     s.send("SyncGroup", 5, **syncing(group, 1, one, {one: b"all"}, group_instance_id="i1"))
     held = s.post("JoinGroup", 9, on="b", **joining(group, instance="i2"))
-    s.until(lambda a: a.error_code != 0, "Heartbeat", 4, group_id=group, generation_id=1, member_id=one, group_instance_id="i1")
+    s.until(
+        lambda a: a.error_code != 0,
+        "Heartbeat",
+        4,
+        group_id=group,
+        generation_id=1,
+        member_id=one,
+        group_instance_id="i1",
+    )
     s.ask("leader joins", "JoinGroup", 9, **joining(group, one, instance="i1"), keep=joined_as)
     two = s.take("follower has joined", held, keep=joined_as).member_id
     s.send("SyncGroup", 5, **syncing(group, 2, one, {one: b"1", two: b"2"}, group_instance_id="i1"))
     s.ask("follower syncs", "SyncGroup", 5, on="b", **syncing(group, 2, two, group_instance_id="i2"))
     back = s.ask("the follower comes back", "JoinGroup", 9, on="c", **joining(group, instance="i2"), keep=joined_as)
     s.ask("its part is kept", "SyncGroup", 5, on="c", **syncing(group, 2, back.member_id, group_instance_id="i2"))
-    s.ask("the leader did not notice", "Heartbeat", 4, group_id=group, generation_id=2, member_id=one, group_instance_id="i1")
+    s.ask(
+        "the leader did not notice",
+        "Heartbeat",
+        4,
+        group_id=group,
+        generation_id=2,
+        member_id=one,
+        group_instance_id="i1",
+    )
     s.ask("a dynamic member with the follower's instance", "JoinGroup", 9, on="b", **joining(group, two, instance="i2"))
-    s.ask("both leave at once, by instance", "LeaveGroup", 5, group_id=group,
-          members=[{"member_id": "", "group_instance_id": i} for i in ("i1", "i2", "i3")])
+    s.ask(
+        "both leave at once, by instance",
+        "LeaveGroup",
+        5,
+        group_id=group,
+        members=[{"member_id": "", "group_instance_id": i} for i in ("i1", "i2", "i3")],
+    )
 
 
 def replaced_while_joining(s: Stage) -> None:
@@ -264,7 +421,15 @@ def replaced_while_joining(s: Stage) -> None:
     one = s.send("JoinGroup", 9, **joining(group, instance="i1")).member_id
     s.send("SyncGroup", 5, **syncing(group, 1, one, {one: b"all"}, group_instance_id="i1"))
     held = s.post("JoinGroup", 9, on="b", **joining(group, instance="i2"))
-    s.until(lambda a: a.error_code != 0, "Heartbeat", 4, group_id=group, generation_id=1, member_id=one, group_instance_id="i1")
+    s.until(
+        lambda a: a.error_code != 0,
+        "Heartbeat",
+        4,
+        group_id=group,
+        generation_id=1,
+        member_id=one,
+        group_instance_id="i1",
+    )
     newer = s.post("JoinGroup", 9, on="c", **joining(group, instance="i2"))
     s.take("the older join", held)
     s.ask("the leader joins", "JoinGroup", 9, **joining(group, one, instance="i1"), keep=joined_as)

@@ -14,9 +14,33 @@ def init_producer_id(s: Stage) -> None:
     s.ask("timeout -1", api, "all", transactional_id=None, transaction_timeout_ms=-1)
     s.ask("empty transactional id", api, "all", transactional_id="", transaction_timeout_ms=60000)
     pid, epoch = s.producer()
-    s.ask("an id and an epoch given", api, "3-", transactional_id=None, transaction_timeout_ms=1, producer_id=pid, producer_epoch=epoch)
-    s.ask("an id without an epoch", api, "3-", transactional_id=None, transaction_timeout_ms=1, producer_id=pid, producer_epoch=-1)
-    s.ask("an epoch without an id", api, "3-", transactional_id=None, transaction_timeout_ms=1, producer_id=-1, producer_epoch=3)
+    s.ask(
+        "an id and an epoch given",
+        api,
+        "3-",
+        transactional_id=None,
+        transaction_timeout_ms=1,
+        producer_id=pid,
+        producer_epoch=epoch,
+    )
+    s.ask(
+        "an id without an epoch",
+        api,
+        "3-",
+        transactional_id=None,
+        transaction_timeout_ms=1,
+        producer_id=pid,
+        producer_epoch=-1,
+    )
+    s.ask(
+        "an epoch without an id",
+        api,
+        "3-",
+        transactional_id=None,
+        transaction_timeout_ms=1,
+        producer_id=-1,
+        producer_epoch=3,
+    )
 
 
 def sequences(s: Stage) -> None:
@@ -58,7 +82,9 @@ def unknown_producer(s: Stage) -> None:
     s.ask("gap", "Produce", 12, **produce(name, batch("x", producer=(999_999, 3, 73))))
     s.ask("sequence wraps at its end", "Produce", 12, **produce(name, batch("x", producer=(999_998, 0, 2147483647))))
     s.ask("and goes on at 0", "Produce", 12, **produce(name, batch("x", producer=(999_998, 0, 0))))
-    s.ask("two records across the end", "Produce", 12, **produce(name, batch("x", "y", producer=(999_997, 0, 2147483647))))
+    s.ask(
+        "two records across the end", "Produce", 12, **produce(name, batch("x", "y", producer=(999_997, 0, 2147483647)))
+    )
     s.ask("and goes on at 1", "Produce", 12, **produce(name, batch("x", producer=(999_997, 0, 1))))
 
 

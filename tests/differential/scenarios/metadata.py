@@ -15,8 +15,12 @@ def known_topics(s: Stage) -> None:
     s.ask("all, by null", "Metadata", "1-", topics=None, ours=True)
     s.ask("all, by the empty list of v0", "Metadata", 0, topics=[], ours=True)
     s.ask(
-        "authorized operations", "Metadata", "8-", topics=[{"name": one}],
-        include_cluster_authorized_operations=True, include_topic_authorized_operations=True,
+        "authorized operations",
+        "Metadata",
+        "8-",
+        topics=[{"name": one}],
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
     )
 
 
@@ -25,10 +29,20 @@ def by_id(s: Stage) -> None:
     known, unknown = s.topic_id(topic), uuid.UUID(int=77).bytes
     s.ask("known id", "Metadata", "10-", topics=[{"topic_id": known, "name": None}])
     s.ask("unknown id", "Metadata", "10-", topics=[{"topic_id": unknown, "name": None}])
-    s.ask("known and unknown id", "Metadata", "12-", topics=[{"topic_id": known, "name": None}, {"topic_id": unknown, "name": None}])
+    s.ask(
+        "known and unknown id",
+        "Metadata",
+        "12-",
+        topics=[{"topic_id": known, "name": None}, {"topic_id": unknown, "name": None}],
+    )
     s.ask("id and name", "Metadata", "12-", topics=[{"topic_id": known, "name": topic}])
     s.ask("id and another name", "Metadata", "12-", topics=[{"topic_id": known, "name": s.name("other")}])
-    s.ask("an id and a name, mixed entries", "Metadata", "12-", topics=[{"topic_id": known, "name": None}, {"name": topic}])
+    s.ask(
+        "an id and a name, mixed entries",
+        "Metadata",
+        "12-",
+        topics=[{"topic_id": known, "name": None}, {"name": topic}],
+    )
     s.ask("neither id nor name", "Metadata", "12-", topics=[{"name": None}])
 
 
@@ -36,15 +50,27 @@ def unknown_names(s: Stage) -> None:
     quiet = {"allow_auto_topic_creation": False}
     s.ask("unknown, no creation", "Metadata", "4-", topics=[{"name": s.name("nope")}], **quiet)
     s.ask(
-        "unknown, operations asked for", "Metadata", "8-", topics=[{"name": s.name("nope")}],
-        include_topic_authorized_operations=True, **quiet,
+        "unknown, operations asked for",
+        "Metadata",
+        "8-",
+        topics=[{"name": s.name("nope")}],
+        include_topic_authorized_operations=True,
+        **quiet,
     )
     for what, name in ILLEGAL.items():
         s.ask(f"illegal name: {what}", "Metadata", [1, 4, 9, 13], topics=[{"name": name}])
         s.ask(f"illegal name, no creation: {what}", "Metadata", [4, 13], topics=[{"name": name}], **quiet)
 
 
-ILLEGAL = {"empty": "", "dot": ".", "two dots": "..", "space": "a b", "slash": "a/b", "long": "x" * 250, "not ASCII": "ä"}
+ILLEGAL = {
+    "empty": "",
+    "dot": ".",
+    "two dots": "..",
+    "space": "a b",
+    "slash": "a/b",
+    "long": "x" * 250,
+    "not ASCII": "ä",
+}
 
 
 def auto_creation(s: Stage) -> None:
@@ -75,7 +101,17 @@ def describe_topic_partitions(s: Stage) -> None:
     ask("from a cursor", api, topics=every, cursor={"topic_name": five, "partition_index": 2})
     ask("cursor at a topic's end", api, topics=every, cursor={"topic_name": two, "partition_index": 2})
     ask("cursor past a topic's end", api, topics=every, cursor={"topic_name": two, "partition_index": 9})
-    ask("cursor at a topic not asked for", api, topics=[{"name": one}, {"name": five}], cursor={"topic_name": two, "partition_index": 0})
+    ask(
+        "cursor at a topic not asked for",
+        api,
+        topics=[{"name": one}, {"name": five}],
+        cursor={"topic_name": two, "partition_index": 0},
+    )
     ask("cursor behind every topic", api, topics=every, cursor={"topic_name": s.name("zz"), "partition_index": 0})
     ask("cursor below 0", api, topics=every, cursor={"topic_name": two, "partition_index": -1})
-    ask("cursor and unknown topic", api, topics=[{"name": s.name("nope")}, {"name": one}], cursor={"topic_name": one, "partition_index": 0})
+    ask(
+        "cursor and unknown topic",
+        api,
+        topics=[{"name": s.name("nope")}, {"name": one}],
+        cursor={"topic_name": one, "partition_index": 0},
+    )

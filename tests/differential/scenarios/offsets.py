@@ -8,8 +8,16 @@ from ..batches import T0, batch, record
 from ..stage import Stage, fetch
 from .fetch import filled
 
-SPECIAL = {"latest": -1, "earliest": -2, "max timestamp": -3, "earliest local": -4, "latest tiered": -5,
-           "earliest pending upload": -6, "-7": -7, "-8": -8}
+SPECIAL = {
+    "latest": -1,
+    "earliest": -2,
+    "max timestamp": -3,
+    "earliest local": -4,
+    "latest tiered": -5,
+    "earliest pending upload": -6,
+    "-7": -7,
+    "-8": -8,
+}
 
 
 def at(name: str, timestamp: int, partition: int = 0, **more: Any) -> dict[str, Any]:
@@ -31,7 +39,10 @@ def by_time(s: Stage) -> None:
     rows = [[T0, T0 + 10, T0 + 5], [T0 + 2, T0 + 2, T0 + 30], [T0 + 20, T0 + 20, T0 + 20]]
     for i, stamps in enumerate(rows):
         made = [record(j, f"{i}{j}", timestamp_delta=t - stamps[0]) for j, t in enumerate(stamps)]
-        s.append(name, batch(records=made, timestamp=stamps[0], max_timestamp=max(stamps), codec="gzip" if i == 1 else "none"))
+        s.append(
+            name,
+            batch(records=made, timestamp=stamps[0], max_timestamp=max(stamps), codec="gzip" if i == 1 else "none"),
+        )
     for delta in (-1, 0, 1, 2, 5, 6, 10, 11, 20, 25, 30, 31):
         s.ask(f"at {delta}", "ListOffsets", [1, 4, 7, 11], **at(name, T0 + delta))
     s.ask("at 0 ms", "ListOffsets", [1, 11], **at(name, 0))
@@ -39,7 +50,13 @@ def by_time(s: Stage) -> None:
     name = s.create("append", message_timestamp_type="LogAppendTime")
     s.append(name, batch("a", "b"), batch("c", "d"))
     s.ask("append time, at 0 ms", "ListOffsets", "1-", **at(name, 0))
-    s.ask("append time, max timestamp", "ListOffsets", "7-", **at(name, -3), keep=lambda a: sorted(a["topics"][0]["partitions"][0]))
+    s.ask(
+        "append time, max timestamp",
+        "ListOffsets",
+        "7-",
+        **at(name, -3),
+        keep=lambda a: sorted(a["topics"][0]["partitions"][0]),
+    )
 
 
 def places(s: Stage) -> None:
@@ -49,9 +66,20 @@ def places(s: Stage) -> None:
     s.ask("negative partition", "ListOffsets", [1, 11], **at(name, -1, -1))
     s.ask("illegal name", "ListOffsets", [1, 11], **at("a b", -1))
     twice = {"partition_index": 0, "timestamp": -1}
-    s.ask("partition twice", "ListOffsets", "all", replica_id=-1, topics=[{"name": name, "partitions": [twice, twice | {"timestamp": -2}]}])
-    s.ask("topic twice", "ListOffsets", [1, 11], replica_id=-1,
-          topics=[{"name": name, "partitions": [twice]}, {"name": name, "partitions": [twice | {"timestamp": -2}]}])
+    s.ask(
+        "partition twice",
+        "ListOffsets",
+        "all",
+        replica_id=-1,
+        topics=[{"name": name, "partitions": [twice, twice | {"timestamp": -2}]}],
+    )
+    s.ask(
+        "topic twice",
+        "ListOffsets",
+        [1, 11],
+        replica_id=-1,
+        topics=[{"name": name, "partitions": [twice]}, {"name": name, "partitions": [twice | {"timestamp": -2}]}],
+    )
     s.ask("nothing", "ListOffsets", "all", replica_id=-1, topics=[])
     s.ask("no partitions", "ListOffsets", [1, 11], replica_id=-1, topics=[{"name": name, "partitions": []}])
     s.ask("replica -2", "ListOffsets", [1, 11], **at(name, -1) | {"replica_id": -2})
@@ -85,7 +113,10 @@ def delete_records(s: Stage) -> None:
     api = "DeleteRecords"
 
     def upto(topic: str, offset: int, partition: int = 0) -> dict[str, Any]:
-        return {"topics": [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}], "timeout_ms": 10000}
+        return {
+            "topics": [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}],
+            "timeout_ms": 10000,
+        }
 
     for version in s.versions(api):
         name = filled(s, f"del.v{version}")
@@ -94,7 +125,13 @@ def delete_records(s: Stage) -> None:
         s.ask("up to 1", api, version, **upto(name, 1))
         s.ask("earliest", "ListOffsets", 7, **at(name, -2))
         s.ask("a fetch below", "Fetch", 12, **fetch(name, 0))
-        s.ask("a fetch at the start", "Fetch", 12, **fetch(name, 3), keep=lambda a: a["responses"][0]["partitions"][0]["records"][0])
+        s.ask(
+            "a fetch at the start",
+            "Fetch",
+            12,
+            **fetch(name, 3),
+            keep=lambda a: a["responses"][0]["partitions"][0]["records"][0],
+        )
         s.ask("past the end", api, version, **upto(name, 11))
         s.ask("below -1", api, version, **upto(name, -2))
         s.ask("up to the high watermark", api, version, **upto(name, -1))
@@ -106,7 +143,13 @@ def delete_records(s: Stage) -> None:
     s.ask("illegal name", api, 2, **upto("a b", 1))
     s.ask("nothing", api, "all", topics=[], timeout_ms=1000)
     entry = {"partition_index": 0, "offset": 0}
-    s.ask("partition twice", api, 2, topics=[{"name": name, "partitions": [entry, entry | {"offset": -1}]}], timeout_ms=1000)
+    s.ask(
+        "partition twice",
+        api,
+        2,
+        topics=[{"name": name, "partitions": [entry, entry | {"offset": -1}]}],
+        timeout_ms=1000,
+    )
     s.ask("timeout 0", api, 2, **upto(name, -1) | {"timeout_ms": 0})
     compact = filled(s, "compact", 1, cleanup_policy="compact")
     s.ask("compacted topic", api, "all", **upto(compact, 1))

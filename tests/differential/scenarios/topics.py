@@ -24,10 +24,27 @@ def own_configs(answer: dict[str, Any]) -> dict[str, Any]:
 def create(s: Stage) -> None:
     api = "CreateTopics"
     s.ask("one partition", api, "all", make=lambda v: {"topics": [topic(s.name(f"one.v{v}"))]}, keep=own_configs)
-    s.ask("the broker's own numbers", api, "4-", make=lambda v: {"topics": [topic(s.name(f"def.v{v}"), -1, -1)]}, keep=own_configs)
-    s.ask("the broker's own numbers, old version", api, "2-3", make=lambda v: {"topics": [topic(s.name(f"old.v{v}"), -1, -1)]})
+    s.ask(
+        "the broker's own numbers",
+        api,
+        "4-",
+        make=lambda v: {"topics": [topic(s.name(f"def.v{v}"), -1, -1)]},
+        keep=own_configs,
+    )
+    s.ask(
+        "the broker's own numbers, old version",
+        api,
+        "2-3",
+        make=lambda v: {"topics": [topic(s.name(f"old.v{v}"), -1, -1)]},
+    )
     configs = [{"name": "retention.ms", "value": "1000"}, {"name": "cleanup.policy", "value": "compact,delete"}]
-    s.ask("configs", api, "all", make=lambda v: {"topics": [topic(s.name(f"conf.v{v}"), configs=configs)]}, keep=own_configs)
+    s.ask(
+        "configs",
+        api,
+        "all",
+        make=lambda v: {"topics": [topic(s.name(f"conf.v{v}"), configs=configs)]},
+        keep=own_configs,
+    )
     several = [topic(s.name("s1")), topic(s.name("s2"), 2), topic(s.name("s3"), 0)]
     s.ask("several, one bad", api, topics=several, keep=own_configs)
     s.ask("none", api, "all", topics=[])
@@ -51,7 +68,14 @@ def create_refused(s: Stage) -> None:
     refused("replicas below -1", topic(name, 1, -2))
     refused("more replicas than brokers", topic(name, 1, 2))
     refused("twice the same name", topic(name), topic(name, 2))
-    for what, illegal in {"empty": "", "dot": ".", "two dots": "..", "space": "a b", "slash": "a/b", "colon": "a:b"}.items():
+    for what, illegal in {
+        "empty": "",
+        "dot": ".",
+        "two dots": "..",
+        "space": "a b",
+        "slash": "a/b",
+        "colon": "a:b",
+    }.items():
         refused(f"illegal name: {what}", topic(illegal))
     refused("name of 250 letters", topic("x" * 250))
     refused("internal name", topic("__consumer_offsets"))
@@ -67,8 +91,16 @@ def create_refused(s: Stage) -> None:
     refused("ratio above 1", topic(name, configs=[{"name": "min.cleanable.dirty.ratio", "value": "1.5"}]))
     refused("boolean that is none", topic(name, configs=[{"name": "preallocate", "value": "maybe"}]))
     refused("remote storage", topic(name, configs=[{"name": "remote.storage.enable", "value": "true"}]))
-    refused("compaction lags crossed", topic(name, configs=[
-        {"name": "min.compaction.lag.ms", "value": "100"}, {"name": "max.compaction.lag.ms", "value": "50"}]))
+    refused(
+        "compaction lags crossed",
+        topic(
+            name,
+            configs=[
+                {"name": "min.compaction.lag.ms", "value": "100"},
+                {"name": "max.compaction.lag.ms", "value": "50"},
+            ],
+        ),
+    )
 
 
 def create_accepted_oddities(s: Stage) -> None:
@@ -76,18 +108,41 @@ def create_accepted_oddities(s: Stage) -> None:
     s.ask("config given twice", "CreateTopics", 7, topics=[topic(s.name("twice"), configs=twice)], keep=own_configs)
     s.ask("a.b", "CreateTopics", 7, topics=[topic(s.name("a.b"))], keep=own_configs)
     s.ask("a_b beside a.b", "CreateTopics", 7, topics=[topic(s.name("a_b"))], keep=own_configs)
-    s.ask("spaces around a value", "CreateTopics", 7,
-          topics=[topic(s.name("sp"), configs=[{"name": "retention.ms", "value": " 5 "}])], keep=own_configs)
-    s.ask("empty cleanup.policy", "CreateTopics", 7,
-          topics=[topic(s.name("emp"), configs=[{"name": "cleanup.policy", "value": ""}])], keep=own_configs)
-    s.ask("timeout 0", "CreateTopics", 7, topics=[topic(s.name("t0"))], timeout_ms=0, keep=lambda a: a["topics"][0]["name"])
+    s.ask(
+        "spaces around a value",
+        "CreateTopics",
+        7,
+        topics=[topic(s.name("sp"), configs=[{"name": "retention.ms", "value": " 5 "}])],
+        keep=own_configs,
+    )
+    s.ask(
+        "empty cleanup.policy",
+        "CreateTopics",
+        7,
+        topics=[topic(s.name("emp"), configs=[{"name": "cleanup.policy", "value": ""}])],
+        keep=own_configs,
+    )
+    s.ask(
+        "timeout 0",
+        "CreateTopics",
+        7,
+        topics=[topic(s.name("t0"))],
+        timeout_ms=0,
+        keep=lambda a: a["topics"][0]["name"],
+    )
 
 
 def create_assigned(s: Stage) -> None:
     def assigned(what: str, short: str, partitions: int, replicas: int, *lists: tuple[int, list[int]]) -> None:
         assignments = [{"partition_index": i, "broker_ids": ids} for i, ids in lists]
-        s.ask(what, "CreateTopics", [2, 7], keep=own_configs, validate_only=True,
-              topics=[topic(s.name(short), partitions, replicas, assignments=assignments)])
+        s.ask(
+            what,
+            "CreateTopics",
+            [2, 7],
+            keep=own_configs,
+            validate_only=True,
+            topics=[topic(s.name(short), partitions, replicas, assignments=assignments)],
+        )
 
     me, stranger = s.node_id, s.node_id + 100
     assigned("good", "as1", -1, -1, (0, [me]), (1, [me]))
@@ -112,8 +167,13 @@ def delete(s: Stage) -> None:
         s.settle()
         s.ask("again", "DeleteTopics", version, timeout_ms=10000, **fields)
         s.ask("it is gone", "Metadata", 4, topics=[{"name": name}], allow_auto_topic_creation=False)
-    none = lambda v: {"topics": []} if v == 6 else {"topic_names": []}
-    s.ask("none", "DeleteTopics", "all", make=none, timeout_ms=10000)
+    s.ask(
+        "none",
+        "DeleteTopics",
+        "all",
+        make=lambda v: {"topics": []} if v == 6 else {"topic_names": []},
+        timeout_ms=10000,
+    )
 
 
 def delete_by_id(s: Stage) -> None:
@@ -135,8 +195,13 @@ def delete_refused(s: Stage) -> None:
     s.ask("illegal name", "DeleteTopics", 6, topics=[{"name": "a b"}], timeout_ms=10000)
     s.ask("name twice", "DeleteTopics", 6, topics=[{"name": name}] * 2, timeout_ms=10000)
     s.settle()
-    s.ask("name and its id in two entries", "DeleteTopics", 6, timeout_ms=10000,
-          topics=[{"name": name}, {"topic_id": s.topic_id(name), "name": None}])
+    s.ask(
+        "name and its id in two entries",
+        "DeleteTopics",
+        6,
+        timeout_ms=10000,
+        topics=[{"name": name}, {"topic_id": s.topic_id(name), "name": None}],
+    )
     s.settle()
     s.ask("name twice, old version", "DeleteTopics", 5, topic_names=[name, name], timeout_ms=10000)
 
@@ -151,13 +216,19 @@ def recreate(s: Stage) -> None:
     s.create("again")
     answer = s.send("Metadata", topics=[{"name": name}])
     s.note("the id is another", answer.topics[0].topic_id != old)
-    s.ask("the log is empty", "ListOffsets", 7, replica_id=-1,
-          topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}])
+    s.ask(
+        "the log is empty",
+        "ListOffsets",
+        7,
+        replica_id=-1,
+        topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+    )
     s.ask("the old id is unknown", "Metadata", topics=[{"topic_id": old, "name": None}])
 
 
 def create_partitions(s: Stage) -> None:
     api = "CreatePartitions"
+
     def grow(name: str, count: int, assignments: Any = None) -> dict[str, Any]:
         return {"topics": [{"name": name, "count": count, "assignments": assignments}], "timeout_ms": 10000}
 
@@ -180,8 +251,13 @@ def create_partitions(s: Stage) -> None:
     s.ask("unknown broker", api, 3, **grow(name, 3, [{"broker_ids": [me + 100]}]))
     s.ask("broker twice", api, 3, **grow(name, 3, [{"broker_ids": [me, me]}]))
     s.ask("no broker", api, 3, **grow(name, 3, [{"broker_ids": []}]))
-    s.ask("internal topic's name, illegal name, empty name", api, 3, timeout_ms=10000,
-          topics=[{"name": "a b", "count": 3, "assignments": None}, {"name": "", "count": 3, "assignments": None}])
+    s.ask(
+        "internal topic's name, illegal name, empty name",
+        api,
+        3,
+        timeout_ms=10000,
+        topics=[{"name": "a b", "count": 3, "assignments": None}, {"name": "", "count": 3, "assignments": None}],
+    )
     s.ask("none", api, "all", topics=[], timeout_ms=10000)
     double = {"name": name, "count": 5, "assignments": None}
     s.ask("the same topic twice", api, 3, topics=[double, double | {"count": 6}], timeout_ms=10000)

@@ -57,7 +57,7 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     else:
         where = _NO_NODE
     node_id, host, port = where
-    message = None if error is ErrorCode.NONE else error.message
+    message = "" if error is ErrorCode.NONE else error.message
     return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=message)
 
 
