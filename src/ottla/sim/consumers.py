@@ -260,7 +260,8 @@ class GroupMember(Reader):
             decoded, _ = ConsumerProtocolAssignment.decode(assignment, 2, 1)
             mine = [(topic.topic, index) for topic in decoded.assigned_partitions for index in topic.partitions]
         self.world.trace.add(self.name, f"{self.group} generation {self.generation}: owns {mine}")
-        self.history.own(self.group, self.generation, self.member_id, mine)
+        # A static member keeps its place in a generation under a new member id (KIP-345).
+        self.history.own(self.group, self.generation, self.instance or self.member_id, mine)
         self.state = "stable"
         self.positions.clear()
         self._committed.clear()
