@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,19 @@ from ottla.log.files import FileSystem
 from ottla.log.log import Log
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
+from ottla.sim.disk import Disk
 
 NOW = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 DIRECTORY = "/data/t-0"
+
+
+def disk(seed: int = 1) -> Disk:
+    """A simulated disk with a data directory that is there for certain."""
+    made = Disk(random.Random(seed))
+    made.makedirs("/data")
+    made.sync_directory("/")
+    return made
 
 
 def batch(*values: bytes | None, key: bytes | None = b"k", at: int = NOW, **header: Any) -> memoryview:
@@ -27,9 +37,7 @@ def keyed(*pairs: tuple[bytes, bytes | None], at: int = NOW, **header: Any) -> m
     return memoryview(build_batch([Record(timestamp_ms=at, key=key, value=value) for key, value in pairs], **header))
 
 
-def marker(
-    producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, at: int = NOW
-) -> memoryview:
+def marker(producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, at: int = NOW) -> memoryview:
     return memoryview(
         build_marker_batch(
             EndTransactionMarker(commit, coordinator_epoch),
@@ -68,7 +76,9 @@ def put(log: Log, octets: memoryview, *, now: int = NOW, epoch: int = 0, **how: 
     return appended.base_offset
 
 
-def raw(log: Log, start: int | None = None, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20) -> bytes:
+def raw(
+    log: Log, start: int | None = None, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20
+) -> bytes:
     """All bytes that a sequential reader gets."""
     offset = log.log_start_offset if start is None else start
     parts: list[bytes] = []

@@ -4,7 +4,7 @@ Two passes. The first reads the dirty part and remembers, for each key, its last
 has room for; the rest waits for the next compaction). The second copies every segment from the log start up to there,
 in groups that make one segment each, leaving out records whose key has a later offset. Offsets never change: a batch
 keeps its base and last offset, and a batch that lost all its records stays, empty, where it still says something: the
-last sequence of a live producer, or how far this compaction looked.
+last sequence of a live producer, how far this compaction looked, or where a segment ends.
 
 A tombstone stays `delete.retention.ms` after the compaction that first saw it: that one writes the moment into the
 batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in the
@@ -84,6 +84,7 @@ class Compaction:
             return
         self._upper_bound = dirty.end
         try:
+            yield from self._sync_dirty(dirty)
             yield from self._build_map(dirty)
             end = self._latest + 1
             transactions = Transactions()
@@ -108,6 +109,16 @@ class Compaction:
         return True
 
     # First pass
+
+    def _sync_dirty(self, dirty: cleaning.Dirty) -> Iterator[Syncable]:
+        """A record must be on the disk before it takes older ones of its key away."""
+        for segment in self.log.segments[:-1]:
+            end = self._end_of(segment)
+            if end > dirty.first and segment.base_offset < dirty.end and end > self.log.recovery_point:
+                segment.file.pin()
+                yield segment.file
+                segment.file.unpin()
+                self._check()
 
     def _build_map(self, dirty: cleaning.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
@@ -211,9 +222,10 @@ class Compaction:
         log, stats = self.log, self.stats
         interval = log.config.index_interval_bytes
         transactions.cleaned = cleaned
-        decide = BatchFilter(
-            self._offsets, self._latest, self.now, log.config, self._upper_bound, log.producers.entries, _short
-        )
+        # The last batch of a segment stays too, if only its header: so segments always join without a gap, and a
+        # power cut that took the end of one can be told from compaction.
+        ends = frozenset((self._upper_bound, self._end_of(group[-1])))
+        decide = BatchFilter(self._offsets, self._latest, self.now, log.config, ends, log.producers.entries, _short)
         for segment in group:
             transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
             for _, header, batch in walk_batches(segment.file, 0, segment.size):

@@ -50,7 +50,7 @@ class BatchFilter:
     """The rules of one compaction: called with a batch, returns what to write for it.
 
     `offsets`: the last offset of each (shortened) key up to `latest`. `now` and `delete.retention.ms` say when
-    tombstones may go.
+    tombstones may go. `ends`: a batch that ends before one of these offsets is never left out.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BatchFilter:
         latest: int,
         now: int,
         config: LogConfig,
-        upper_bound: int,
+        ends: frozenset[int],
         producers: Mapping[int, ProducerEntry],
         short: Callable[[bytes], bytes],
     ) -> None:
@@ -67,7 +67,7 @@ class BatchFilter:
         self._latest = latest
         self._now = now
         self._config = config
-        self._upper_bound = upper_bound
+        self._ends = ends
         self._short = short
         # What keeps a producer's state alive: its last data, or, with none remembered, the marker of its epoch.
         self._last_data = {entry.producer_id: entry.last_data_offset for entry in producers.values()}
@@ -95,7 +95,7 @@ class BatchFilter:
     def _must_stay(self, header: RawHeader) -> bool:
         """Whether the batch says something even without records."""
         last = header[0] + header[6]
-        if last + 1 == self._upper_bound:
+        if last + 1 in self._ends:
             return True
         known = self._last_data.get(header[9])
         if known is None:

@@ -175,7 +175,9 @@ class Log:
         self._epoch = self.epochs.latest_epoch
         self._first_unstable: int | None = None
         self.configure(config)
-        self.retention.due = False  # not before the first check is due, as in Kafka: a backfill of old records can be read
+        self.retention.due = (
+            False  # not before the first check is due, as in Kafka: a backfill of old records can be read
+        )
         self.producers.high_watermark_moved(self.high_watermark)
         self._update_first_unstable()
 

@@ -212,6 +212,9 @@ class _Loading:
             if end < segment.size:
                 self._cut(segment, end, segments[at + 1 :])
                 break
+            if at + 1 < len(segments) and self._next_offset(segment) < segments[at + 1].base_offset:
+                self._drop_after(segments[at + 1 :], "what came before it was lost")
+                break
             if at + 1 < len(segments):
                 segment.complete_time_index()
                 segment.flush_indexes()
@@ -282,13 +285,22 @@ class _Loading:
 
     def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:
         lost = segment.size - end
-        next_offset = segment.base_offset
-        for _, header in segment.walk(segment.offset_index.boundary(max(end - 1, 0)), end):
-            next_offset = header[0] + header[6] + 1
+        next_offset = self._next_offset(segment, end)
         segment.truncate_at(end, next_offset)
         segment.file.sync()
         self.note(f"{segment.file.path}: cut {lost} bytes behind offset {next_offset - 1}, which were no whole batch.")
-        self._remove(later[::-1], "it came after the cut")
+        self._drop_after(later, "it came after the cut")
+
+    def _next_offset(self, segment: Segment, end: int | None = None) -> int:
+        """One past the last offset before position `end` of a segment whose index is loaded."""
+        next_offset = segment.base_offset
+        stop = segment.size if end is None else end
+        for _, header in segment.walk(segment.offset_index.boundary(max(stop - 1, 0)), stop):
+            next_offset = header[0] + header[6] + 1
+        return next_offset
+
+    def _drop_after(self, later: list[Segment], why: str) -> None:
+        self._remove(later[::-1], why)
         self.files.sync_directory(self.directory)
         del self.loaded.segments[len(self.loaded.segments) - len(later) :]
 
