@@ -37,8 +37,8 @@ from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, Partitio
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-GRAVES_PER_TICK: Final = 16
-"""Deleted logs whose files are removed before the node serves requests again."""
+GRAVES_PER_TICK: Final = 4
+"""Deleted logs whose files are removed before the node serves requests again: a few fsyncs each."""
 
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)", re.ASCII)
 _GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
