@@ -1,0 +1,542 @@
+"""One group's delivery of one partition: which records are available, held, done.
+
+Knows the record state machine, the limits, locks and delays, and what must be remembered. Does not know the log, the
+coordinator, sessions or requests: whoever hosts it reads the log, submits `writes`, copies `letters`, gives it time.
+
+    next_piece -> the host reads batches there -> acquire / skip / hold_back
+    acknowledge -> Write (pending) -> persisted: it stands | failed: taken back
+    expire, release_member, log_start_moved, dead_lettered -> change at once and write what stands
+
+The window runs from `start` (share_start_offset) to `end`. Kafka limits its length; here only records that are held
+count against `record_locks_max`, so one stuck record never stops a partition. What bounds memory is the number of runs:
+beyond RUNS_MAX no new offsets are taken until the window has shrunk (200,000 runs: 10 MB here, 4 MB in a snapshot).
+
+Invariants (`check`): the counters are those of the runs; a run that a write changes is ACQUIRED; `start` is a record
+that is not done; every lock and delay has an entry in `_deadlines`, every record that can be delivered one in `_ready`.
+
+Sources: KIP-932, 1191, 1206, 1222, 1226; Kafka's SharePartition.java for what clients see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.share.deadlines import Deadlines, rounded
+from ottla.share.runs import Runs
+from ottla.share.standing import (
+    NO_WRITE,
+    Acknowledge,
+    Change,
+    Held,
+    Letter,
+    Piece,
+    ShareSettings,
+    Standing,
+    State,
+    StateBatch,
+    Write,
+)
+
+RUNS_MAX: Final = 200_000
+EXPIRED_PER_STEP: Final = 20_000
+"""Runs that one `expire` changes: some 50 ms of work."""
+
+_AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = map(int, State)
+_TERMINAL = (_ACKNOWLEDGED, _ARCHIVED)
+_DONE = Standing(_ARCHIVED)
+_SAME_TYPES = re.compile(rb"(.)\1*", re.DOTALL)
+
+
+class SharePartition:
+    """A machine; methods are its events, `writes` and `letters` its effects. See the module's docstring."""
+
+    __slots__ = (
+        "_deadlines",
+        "_next_write",
+        "_ready",
+        "acknowledged",
+        "archiving",
+        "complete_count",
+        "held",
+        "in_flight",
+        "letters",
+        "lock_timeouts",
+        "runs",
+        "settings",
+        "writes",
+    )
+
+    def __init__(self, settings: ShareSettings, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
+        """What the coordinator remembers: runs below `start_offset` are passed over, holes are available."""
+        self.settings = settings
+        self.runs: Runs[Standing] = Runs(start_offset)
+        self.in_flight = 0
+        """Records that members hold, those of writes under way included."""
+        self.archiving = 0
+        self.complete_count = 0
+        """Records in the window that are done (KIP-1226)."""
+        self.held: dict[str, int] = {}
+        self.writes: list[Write] = []
+        self.letters: list[Letter] = []
+        self.acknowledged = [0, 0, 0, 0, 0]
+        """Records by type of acknowledgement since this partition was loaded."""
+        self.lock_timeouts = 0
+        self._next_write = 1
+        self._deadlines = Deadlines()
+        self._ready: list[int] = []
+        self._load(batches)
+
+    def _load(self, batches: Iterable[StateBatch]) -> None:
+        runs = self.runs
+        for first, last, state, delivery_count in sorted(batches):
+            if last < runs.start:
+                continue
+            runs.append(first, Standing(_AVAILABLE))
+            runs.append(last + 1, Standing(state, delivery_count))
+        for first, end, standing in runs.within(runs.start, runs.end):
+            self._arrive(first, end, standing)
+        self._advance()
+
+    @property
+    def start(self) -> int:
+        """share_start_offset: everything below is done."""
+        return self.runs.start
+
+    @property
+    def end(self) -> int:
+        """Everything from here on is new."""
+        return self.runs.end
+
+    # ---- delivery --------------------------------------------------------------------------------------------------
+
+    def has_more(self, now: Millis, log_end: int) -> bool:
+        """Whether a fetch could acquire something, if the log may be read up to `log_end`."""
+        piece = self.next_piece(now)
+        return piece is not None and piece.first < log_end
+
+    def next_piece(self, now: Millis) -> Piece | None:
+        """The first records that can be delivered, those that came back first; None while the limit is reached."""
+        if self.in_flight >= self.settings.record_locks_max:
+            return None
+        runs, ready = self.runs, self._ready
+        while ready:
+            offset = ready[0]
+            if runs.start <= offset < runs.end:
+                first, end, standing = runs.at(offset)
+                if standing.state == _AVAILABLE and standing.time <= now:
+                    return self._piece(first, end, standing)
+            heappop(ready)
+        if runs.count > RUNS_MAX:
+            return None
+        return Piece(runs.end, None)
+
+    def _piece(self, first: int, end: int, standing: Standing) -> Piece:
+        """A run as it may be delivered next: halved, then one by one, when it may hold a poisonous record."""
+        limit, count = self.settings.delivery_count_limit, standing.delivery_count
+        if limit > 2 and count >= limit - 1:
+            return Piece(first, first + 1, True)
+        if count >= self.settings.isolating_from:
+            return Piece(first, first + max(1, (end - first) // 2), True)
+        return Piece(first, end)
+
+    def acquire(self, now: Millis, member: str, first: int, end: int) -> int:
+        """Lock [first, end) for this member: a part of one piece. Returns the delivery count, this one included."""
+        runs = self.runs
+        lock_deadline = rounded(now + self.settings.lock_duration_ms)
+        if first >= runs.end:
+            assert first == runs.end, (first, runs.end)
+            count = 1
+            runs.append(end, Standing(_ACQUIRED, 1, member, lock_deadline, now))
+        else:
+            _, run_end, standing = runs.at(first)
+            assert end <= run_end, (end, run_end)
+            assert standing.state == _AVAILABLE, standing
+            count = standing.delivery_count + 1
+            runs.assign(first, end, Standing(_ACQUIRED, count, member, lock_deadline, now))
+            if end < run_end:
+                heappush(self._ready, end)
+        self._deadlines.add(lock_deadline, first, end)
+        self.in_flight += end - first
+        self.held[member] = self.held.get(member, 0) + end - first
+        return count
+
+    def skip(self, first: int, end: int) -> None:
+        """Nothing of [first, end) will ever be delivered: no record, a marker, or an aborted transaction's."""
+        runs = self.runs
+        if first >= runs.end:
+            runs.append(end, _DONE)
+        else:
+            _, run_end, standing = runs.at(first)
+            assert end <= run_end, (end, run_end)
+            assert standing.state == _AVAILABLE, standing
+            runs.assign(first, end, _DONE)
+            if end < run_end:
+                heappush(self._ready, end)
+        self.complete_count += end - first
+        self._advance()
+
+    def hold_back(self, first: int, end: int, until: Millis) -> None:
+        """Deliver [first, end), which was never delivered, only from `until` on."""
+        until = rounded(until)
+        runs, standing = self.runs, Standing(_AVAILABLE, 0, "", until)
+        if first >= runs.end:
+            runs.append(end, standing)
+        else:
+            _, run_end, before = runs.at(first)
+            assert end <= run_end, (end, run_end)
+            assert before.state == _AVAILABLE, before
+            runs.assign(first, end, standing)
+            if end < run_end:
+                heappush(self._ready, end)
+        self._deadlines.add(until, first, end)
+
+    # ---- acknowledgement -------------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, now: Millis, member: str, batches: Sequence[tuple[int, int, bytes]]
+    ) -> tuple[ErrorCode, Write | None]:
+        """Take (first offset, last offset, types) batches: one type for all of a batch or one for each offset.
+
+        All or nothing. With NONE and a Write the answer has to wait for `persisted` or `failed`. Batches ascend and do
+        not overlap; what stands below `start` is passed over.
+        """
+        changes: list[Change] = []
+        renewals: list[Change] = []
+        for first, last, types in batches:
+            error = self._acknowledge_batch(now, member, first, last, types, changes, renewals)
+            if error is not ErrorCode.NONE:
+                return error, None
+        for first, end, _, after in renewals:
+            self.runs.assign(first, end, after)
+            self._deadlines.add(after.time, first, end)
+            self.acknowledged[Acknowledge.RENEW] += end - first
+        if not changes:
+            return ErrorCode.NONE, None
+        write = self._write(changes, stands=False)
+        for first, end, before, _ in changes:
+            self.runs.assign(first, end, before._replace(write=write.number))
+        return ErrorCode.NONE, write
+
+    def _acknowledge_batch(
+        self,
+        now: Millis,
+        member: str,
+        first: int,
+        last: int,
+        types: bytes,
+        changes: list[Change],
+        renewals: list[Change],
+    ) -> ErrorCode:
+        runs = self.runs
+        if last < runs.start:
+            return ErrorCode.NONE
+        if runs.start == runs.end:
+            return ErrorCode.INVALID_RECORD_STATE
+        if last >= runs.end:
+            return ErrorCode.INVALID_REQUEST
+        begin = max(first, runs.start)
+        for low, high, kind in _spans(first, last, types):
+            if kind == Acknowledge.RENEW and not self.settings.renew_enabled:
+                return ErrorCode.INVALID_REQUEST
+            for at, end, standing in runs.within(max(low, begin), high):
+                if standing.state != _ACQUIRED or standing.member != member or standing.write:
+                    return ErrorCode.INVALID_RECORD_STATE
+                if kind == Acknowledge.RENEW:
+                    lock_deadline = rounded(now + self.settings.lock_duration_ms)
+                    renewals.append(Change(at, end, standing, standing._replace(time=lock_deadline)))
+                else:
+                    changes.append(Change(at, end, standing, self._after(now, standing, kind)))
+        return ErrorCode.NONE
+
+    def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
+        """How a held record stands after this acknowledgement."""
+        count = standing.delivery_count
+        if kind == Acknowledge.ACCEPT:
+            return Standing(_ACKNOWLEDGED, count)
+        if kind == Acknowledge.GAP:
+            return Standing(_ARCHIVED, count)
+        if kind == Acknowledge.REJECT or count >= self.settings.delivery_count_limit:
+            if not self.settings.dead_letters:
+                return Standing(_ARCHIVED, count)
+            return Standing(_ARCHIVING, count, time=int(kind == Acknowledge.REJECT))
+        delay_ms = self.settings.delay_ms(count)
+        return Standing(_AVAILABLE, count, "", rounded(now + delay_ms) if delay_ms else 0)
+
+    def persisted(self, write: Write) -> None:
+        """The coordinator has this write: what it changed stands now."""
+        if not write.stands:
+            self._settle(write.changes)
+
+    def failed(self, write: Write) -> None:
+        """The coordinator does not have this write: held records are held as before, so that the member may repeat."""
+        if write.stands:
+            return
+        for first, end, before, _ in write.changes:
+            first = max(first, self.start)
+            if first < end:
+                self.runs.assign(first, end, before)
+                self._deadlines.add(before.time, first, end)  # its own entry may have come up meanwhile
+
+    def _settle(self, changes: list[Change]) -> None:
+        """Held records stand as their changes say."""
+        runs = self.runs
+        for first, end, before, after in changes:
+            first = max(first, runs.start)
+            if first >= end:
+                continue
+            runs.assign(first, end, after)
+            self.in_flight -= end - first
+            self._let_go(before.member, end - first)
+            self._arrive(first, end, after)
+        self._advance()
+
+    def _arrive(self, first: int, end: int, standing: Standing) -> None:
+        """Count what [first, end) is now, and note when it must be looked at."""
+        state = standing.state
+        if state in _TERMINAL:
+            self.complete_count += end - first
+        elif state == _ARCHIVING:
+            self.archiving += end - first
+            rejected = bool(standing.time) or standing.delivery_count < self.settings.delivery_count_limit
+            self.letters.append(Letter(first, end, standing.delivery_count, rejected))
+        elif standing.time:
+            self._deadlines.add(standing.time, first, end)
+        else:
+            self._push_ready(first)
+
+    def _push_ready(self, offset: int) -> None:
+        ready = self._ready
+        heappush(ready, offset)
+        if len(ready) > 1024 + 2 * self.runs.count:
+            known = {first for at in ready if (first := self._deliverable_at(at)) is not None}
+            ready[:] = known
+            heapify(ready)
+
+    def _deliverable_at(self, offset: int) -> int | None:
+        if not self.start <= offset < self.end:
+            return None
+        first, _, standing = self.runs.at(offset)
+        return first if standing.state == _AVAILABLE else None
+
+    def _let_go(self, member: str, count: int) -> None:
+        left = self.held[member] - count
+        if left:
+            self.held[member] = left
+        else:
+            del self.held[member]
+
+    def _advance(self) -> None:
+        """Drop what is done at the head of the window."""
+        runs = self.runs
+        while (run := runs.first_run()) is not None and run[1].state in _TERMINAL:
+            self.complete_count -= run[0] - runs.start
+            runs.trim(run[0])
+
+    # ---- writes ----------------------------------------------------------------------------------------------------
+
+    def _write(self, changes: list[Change], *, stands: bool) -> Write:
+        """What the coordinator has to remember of these changes, with the start offset they lead to."""
+        number = self._next_write
+        self._next_write += 1
+        start, complete_count = self.start, self.complete_count
+        if not stands:
+            start = self._start_after(changes)
+            done = sum(end - first for first, end, _, after in changes if after.state in _TERMINAL)
+            complete_count += done - (start - self.start)
+        write = Write(number, start, complete_count, _batches(changes, start), changes, stands)
+        self.writes.append(write)
+        return write
+
+    def _start_after(self, changes: list[Change]) -> int:
+        """Where the window begins once these changes stand. Other writes under way do not count: they may fail."""
+        start, runs = self.start, self.runs
+        at = 0
+        while True:
+            while at < len(changes) and changes[at].end <= start:
+                at += 1
+            if at < len(changes) and changes[at].first <= start and changes[at].after.state in _TERMINAL:
+                start = changes[at].end
+                continue
+            if start >= runs.end:
+                return start
+            _, end, standing = runs.at(start)
+            if standing.state not in _TERMINAL:
+                return start
+            start = end
+
+    def take_writes(self) -> list[Write]:
+        """What has to be submitted, in this order."""
+        writes, self.writes = self.writes, []
+        return writes
+
+    def take_letters(self) -> list[Letter]:
+        """What has to be copied into the dead-letter topic."""
+        letters, self.letters = self.letters, []
+        return letters
+
+    # ---- time and departures ---------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._deadlines.next()
+
+    def expire(self, now: Millis) -> bool:
+        """Let locks and delays end that have come due. True when records became available."""
+        changes: list[Change] = []
+        woken = False
+        while len(changes) < EXPIRED_PER_STEP and (due := self._deadlines.pop(now)) is not None:
+            time, ranges = due
+            for i in range(0, len(ranges), 2):
+                first, end = ranges[i], ranges[i + 1]
+                if len(changes) >= EXPIRED_PER_STEP:
+                    self._deadlines.add(time, first, end)
+                    continue
+                ended, opened = self._due(now, first, end)
+                self._settle(ended)  # at once: a range may be noted twice
+                changes += ended
+                woken = woken or opened
+        if changes:
+            self.lock_timeouts += sum(change.end - change.first for change in changes)
+            changes.sort()
+            self._write(changes, stands=True)
+        return woken or bool(changes)
+
+    def _due(self, now: Millis, first: int, end: int) -> tuple[list[Change], bool]:
+        """What the locks in this range that have run out change; whether a delay in it has ended."""
+        ended: list[Change] = []
+        opened = False
+        for low, high, standing in self.runs.within(first, end):
+            if standing.time > now or standing.write:
+                continue
+            if standing.state == _ACQUIRED:
+                ended.append(Change(low, high, standing, self._after(now, standing, Acknowledge.RELEASE)))
+            elif standing.state == _AVAILABLE:
+                self._push_ready(low)
+                opened = True
+        return ended, opened
+
+    def release_member(self, now: Millis, member: str) -> bool:
+        """The member is gone: what it holds comes back, or has come back too often. True when it held something."""
+        left = self.held.get(member, 0)
+        changes: list[Change] = []
+        if left:
+            for first, end, standing in self.runs.within(self.start, self.end):
+                if standing.state == _ACQUIRED and standing.member == member:
+                    left -= end - first
+                    if not standing.write:
+                        after = self._after(now, standing, Acknowledge.RELEASE)
+                        changes.append(Change(first, end, standing, after))
+                    if not left:
+                        break
+        if changes:
+            self._settle(changes)
+            self._write(changes, stands=True)
+        return bool(changes)
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Records below are gone from the log, held or not: the window begins there at the earliest."""
+        runs = self.runs
+        if log_start_offset <= runs.start:
+            return
+        for first, end, standing in runs.within(runs.start, log_start_offset):
+            if standing.state == _ACQUIRED:
+                self.in_flight -= end - first
+                self._let_go(standing.member, end - first)
+            elif standing.state == _ARCHIVING:
+                self.archiving -= end - first
+            elif standing.state in _TERMINAL:
+                self.complete_count -= end - first
+        runs.trim(log_start_offset)
+        self._advance()
+        run = runs.first_run()
+        if run is not None and run[1].state == _AVAILABLE:
+            heappush(self._ready, runs.start)  # the note of this run may have been below
+        self._write([], stands=True)
+
+    def log_end_is(self, log_end_offset: int) -> None:
+        """Right after loading: what the coordinator remembers of records that a crash took from the log is void."""
+        runs = self.runs
+        if log_end_offset >= runs.end:
+            return
+        for first, end, standing in runs.within(log_end_offset, runs.end):
+            if standing.state == _ARCHIVING:
+                self.archiving -= end - first
+            elif standing.state in _TERMINAL:
+                self.complete_count -= end - first
+        runs.cut(log_end_offset)
+
+    def dead_lettered(self, first: int, end: int) -> None:
+        """These records are safe in the dead-letter topic, or gone from the log."""
+        changes: list[Change] = []
+        for low, high, standing in self.runs.within(first, end):
+            if standing.state == _ARCHIVING:
+                after = Standing(_ARCHIVED, standing.delivery_count)
+                changes.append(Change(low, high, standing, after))
+        for low, high, _, after in changes:
+            self.runs.assign(low, high, after)
+            self.archiving -= high - low
+            self.complete_count += high - low
+        if changes:
+            self._advance()
+            self._write(changes, stands=True)
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def held_runs(self) -> Iterator[Held]:
+        """Every run that a member holds, in the order of offsets."""
+        for first, end, standing in self.runs.within(self.start, self.end):
+            if standing.state == _ACQUIRED:
+                _, delivery_count, member, time, since, _ = standing
+                yield Held(first, end - 1, member, since, time, delivery_count)
+
+    def check(self) -> None:
+        runs = self.runs
+        runs.check()
+        in_flight = archiving = complete_count = locked = 0
+        held: dict[str, int] = {}
+        ready = set(self._ready)
+        for first, end, standing in runs.within(runs.start, runs.end):
+            length = end - first
+            if standing.state == _ACQUIRED:
+                in_flight += length
+                held[standing.member] = held.get(standing.member, 0) + length
+                locked += standing.write == NO_WRITE
+                assert standing.delivery_count >= 1, standing
+            else:
+                assert standing.write == NO_WRITE, standing
+                assert not standing.member, standing
+            if standing.state == _ARCHIVING:
+                archiving += length
+            elif standing.state in _TERMINAL:
+                complete_count += length
+                assert first > runs.start, "what is done at the head is still there"
+            elif standing.state == _AVAILABLE and not standing.time:
+                assert any(first <= offset < end for offset in ready), f"nobody will deliver {first}"
+        assert (in_flight, archiving, complete_count) == (self.in_flight, self.archiving, self.complete_count)
+        assert held == self.held
+        assert self._deadlines.next() is not None or not locked
+
+
+def _spans(first: int, last: int, types: bytes) -> Iterable[tuple[int, int, int]]:
+    """(first, end, type) of equal neighbours; one type stands for the whole batch."""
+    if len(types) == 1 or types.count(types[0]) == len(types):
+        return ((first, last + 1, types[0]),)
+    return ((first + found.start(), first + found.end(), types[found.start()]) for found in _SAME_TYPES.finditer(types))
+
+
+def _batches(changes: list[Change], start: int) -> list[StateBatch]:
+    """The changes as the coordinator keeps them: neighbours that stand alike are one, what is below `start` is gone."""
+    batches: list[StateBatch] = []
+    for first, end, _, after in changes:
+        if end <= start:
+            continue
+        state, count = after.state, after.delivery_count
+        if batches and batches[-1][1] == first - 1 and batches[-1][2:] == (state, count):
+            batches[-1] = StateBatch(batches[-1][0], end - 1, state, count)
+        else:
+            batches.append(StateBatch(max(first, start), end - 1, state, count))
+    return batches
