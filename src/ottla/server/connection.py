@@ -210,6 +210,8 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 answer = node.receive(now, context, frame)
             except Refused as refused:
+                if outgoing and not self._draining:
+                    self._send()
                 self.close(str(refused))
                 break
             except Exception:

@@ -157,7 +157,7 @@ def receive(
             append_one(node, now, context, version, client_id, append)
     if acks == 0:
         if any(append.error for append in appends):
-            node.close_connection(context, "a produce request with acks=0 failed")
+            raise Refused("a produce request with acks=0 failed")
         return None
     if any(append.partition is not None and append.partition.holding for append in appends):
         waits_for = {a.partition: None for a in appends if a.partition is not None and not a.committed}
