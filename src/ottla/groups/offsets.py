@@ -66,7 +66,7 @@ class Offsets:
     # ---- OffsetCommit ----------------------------------------------------------------------------------------------
 
     def commit(self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, draft: Draft) -> None:
-        """Its topics exist and carry names: whoever calls has seen to that."""
+        """Its topics exist and carry names and ids: whoever calls has seen to that."""
         group = self._groups.get(body.group_id)
         error = _commit_error(call, body, group)
         if error is not ErrorCode.NONE:
@@ -81,7 +81,7 @@ class Offsets:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
                 partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
                 if not too_large:
-                    committed = _committed_offset(now, body, each)
+                    committed = _committed_offset(now, body, topic.topic_id, each)
                     records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
             topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
         if not fits(records, self._settings):
@@ -95,7 +95,11 @@ class Offsets:
     # ---- OffsetFetch -----------------------------------------------------------------------------------------------
 
     def fetch(self, ticket: Ticket, body: OffsetFetchRequest, draft: Draft) -> None:
-        """A partition without an offset answers -1; topics null asks for all that have one."""
+        """A partition without an offset answers -1; topics null asks for all that have one.
+
+        An id asked with is the topic's present one, and offsets of an earlier life of the topic do not count. With
+        null the ids in the answer are those of the commits, one topic for each life.
+        """
         groups = [self._fetch_group(group, body.require_stable) for group in body.groups]
         draft.answer(ticket, OffsetFetchResponse(groups=groups))
 
@@ -103,7 +107,7 @@ class Offsets:
         committed = self._committed.get(asked.group_id, {})
         wanted = asked.topics
         if wanted is None:
-            wanted = [OffsetFetchRequestTopics(name=name, partition_indexes=list(at)) for name, at in committed.items()]
+            wanted = _all_topics(committed)
         topics: list[OffsetFetchResponseTopics] = []
         for topic in wanted:
             at = committed.get(topic.name, {})
@@ -111,7 +115,7 @@ class Offsets:
             for index in topic.partition_indexes:
                 if require_stable and self._has_pending(asked.group_id, topic.name, index):
                     partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                elif (found := at.get(index)) is None:
+                elif (found := at.get(index)) is None or not found.is_of(topic.topic_id):
                     partitions.append(_no_offset(index, ErrorCode.NONE))
                 else:
                     partitions.append(
@@ -264,6 +268,14 @@ def _walk(offsets: dict[str, _Topics]) -> Iterator[tuple[str, str, int, Committe
                 yield group_id, topic, partition, committed
 
 
+def _all_topics(committed: _Topics) -> list[OffsetFetchRequestTopics]:
+    lives: dict[tuple[str, bytes], list[int]] = {}
+    for name, partitions in committed.items():
+        for index, offset in partitions.items():
+            lives.setdefault((name, offset.topic_id), []).append(index)
+    return [OffsetFetchRequestTopics(name, topic_id, indexes) for (name, topic_id), indexes in lives.items()]
+
+
 def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
     """Whether the group takes this commit. Who names no generation is no member and needs a group without members."""
     generation = body.generation_id_or_member_epoch
@@ -286,7 +298,9 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
     return ErrorCode.NONE
 
 
-def _committed_offset(now: Millis, body: OffsetCommitRequest, each: OffsetCommitRequestPartition) -> CommittedOffset:
+def _committed_offset(
+    now: Millis, body: OffsetCommitRequest, topic_id: bytes, each: OffsetCommitRequestPartition
+) -> CommittedOffset:
     keeps = body.retention_time_ms
     return CommittedOffset(
         offset=each.committed_offset,
@@ -294,6 +308,7 @@ def _committed_offset(now: Millis, body: OffsetCommitRequest, each: OffsetCommit
         metadata=each.committed_metadata or "",
         commit_timestamp_ms=now,
         expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else now + keeps,
+        topic_id=topic_id,
     )
 
 

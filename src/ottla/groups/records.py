@@ -19,6 +19,7 @@ from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.group_metadata_record import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from ottla.protocol.messages.legacy_offset_commit_record import LegacyOffsetCommitKey
 from ottla.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
+from ottla.protocol.wire import ZERO_UUID
 
 _INT16 = Format(">h")
 
@@ -27,7 +28,7 @@ _OFFSET_COMMIT = 1
 _GROUP_METADATA = 2
 
 _GROUP_VALUE_VERSION = 3
-_OFFSET_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 
 NO_TIMESTAMP = -1
@@ -64,7 +65,8 @@ class CommittedOffset:
     """What a group committed for one partition.
 
     `record_offset` is where in the log it stands, which decides between a plain and a transactional commit (the later
-    one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time.
+    one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time, and
+    then the record has no room for `topic_id`. A topic that was deleted and made again has another id.
     """
 
     offset: int
@@ -73,6 +75,11 @@ class CommittedOffset:
     commit_timestamp_ms: Millis
     expire_timestamp_ms: Millis = NO_TIMESTAMP
     record_offset: int = -1
+    topic_id: bytes = ZERO_UUID
+
+    def is_of(self, topic_id: bytes) -> bool:
+        """Whether this was committed in the life of the topic that has this id; an id of zero is not known."""
+        return ZERO_UUID in (topic_id, self.topic_id) or topic_id == self.topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ def encode_offset(group_id: str, topic: str, partition: int, committed: Committe
         metadata=committed.metadata,
         commit_timestamp=committed.commit_timestamp_ms,
         expire_timestamp=committed.expire_timestamp_ms,
+        topic_id=committed.topic_id,
     ).encode(value, version)
     return ShardRecord(bytes(key), bytes(value))
 
@@ -183,6 +191,7 @@ def _decode_offset(value: bytes, record_offset: int) -> CommittedOffset:
         commit_timestamp_ms=decoded.commit_timestamp,
         expire_timestamp_ms=decoded.expire_timestamp,
         record_offset=record_offset,
+        topic_id=decoded.topic_id,
     )
 
 

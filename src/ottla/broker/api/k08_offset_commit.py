@@ -72,7 +72,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:
-    """The error of partitions that can't be committed, and how many can. A topic by id gets its name here."""
+    """The error of partitions that can't be committed, and how many can. The topic gets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
         known = node.topics.by_id.get(topic.topic_id)
         if known is None:
@@ -81,4 +81,7 @@ def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> t
     if not node.authorize(request.context, Operation.READ, ResourceType.TOPIC, topic.name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
     known = node.topics.get(topic.name)
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0 if known is None else len(known.partitions)
+    if known is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0
+    topic.topic_id = known.id
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, len(known.partitions)

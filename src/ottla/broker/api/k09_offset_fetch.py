@@ -29,6 +29,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -116,6 +117,9 @@ def _sort_out(
                 error = ErrorCode.UNKNOWN_TOPIC_ID
             else:
                 topic.name = known.name
+        else:
+            known = node.topics.get(topic.name)
+            topic.topic_id = ZERO_UUID if known is None else known.id
         if error is ErrorCode.NONE and not _may_see(node, request, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if error is ErrorCode.NONE:
@@ -134,15 +138,23 @@ def _may_see(node: Node, request: Request, topic: str) -> bool:
 
 
 def _visible(node: Node, request: Request, topics: list[OffsetFetchResponseTopics]) -> list[OffsetFetchResponseTopics]:
-    """Of all topics with offsets, those the client may see; by id only those that still exist."""
-    found: list[OffsetFetchResponseTopics] = []
+    """Of all topics with offsets, those the client may see; by id only those that still exist. What was committed in
+    an earlier life of a topic does not count."""
+    found: dict[str, OffsetFetchResponseTopics] = {}
     for topic in topics:
         known = node.topics.get(topic.name)
-        if known is not None:
+        if known is None:
+            if request.version >= _BY_TOPIC_ID_SINCE:
+                continue
+        elif topic.topic_id in (ZERO_UUID, known.id):
             topic.topic_id = known.id
-        if (known is not None or request.version < _BY_TOPIC_ID_SINCE) and _may_see(node, request, topic.name):
-            found.append(topic)
-    return found
+        else:
+            continue
+        if _may_see(node, request, topic.name):
+            first = found.setdefault(topic.name, topic)
+            if first is not topic:
+                first.partitions += topic.partitions
+    return list(found.values())
 
 
 def _of_one_group(version: int, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
