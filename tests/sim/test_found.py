@@ -135,3 +135,22 @@ def test_a_flush_behind_a_slow_disk_is_asked_for_once() -> None:
         node.tick(now + later)
         syncs += sum(isinstance(effect, Sync) for effect in node.take_effects(now + later))
     assert syncs == 1
+
+
+def test_indexes_that_recovery_made_survive_the_next_power_cut() -> None:
+    """They were rebuilt and not synced, but lay below the recovery point from then on."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig(segment_ms=1_000, index_interval_bytes=0))
+    for i in range(12):
+        append(log, f"number {i}", NOW + 400 * i)
+    log.flush()
+    disk.sync_directory("/data")
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith("index"):
+            disk.unlink(f"{DIRECTORY}/{name}")
+    disk.crash()
+    open_log(disk, LogConfig())
+    found = {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY)}
+    disk.rng = WorstCase()
+    disk.crash()
+    assert {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY)} == found

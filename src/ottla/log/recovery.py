@@ -97,6 +97,7 @@ def load(
     killed = same_boot and not clean_shutdown
     loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
     loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
+    loading.sync_repairs()
     return loaded
 
 
@@ -343,6 +344,14 @@ class _Loading:
         segment.flush_indexes()
         if segment is not self.loaded.segments[-1]:
             segment.offset_index.deactivate()
+
+    def sync_repairs(self) -> None:
+        """Indexes made anew lie below the recovery point, where the next recovery trusts them: they go to the disk."""
+        written = [file for segment in self.loaded.segments for file in segment.dirty_index_files()]
+        for file in written:
+            file.sync()
+        if written:
+            self.files.sync_directory(self.directory)
 
     # Offsets and state
 
