@@ -9,6 +9,7 @@ sentences are Kafka's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -98,10 +99,10 @@ def alter_all(
     validate_only: bool,
 ) -> list[Outcome]:
     """Change each resource by itself; `replace`: what the changes don't name is reset. One outcome for each."""
-    names = [(resource_type, name) for resource_type, name, _ in resources]
+    times = Counter((resource_type, name) for resource_type, name, _ in resources)
     return [
         (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-        if names.count((resource_type, name)) > 1
+        if times[resource_type, name] > 1
         else _alter(node, request, resource_type, name, changes, replace=replace, validate_only=validate_only)
         for resource_type, name, changes in resources
     ]

@@ -45,7 +45,8 @@ def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     visible = [name for name in names if on_topic(node, request, Operation.DESCRIBE, name)]
-    hidden = [] if every else [name for name in names if name not in visible]
+    seen = set(visible)
+    hidden = [] if every else [name for name in names if name not in seen]
     limit = max(1, min(node.settings["max.request.partition.size.limit"], body.response_partition_limit))
     answer = _page(node, request, visible, cursor, limit)
     denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
