@@ -9,7 +9,8 @@ from confluent_kafka import Consumer
 from ottla.cli import resets
 from ottla.cli.output import Failure
 from ottla.testing import EmbeddedBroker
-from tests.cli.conftest import Run
+
+from .conftest import Run
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from .conftest import Run
 
 
 def read(ottla: Run, topic: str, *more: str) -> list[str]:

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tests.cli.conftest import Run
+from .conftest import Run
 
 
 @pytest.fixture

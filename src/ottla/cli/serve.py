@@ -23,7 +23,7 @@ Settings have Kafka's own property names; what is given by an option wins over t
 
 examples:
   ottla serve
-  ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://broker.example:9092
+  ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set ottla.allow.public.plaintext=true
   ottla serve --config server.properties --set log.retention.hours=24 --durability fsync
   ottla serve --log-format json --metrics 127.0.0.1:9100
 """

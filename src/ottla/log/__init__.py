@@ -1,0 +1,1 @@
+"""Bytes on disk: the log of one partition, in Kafka's file formats."""

@@ -1,0 +1,1 @@
+"""Replication between nodes (not built yet): pure."""

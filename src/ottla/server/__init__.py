@@ -1,0 +1,1 @@
+"""The shell around a node: the only room with asyncio."""

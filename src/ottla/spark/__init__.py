@@ -1,0 +1,1 @@
+"""Spark sources and sinks (not built yet): speaks Kafka, never imports the broker."""

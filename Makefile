@@ -1,0 +1,64 @@
+# The two commands for people are ./demo and ./test; this file is for those who work on the project.
+PYTHON = .venv/bin/python
+SEEDS ?= 200
+.DEFAULT_GOAL = help
+.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash fuzz bench bench-peer
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## make .venv and install everything the project is worked on with
+	@sh -c '. ./tools/venv.sh; prepare_venv dev --editable . --group dev'
+
+test:  ## run the tests (ARGS="tests/log -k recovery")
+	./test $(ARGS)
+
+ci:  ## run everything a change must pass
+	.ci/run
+
+lint: setup  ## check style and format
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+format: setup  ## mend style and format where a tool can
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+types: setup  ## check types: strict in the pure rooms
+	.venv/bin/pyright
+
+contracts: setup  ## check that imports go one way
+	.venv/bin/lint-imports
+
+tidy: setup  ## print the sizes of files and functions
+	$(PYTHON) tests/test_tidy.py
+
+docs: setup  ## write docs/configuration.md and docs/cli.md anew
+	$(PYTHON) tools/write_docs.py
+
+generate: setup  ## write the codec anew from the message definitions
+	$(PYTHON) tools/generate_messages.py
+
+demo:  ## play the demonstration
+	./demo
+
+conform: setup  ## run kafka-python's own integration suite against a node
+	$(PYTHON) tools/conform_kafka_python.py
+
+diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
+	$(PYTHON) tools/diff_peer.py
+
+sim: setup  ## run the node in a simulated world (SEEDS=200)
+	$(PYTHON) -m ottla.sim --seeds $(SEEDS)
+
+crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
+	$(PYTHON) tools/crash_loop.py
+
+fuzz: setup  ## throw a million mutated frames at a node
+	$(PYTHON) tools/fuzz_node.py
+
+bench: setup  ## measure a node
+	$(PYTHON) bench/run.py $(ARGS)
+
+bench-peer: setup  ## measure a node and a Kafka peer in turns; appends to bench/RESULTS.md
+	$(PYTHON) bench/peer.py $(ARGS)

@@ -1,0 +1,144 @@
+"""Write docs/configuration.md and docs/cli.md from what they describe; `--check` fails where they are stale.
+
+python tools/write_docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ottla.broker.config_key import ConfigKey, Update, printed
+from ottla.broker.config_table import BROKER_CONFIGS
+from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.cli.serve import parser
+from ottla.cli.tree import app
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+CONFIGURATION = """\
+# Configuration
+
+<!-- Written by tools/write_docs.py; do not edit. -->
+
+Settings have the names, types, defaults and legal values of Apache Kafka 4.3. A node takes them from a properties file
+(`ottla serve --config server.properties`) and from `--set name=value`; what may change while it runs can be altered
+with `ottla configs alter`, and topics' and groups' configs with `ottla topics alter` and `ottla configs alter group`.
+An unknown name or an illegal value is refused with a sentence. Kafka's properties that mean nothing here are accepted
+and ignored, so that a `server.properties` written for Kafka starts a node.
+
+Different from Kafka's defaults: a node listens on loopback only, and internal topics have one replica.
+"""
+
+COMMANDS = """\
+# The command line
+
+<!-- Written by tools/write_docs.py; do not edit. -->
+
+Nouns, then verbs. Every command says more with `--help`, prints JSON with `--format json`, and finds the cluster
+through `--bootstrap` or the environment variable `OTTLA_BOOTSTRAP`. What cannot be done is told in one sentence on
+standard error; the exit code is then 1, and 2 where the command was not understood. `ottla --install-completion`
+installs the completion of commands, topics and groups for your shell.
+"""
+
+
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def config_table(configs: Mapping[str, ConfigKey], updates: bool) -> Iterator[str]:
+    headings = ["name", "type", "default", "meaning"]
+    if updates:
+        headings.insert(3, "may change")
+    yield row(headings)
+    yield row("---" for _ in headings)
+    for name, key in sorted(configs.items()):
+        default = "" if key.default is None else f"`{printed(key.default)}`"
+        legal = f" One of: {', '.join(key.choices)}." if key.choices else ""
+        cells = [f"`{name}`", key.kind.name.lower(), default, key.doc + legal]
+        if updates:
+            cells.insert(3, "" if key.update is Update.READ_ONLY else key.update.value)
+        yield row(cells)
+
+
+def configuration() -> str:
+    parts = [CONFIGURATION, "## Nodes\n", *config_table(BROKER_CONFIGS, True)]
+    parts += ["\n## Topics\n", *config_table(TOPIC_CONFIGS, False)]
+    parts += ["\n## Groups\n", *config_table(GROUP_CONFIGS, False), ""]
+    return "\n".join(parts)
+
+
+def options(command: Any) -> Iterator[str]:
+    """One row per option, but for those that every command has."""
+    shared = {"bootstrap", "command_config", "properties", "format", "help"}
+    shown = [each for each in command.params if each.param_type_name == "option" and each.name not in shared]
+    if shown:
+        yield row(("option", "meaning"))
+        yield row(("---", "---"))
+    for each in shown:
+        names = ", ".join(f"`{name}`" for name in sorted((*each.opts, *each.secondary_opts), key=len, reverse=True))
+        yield row((names, each.help or ""))
+
+
+def described(name: str, command: Any) -> Iterator[str]:
+    arguments = " ".join(
+        each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"
+    )
+    yield f"### ottla {name} {arguments}".rstrip() + "\n"
+    yield f"{command.help}\n"
+    if command.epilog:
+        yield f"    {command.epilog.removeprefix('Example: ')}\n"
+    yield from options(command)
+    yield ""
+
+
+def serve() -> Iterator[str]:
+    """`ottla serve` has a parser of its own (see cli/serve.py)."""
+    made = parser()
+    yield f"## serve\n\n{made.description}\n"
+    yield row(("option", "meaning"))
+    yield row(("---", "---"))
+    for each in made._actions:
+        value = each.metavar or (f"{{{','.join(each.choices)}}}" if each.choices else "")
+        yield row((f"`{each.option_strings[-1]} {value}`".replace(" `", "`"), each.help or ""))
+    yield f"\n```text\n{(made.epilog or '').rstrip()}\n```\n"
+
+
+def commands() -> str:
+    parts = [COMMANDS, *serve()]
+    tree: Any = typer.main.get_command(app)
+    for name, command in tree.commands.items():
+        if name == "serve":
+            continue
+        parts.append(f"## {name}\n")
+        if hasattr(command, "commands"):
+            for verb, each in command.commands.items():
+                parts += described(f"{name} {verb}", each)
+        else:
+            parts += described(name, command)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--check", action="store_true", help="write nothing; 1 where a file is stale")
+    check = asked.parse_args().check
+    stale = 0
+    for name, text in (("configuration.md", configuration()), ("cli.md", commands())):
+        path = DOCS / name
+        if check and (not path.exists() or path.read_text() != text):
+            print(f"{path.name} is stale: run `make docs`", file=sys.stderr)
+            stale = 1
+        elif not check:
+            DOCS.mkdir(exist_ok=True)
+            path.write_text(text)
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())
