@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import random
+import resource
 import signal
 import tempfile
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from ottla.broker.configs import BrokerSettings, ConfigRefused
 from ottla.broker.node import Node
 from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, Sync
 from ottla.broker.upkeep import StartRefused
-from ottla.log.files import DiskFiles
+from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ottla.server.metrics import MetricsListener
 
 SCRATCH_BYTES = 1 << 17
+DESCRIPTORS_WANTED = 1 << 16
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -135,7 +137,7 @@ class Server:
             store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
             self.node = Node(
                 settings,
-                DiskFiles(),
+                DiskFiles(_open_files_max()),
                 directory,
                 store,
                 entropy=random.Random(self.options.seed),
@@ -322,6 +324,20 @@ def _lock_directory(directory: str) -> int:
             f"The data directory {directory} is locked by another node. Stop that node or choose another directory."
         ) from error
     return lock
+
+
+def _open_files_max() -> int:
+    """How many segment files may be open at once: half of the descriptors, the rest is for connections.
+
+    Raises the process's soft limit first: it is 1,024 on most systems, for the sake of programs that use select().
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(OPEN_FILES_MAX, soft // 2))
 
 
 def _boot_id() -> str:
