@@ -170,9 +170,11 @@ class Bench:
 
 def timed(call: Callable[[], object], bytes_each: int, seconds: float) -> Iterator[float]:
     """Microseconds of CPU per call, run by run."""
-    began = time.perf_counter()
-    call()
-    calls = max(1, int(seconds / RUNS / max(time.perf_counter() - began, 1e-7)))
+    for _ in range(3):  # the first ones import and fill caches
+        began = time.perf_counter()
+        call()
+        spent_s = time.perf_counter() - began
+    calls = max(1, int(seconds / RUNS / max(spent_s, 1e-7)))
     if bytes_each:
         calls = min(calls, max(1, APPENDED_BYTES_MAX // RUNS // bytes_each))
     for _ in range(RUNS):

@@ -156,7 +156,7 @@ def run(bench: Bench, picked: list[Measurement], options: argparse.Namespace) ->
     results: dict[str, Rounds] = {}
     failures: dict[str, str] = {}
     for measurement in picked:
-        print(f"\n{measurement.name}: {measurement.says}", flush=True)
+        print(f"\n{measurement.name}: {measurement.says}{' (once)' if measurement.once else ''}", flush=True)
         try:
             results[measurement.name] = rounds = bench.measure(measurement)
         except (BenchFailed, ClientFailure, KafkaException) as failure:
