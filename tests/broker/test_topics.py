@@ -7,6 +7,7 @@ import pytest
 from node_stage import NodeStage
 
 from ottla.broker.topics import GRAVES_PER_TICK
+from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -116,6 +117,43 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
     partition = stage.node.topics.partition("a", 0)
     assert partition is not None
     assert partition.log.log_end_offset == 0
+
+
+def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
+    create(stage, "a", 4)
+    create(stage, "b")
+    for index in (0, 2):
+        stage.append("a", index)
+    stage.append("b")
+    stage.restart()
+    stage.append("a", 2)
+    ids = {name: topic.id for name, topic in stage.node.topics.by_name.items()}
+    (stage.directory / "__cluster_metadata-0").mkdir()
+    stage.node.stop(stage.now)
+    stage.store = MemoryStore()
+    stage.restart(clean=False)
+    topics = stage.node.topics
+    assert {name: topic.id for name, topic in topics.by_name.items()} == ids
+    assert [p.log.log_end_offset for p in topics.by_name["a"].partitions] == [1, 0, 2]
+    assert topics.by_name["a"].partitions[2].leader_epoch == 2
+    assert len(stage.notes) == 1
+    assert "2 topics and no metadata" in stage.notes[0]
+    assert "__cluster_metadata-0" in directories(stage)
+
+
+def test_epochs_rise_above_the_log_when_the_store_is_an_older_copy(stage: NodeStage) -> None:
+    create(stage, "a")
+    copy = stage.store.get(key_of("a"))
+    assert copy is not None
+    for _ in range(3):
+        stage.append("a")
+        stage.restart()
+    stage.append("a")
+    stage.node.stop(stage.now)
+    stage.store = MemoryStore()
+    stage.store.commit([Put(key_of("a"), copy.value)])
+    stage.restart(clean=False)
+    assert stage.node.topics.by_name["a"].partitions[0].leader_epoch == 4
 
 
 def test_a_stored_config_nobody_can_take_is_noted_and_left(stage: NodeStage) -> None:

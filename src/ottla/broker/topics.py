@@ -5,7 +5,8 @@ requests that ask for it (`broker/api`) nor what a log holds.
 
 Invariants:
 - a topic in `by_name` stands in `by_id` too and in the store, with the same id, partitions and overrides;
-- every partition's leader epoch is higher than in any earlier life of the node: one commit raises them all at start;
+- every partition's leader epoch is higher than in any earlier life of the node: one commit raises them all at start,
+  above the store's and above the newest in the log;
 - a directory is opened for a partition only if `partition.metadata` names the topic's id. Anything else of that shape
   is renamed to `-stray`, never deleted; what a deletion left behind is deleted.
 
@@ -22,11 +23,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.adoption import adoptable, owner_of, place_of
 from ottla.broker.configs import topic_log_config
 from ottla.broker.dynamic_configs import DynamicConfigs
 from ottla.broker.partition import Partition
 from ottla.broker.topic_names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
-from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.machine import Millis
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 GRAVES_PER_TICK: Final = 4
 """Deleted logs whose files are removed before the node serves requests again: a few fsyncs each."""
 
-_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)", re.ASCII)
 _GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
 
 
@@ -68,13 +68,6 @@ class NewTopic:
     partitions: int
     overrides: dict[str, str] = field(default_factory=dict[str, str])
     topic_id: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """How the last life of the node ended."""
-
-    clean_shutdown: bool
 
 
 class Topics:
@@ -107,65 +100,81 @@ class Topics:
     # ---- start -----------------------------------------------------------------------------------------------------
 
     def load(self, now: Millis, *, clean_shutdown: bool) -> None:
-        """Read the store, raise every leader epoch in one commit, open every log."""
+        """Read the store, open every log, raise every leader epoch in one commit."""
         node = self._node
         self.configs.load()
-        records = [
-            (key.removeprefix(PREFIX), TopicRecord.decode(row.value), row.version)
+        found = {
+            key.removeprefix(PREFIX): (TopicRecord.decode(row.value), row.version)
             for key, row in node.store.list(PREFIX)
-        ]
-        raised = [
-            (name, replace(record, partitions=tuple(p.led_anew(node.node_id) for p in record.partitions)), version)
-            for name, record, version in records
-        ]
+        }
+        if not found and not node.store.list(DELETED_PREFIX):
+            adopted = adoptable(node.files, node.directory, node.node_id, node.notes)
+            found = {name: (record, ABSENT) for name, record in adopted.items()}
+        self._sort_directories({name: record for name, (record, _) in found.items()})
+        opened = {
+            name: [
+                self._open_log(now, name, record, index, node.upkeep.checkpoint_of(name, index), clean_shutdown)
+                for index in range(len(record.partitions))
+            ]
+            for name, (record, _) in found.items()
+        }
+        raised = {name: _raised(record, opened[name], node.node_id) for name, (record, _) in found.items()}
         if raised:
-            generation = node.store.commit([Put(key_of(name), record.encode(), at) for name, record, at in raised])
-            self._sort_directories({name: record for name, record, _ in raised})
-            for name, record, _ in raised:
-                self._take_in(now, name, record, generation, _Found(clean_shutdown))
-        else:
-            self._sort_directories({})
+            puts = [Put(key_of(name), record.encode(), found[name][1]) for name, record in raised.items()]
+            version = node.store.commit(puts)
+            for name, record in raised.items():
+                self._take_in(now, name, record, version, opened[name])
 
-    def _take_in(self, now: Millis, name: str, record: TopicRecord, version: int, found: _Found | None = None) -> Topic:
-        """The topic stands in the store: put it into the tables and open its logs."""
+    def _take_in(self, now: Millis, name: str, record: TopicRecord, version: int, logs: Sequence[Log]) -> Topic:
+        """The topic stands in the store and its logs are open: put it into the tables."""
         topic = Topic(name, record, topic_log_config(self._node.settings, record.configs), version)
         self.by_name[name] = topic
         self.by_id[topic.id] = topic
         self._folded.setdefault(folded(name), set()).add(name)
-        self._open_partitions(now, topic, found)
+        for log in logs:
+            self._lead(now, topic, log)
         return topic
 
-    def _open_partitions(self, now: Millis, topic: Topic, found: _Found | None) -> None:
-        """`found`: the logs were there when the node started; None: they begin now."""
+    def _open_log(
+        self,
+        now: Millis,
+        name: str,
+        record: TopicRecord,
+        index: int,
+        checkpoint: tuple[int, int, int] = (0, 0, 0),
+        clean_shutdown: bool = True,
+    ) -> Log:
         node = self._node
-        for index in range(len(topic.partitions), len(topic.record.partitions)):
-            placed = topic.record.partitions[index]
-            checkpoint = (0, 0, 0) if found is None else node.upkeep.checkpoint_of(topic.name, index)
-            recovery_point, log_start_offset, high_watermark = checkpoint
-            log = Log.open(
-                node.files,
-                f"{node.directory}/{topic.name}-{index}",
-                topic.log_config,
-                topic_id=topic.id,
-                now=now,
-                clean_shutdown=found is None or found.clean_shutdown,
-                same_boot=node.same_boot,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-                high_watermark=high_watermark,
-                producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
-                notes=node.notes,
-            )
-            log.assign_epoch(placed.leader_epoch)
-            partition = Partition(node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
-            topic.partitions.append(partition)
-            self.partition_count += 1
-            if node.group_commit and log.recovery_point < log.log_end_offset:
-                partition.holding = True
-                node.sync_soon(partition)
-            else:
-                log.advance_high_watermark(log.log_end_offset)
-            node.partition_opened(now, partition)
+        recovery_point, log_start_offset, high_watermark = checkpoint
+        return Log.open(
+            node.files,
+            f"{node.directory}/{name}-{index}",
+            topic_log_config(node.settings, record.configs),
+            topic_id=record.topic_id,
+            now=now,
+            clean_shutdown=clean_shutdown,
+            same_boot=node.same_boot,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
+            notes=node.notes,
+        )
+
+    def _lead(self, now: Millis, topic: Topic, log: Log) -> None:
+        """Begin to lead the topic's next partition, whose log this is."""
+        node, index = self._node, len(topic.partitions)
+        placed = topic.record.partitions[index]
+        log.assign_epoch(placed.leader_epoch)
+        partition = Partition(node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
+        topic.partitions.append(partition)
+        self.partition_count += 1
+        if node.group_commit and log.recovery_point < log.log_end_offset:
+            partition.holding = True
+            node.sync_soon(partition)
+        else:
+            log.advance_high_watermark(log.log_end_offset)
+        node.partition_opened(now, partition)
 
     def _sort_directories(self, records: dict[str, TopicRecord]) -> None:
         """Remove what deletions left, and put aside directories that no topic of ours owns."""
@@ -177,12 +186,13 @@ class Topics:
             if _GRAVE.fullmatch(entry):
                 node.files.rmtree(path)
                 continue
-            match = _PARTITION_DIRECTORY.fullmatch(entry)
-            if match is None:
+            place = place_of(entry)
+            if place is None:
                 continue
-            record = records.get(match[1])
-            owner = self._owner_of(path)
-            if record is not None and owner == record.topic_id and int(match[2]) < len(record.partitions):
+            name, index = place
+            record = records.get(name)
+            owner = owner_of(node.files, path)
+            if record is not None and owner == record.topic_id and index < len(record.partitions):
                 continue
             if owner in deleted_ids:
                 node.files.rmtree(path)
@@ -190,12 +200,6 @@ class Topics:
                 self._put_aside(path, owner)
         if deleted:
             node.store.commit([Delete(topic.key) for topic in deleted])
-
-    def _owner_of(self, path: str) -> bytes | None:
-        try:
-            return read_partition_metadata(self._node.files, path)
-        except (CheckpointUnreadable, OSError):
-            return None
 
     def _put_aside(self, path: str, owner: bytes | None) -> None:
         stray = f"{path}.{(owner or bytes(16)).hex()}-stray"
@@ -219,7 +223,11 @@ class Topics:
         }
         self._bury(now, [grave for grave in self._graves if grave[0].name in records])
         version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
-        return [self._take_in(now, name, record, version) for name, record in records.items()]
+        created: list[Topic] = []
+        for name, record in records.items():
+            logs = [self._open_log(now, name, record, index) for index in range(len(record.partitions))]
+            created.append(self._take_in(now, name, record, version, logs))
+        return created
 
     def create(
         self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None
@@ -240,7 +248,11 @@ class Topics:
                 "transaction.state.log",
                 {"cleanup.policy": "compact", "compression.type": "uncompressed"},
             ),
-            SHARE_STATE_TOPIC: ("share.coordinator.state.topic", {"cleanup.policy": "delete", "retention.ms": "-1"}),
+            SHARE_STATE_TOPIC: (
+                "share.coordinator.state.topic",
+                # A snapshot of a fragmented share partition takes 20 bytes a run.
+                {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": str(16 << 20)},
+            ),
         }[name]
         overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
         return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
@@ -273,7 +285,8 @@ class Topics:
         """Let the topic have `total` partitions; it has fewer now."""
         added = self._placed(range(len(topic.partitions), total))
         self._commit(topic, replace(topic.record, partitions=topic.record.partitions + added))
-        self._open_partitions(now, topic, None)
+        for index in range(len(topic.partitions), total):
+            self._lead(now, topic, self._open_log(now, topic.name, topic.record, index))
 
     def alter_configs(self, now: Millis, topic: Topic, overrides: dict[str, str]) -> None:
         """Replace the topic's own configs, which are checked already; they hold from now on."""
@@ -339,3 +352,14 @@ class Topics:
         done = {topic.key for topic, _ in graves if topic.topic_id not in waiting}
         if done:
             self._node.store.commit([Delete(key) for key in sorted(done)])
+
+
+def _raised(record: TopicRecord, logs: Sequence[Log], node_id: int) -> TopicRecord:
+    """The record with leader epochs above all that it and the logs have seen (a store may be older than its logs)."""
+    return replace(
+        record,
+        partitions=tuple(
+            replace(placed, leader_epoch=max(placed.leader_epoch, log.latest_epoch)).led_anew(node_id)
+            for placed, log in zip(record.partitions, logs, strict=True)
+        ),
+    )
