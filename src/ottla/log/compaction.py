@@ -21,6 +21,7 @@ Source: Kafka's LogCleaner.scala (Cleaner), MemoryRecords.filterTo, CleanedTrans
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -189,7 +190,6 @@ class Compaction:
             create=True,
             suffix=CLEANED_SUFFIX,
         )
-        decided = False
         try:
             yield from self._copy(group, cleaned, transactions)
             cleaned.close_for_appends()
@@ -201,13 +201,21 @@ class Compaction:
             cleaned.rename_files(CLEANED_SUFFIX, SWAP_SUFFIX)
             yield DirectorySync(log.files, log.directory)
             self._check()
-            decided = True
-            self._replace(group, cleaned)
-        finally:
-            if not decided:
-                cleaned.close()
-                if log.files.exists(log.directory):
-                    self._remove_unfinished(group[0].base_offset)
+        except GeneratorExit:
+            # Dropped half way; perhaps with its whole process, in a simulation, where nothing may be touched then.
+            with contextlib.suppress(BaseException):
+                self._undo(cleaned)
+            raise
+        except (GaveUp, OSError):
+            self._undo(cleaned)
+            raise
+        self._replace(group, cleaned)
+
+    def _undo(self, cleaned: Segment) -> None:
+        cleaned.file.size()
+        cleaned.close()
+        if self.log.files.exists(self.log.directory):
+            self._remove_unfinished(cleaned.base_offset)
 
     def _remove_unfinished(self, base_offset: int) -> None:
         """Files of a compaction that did not get to its end; the log first, so that a restart sees no decision."""

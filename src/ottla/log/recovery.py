@@ -250,8 +250,8 @@ class _Loading:
         if last is not None and not segment.batch_ends_at(*last):
             self._rebuild_indexes(segment, "the index does not match the batches")
             return
-        if last is not None and segment.time_index.entries == 0 and segment.rolling_timestamp() >= 0:
-            self._rebuild_indexes(segment, "the time index was lost")
+        if not segment.time_index_is_sound():
+            self._rebuild_indexes(segment, "the time index does not match the batches")
             return
         if unsound:
             segment.offset_index.cut_file()

@@ -252,7 +252,7 @@ class Segment:
         last = self.offset_index.last_on_disk()
         if last is None:
             return not any(position > interval for position, _ in self.walk(0))
-        return self.batch_ends_at(*last)
+        return last[1] > 0 and self.batch_ends_at(*last)  # zeros at the end would point at the first batch
 
     def batch_ends_at(self, last_offset: int, position: int) -> bool:
         """Whether a whole batch stands at `position` and ends with `last_offset`."""
@@ -262,6 +262,14 @@ class Segment:
         header: RawHeader = HEADER.unpack(raw)
         end = position + header[1] + LOG_OVERHEAD
         return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
+
+    def time_index_is_sound(self) -> bool:
+        """Whether the last entry names a batch that is there, with its timestamp."""
+        timestamp, offset = self.time_index.last()
+        if timestamp < 0:
+            return self.offset_index.last() is None or self.rolling_timestamp() < 0
+        found = self.find(offset)
+        return found is not None and found[1][8] == timestamp and found[1][0] + found[1][6] == offset
 
     def complete_time_index(self) -> None:
         if self.size:
