@@ -115,11 +115,13 @@ class Errand(ParkedWork):
     def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
         """The partition it waited in is lost to this node: whatever is still missing is refused."""
         self._forget_steps()
-        self.held.clear()
+        lost, self.held = self.held, []
         for at, reply in enumerate(self.replies):
             if reply is None:
                 self.put(at, self._refusal(at))
         self.answer_when_whole(node)
+        for hosted, *_ in lost:
+            hosted.host.lost(now, hosted)
 
     def abandon(self, node: Node, ticket: Ticket) -> None:
         self._forget_steps()
@@ -145,9 +147,10 @@ class Errand(ParkedWork):
 class Hosted:
     """One shard with its partition. `next_offset`: where its replay goes on; `loaded`: it has seen the log's end."""
 
-    __slots__ = ("after_load", "leader_epoch", "loaded", "next_offset", "partition", "shard")
+    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "next_offset", "partition", "shard")
 
-    def __init__(self, partition: Partition, shard: Shard) -> None:
+    def __init__(self, host: ShardHost, partition: Partition, shard: Shard) -> None:
+        self.host = host
         self.partition = partition
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
@@ -326,6 +329,11 @@ class ShardHost:
         if self._leads(hosted.partition):
             self._open(now, hosted.partition)
 
+    def lost(self, now: Millis, hosted: Hosted) -> None:
+        """An answer of this shard could not be committed: if its partition is lost too, nobody is kept waiting."""
+        if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:
@@ -348,7 +356,7 @@ class ShardHost:
 
     def _open(self, now: Millis, partition: Partition) -> Hosted:
         node = self.node
-        hosted = Hosted(partition, self.shard_class.of(node.settings, node.entropy, node.notes))
+        hosted = Hosted(self, partition, self.shard_class.of(node.settings, node.entropy, node.notes))
         self._hosted[partition.index] = hosted
         if hosted.next_offset < partition.log.log_end_offset:
             self._loading.append(hosted)

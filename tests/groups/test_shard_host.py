@@ -1,0 +1,288 @@
+"""Shards on a node: the way of a key, loading by slices, commits that wait for the disk, appends that fail."""
+
+from typing import Any
+
+import pytest
+from host_stage import HostStage
+
+from ottla.broker.shards import LOAD_SLICE_BYTES, partition_of
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+E = ErrorCode
+# Of three partitions "g" and "j" have the same, "simple" and "g2" have others.
+PENDING = int
+
+
+@pytest.fixture
+def stage() -> HostStage:
+    return HostStage()
+
+
+def join(group: str = "g", member: str = "", instance: str | None = None) -> JoinGroupRequest:
+    protocols = [JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0\0\0")]
+    return JoinGroupRequest(group, 10_000, 20_000, member, instance, "consumer", protocols)
+
+
+def commit(offset: int, group: str = "g", metadata: str = "") -> OffsetCommitRequest:
+    at = OffsetCommitRequestPartition(0, offset, -1, metadata)
+    return OffsetCommitRequest(group, topics=[OffsetCommitRequestTopic("t", partitions=[at])])
+
+
+def committed(stage: HostStage, group: str = "g") -> int:
+    topics = [OffsetFetchRequestTopics("t", partition_indexes=[0])]
+    reply = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=topics)]), 9)
+    assert reply.groups[0].error_code == E.NONE, E(reply.groups[0].error_code).name
+    return reply.groups[0].topics[0].partitions[0].committed_offset
+
+
+def error_of(reply: Any) -> ErrorCode:
+    return ErrorCode(reply.topics[0].partitions[0].error_code)
+
+
+def stable(stage: HostStage, group: str = "g") -> str:
+    """A group with one static member; returns its id."""
+    ticket = stage.ask(join(group, instance="i"))
+    stage.run()
+    member = stage.answers[ticket].member_id
+    assigned = [SyncGroupRequestAssignment(member, b"all")]
+    reply = stage.ask(SyncGroupRequest(group, 1, member, "i", "consumer", "range", assigned))
+    assert reply.assignment == b"all"
+    return member
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [
+        ("", 0),
+        ("g", 3),
+        ("simple", 26),
+        ("group-1", 49),
+        ("polygenelubricants", 0),
+        ("grüße", 23),
+        ("😀x", 39),
+        ("消费组", 35),
+        ("console-consumer-12345", 6),
+    ],
+)
+def test_a_key_finds_the_partition_that_java_finds(key: str, partition: int) -> None:
+    """Computed by Java: Math.abs(key.hashCode()) % 50, and 0 for the smallest int."""
+    assert partition_of(key, 50) == partition
+
+
+def test_before_anyone_looked_for_the_coordinator_there_is_none(stage: HostStage) -> None:
+    assert error_of(stage.ask(commit(1), 9)) is E.NOT_COORDINATOR
+    assert stage.ask(ListGroupsRequest()).groups == []
+    found = stage.coordinate().coordinators[0]
+    assert (found.error_code, found.host, found.port) == (E.NONE, "broker.example", 9092)
+    assert error_of(stage.ask(commit(1), 9)) is E.NONE
+    assert committed(stage) == 1
+
+
+@pytest.mark.parametrize(("key_type", "error"), [(1, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, E.INVALID_REQUEST)])
+def test_other_coordinators_are_refused(stage: HostStage, key_type: int, error: ErrorCode) -> None:
+    from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+
+    reply = stage.ask(FindCoordinatorRequest("x", key_type), 3)
+    assert (reply.error_code, reply.node_id, reply.error_message) == (error, -1, error.message)
+
+
+def test_groups_come_back_after_a_crash(stage: HostStage) -> None:
+    stage.coordinate()
+    member = stable(stage)
+    stage.ask(commit(7, "simple"), 9)
+    stage.restart()
+    stage.run()
+    assert stage.ask(HeartbeatRequest("g", 1, member, "i")).error_code == E.NONE
+    assert committed(stage, "simple") == 7
+    stage.run(10_000)
+    described = stage.ask(DescribeGroupsRequest(["g"])).groups[0]
+    assert described.group_state == "Empty", "its session began anew at the restart, and then ended"
+
+
+def test_several_shards_answer_one_request(stage: HostStage) -> None:
+    """In the order of the request, whichever shard a group belongs to."""
+    stage.coordinate()
+    groups = [f"g{i}" for i in range(9)]
+    assert len({partition_of(group, 3) for group in groups}) == 3
+    for i, group in enumerate(groups):
+        assert error_of(stage.ask(commit(i, group), 9)) is E.NONE
+    described = stage.ask(DescribeGroupsRequest([*groups, "unknown"])).groups
+    assert [group.group_id for group in described] == [*groups, "unknown"]
+    assert sorted(group.group_id for group in stage.ask(ListGroupsRequest()).groups) == groups
+    fetched = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None) for group in groups]), 9)
+    assert [group.topics[0].partitions[0].committed_offset for group in fetched.groups] == list(range(9))
+    deleted = stage.ask(DeleteGroupsRequest(groups))
+    assert {result.error_code for result in deleted.results} == {E.NONE}
+    assert stage.ask(ListGroupsRequest()).groups == []
+
+
+def test_a_large_log_is_loaded_in_slices(stage: HostStage) -> None:
+    """Meanwhile clients are told to wait, but members keep believing that all is well."""
+    stage.coordinate()
+    member = stable(stage)
+    for i in range(3 * LOAD_SLICE_BYTES // 4_000):
+        assert error_of(stage.ask(commit(i, "j", "x" * 4_000), 9)) is E.NONE
+        stage.ask(commit(i, "g2", "x" * 4_000), 9)
+    last = i
+    stage.restart()
+    assert error_of(stage.ask(commit(0, "j"), 9)) is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert stage.ask(HeartbeatRequest("g", 1, member, "i")).error_code == E.NONE
+    assert stage.ask(ListGroupsRequest()).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+    assert stage.node.deadline() is not None
+    stage.run()
+    assert committed(stage, "j") == last
+    assert committed(stage, "g2") == last
+    assert stage.ask(HeartbeatRequest("g", 1, member, "i")).error_code == E.NONE
+
+
+def test_answers_wait_for_the_disk_where_durability_asks_for_it() -> None:
+    stage = HostStage(ottla_durability="fsync")
+    stage.coordinate()
+    stage.sync_at_once = False
+    first = stage.ask(commit(1), 9)
+    second = stage.ask(commit(2), 9)
+    assert isinstance(first, PENDING)
+    assert isinstance(second, PENDING)
+    assert isinstance(stage.ask(DescribeGroupsRequest(["g"])), PENDING), "a reader must not see what may be lost"
+    gone = stage.ask(commit(3), 9, connection=2)
+    stage.node.disconnected(stage.now, stage_context(2))
+    while stage.syncs:
+        stage.sync()
+        stage.settle()
+    assert error_of(stage.answers[first]) is E.NONE
+    assert error_of(stage.answers[second]) is E.NONE
+    assert gone not in stage.answers
+    stage.sync_at_once = True
+    stage.run()
+    assert len(stage.node.waiting) == 0
+    ticket = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
+    assert ticket.groups[0].topics[0].partitions[0].committed_offset == 3
+
+
+def stage_context(connection: int) -> Any:
+    from ottla.broker.requests import ConnectionContext
+
+    return ConnectionContext(connection, "127.0.0.1")
+
+
+def test_an_fsync_that_fails_takes_the_coordinator_along() -> None:
+    stage = HostStage(ottla_durability="fsync")
+    stage.coordinate()
+    parked = stage.ask(join())
+    assert parked.error_code == E.MEMBER_ID_REQUIRED
+    waiting = stage.ask(join(member=parked.member_id))
+    stage.sync_at_once = False
+    first = stage.ask(commit(1, "j"), 9)
+    stage.sync(failed="Input/output error")
+    stage.settle()
+    assert error_of(stage.answers[first]) is E.NOT_COORDINATOR
+    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+    assert error_of(stage.ask(commit(2, "j"), 9)) is E.NOT_COORDINATOR
+    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+
+
+def test_a_full_disk_is_not_the_coordinators_end(stage: HostStage) -> None:
+    """The append fails, whoever waits is told to look elsewhere, and with room and a restart all is there again."""
+    stage.coordinate()
+    assert error_of(stage.ask(commit(1), 9)) is E.NONE
+    member = stage.ask(join("g")).member_id
+    waiting = stage.ask(join("g", member))
+    assert isinstance(waiting, PENDING)
+    stage.disk.capacity = stage.disk.used
+    assert error_of(stage.ask(commit(2, "j"), 9)) is E.NOT_COORDINATOR
+    stage.settle()
+    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+    assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
+    stage.disk.capacity = None
+    stage.restart()
+    stage.run()
+    assert committed(stage) == 1
+    assert error_of(stage.ask(commit(2), 9)) is E.NONE
+    assert any("starts over" in note for note in stage.notes)
+
+
+def test_a_topic_takes_its_offsets_along(stage: HostStage) -> None:
+    stage.coordinate()
+    stage.ask(commit(5), 9)
+    topic = stage.node.topics.get("t")
+    assert topic is not None
+    stage.node.topics.delete(stage.now, topic)
+    stage.run()
+    stage.node.topics.create(stage.now, "t", 2, {})
+    assert committed(stage) == -1
+    reply = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
+    assert reply.groups[0].topics == []
+    stage.restart()
+    stage.run()
+    assert committed(stage) == -1
+
+
+def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
+    stage.coordinate()
+    member = stage.ask(join()).member_id
+    waiting = stage.ask(join(member=member))
+    topic = stage.node.topics.get("__consumer_offsets")
+    assert topic is not None
+    stage.node.topics.delete(stage.now, topic)
+    stage.settle()
+    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+    assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
+    stage.run()
+    stage.coordinate()
+    assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
+    stage.coordinate()
+    member = stage.ask(join()).member_id
+    stage.ask(join(member=member), connection=9)
+    stage.node.disconnected(stage.now, stage_context(9))
+    assert len(stage.node.waiting) == 0
+    stage.run(1)
+    stage.node.groups.check()
+    again = stage.ask(join(member=member))
+    assert again.generation_id == 1, "the member is still one and has only to ask again"
+
+
+def test_partitions_without_records_cost_nothing() -> None:
+    stage = HostStage(offsets_topic_num_partitions="50")
+    stage.coordinate()
+    assert stage.node.groups.active() == []
+    stage.ask(commit(1), 9)
+    assert stage.node.groups.active() == [partition_of("g", 50)]
+    stage.restart()
+    assert stage.node.groups.active() == [partition_of("g", 50)]
+
+
+def test_offsets_by_topic_id(stage: HostStage) -> None:
+    """Version 10: unknown ids are refused one by one, and answers carry ids."""
+    stage.coordinate()
+    topic = stage.node.topics.get("t")
+    assert topic is not None
+    at = [OffsetCommitRequestPartition(0, 5), OffsetCommitRequestPartition(2, 5)]
+    stranger = bytes([9]) * 16
+    asked = [OffsetCommitRequestTopic("", topic.id, at), OffsetCommitRequestTopic("", stranger, at[:1])]
+    reply = stage.ask(OffsetCommitRequest("g", topics=asked), 10)
+    found = {t.topic_id: [(p.partition_index, p.error_code) for p in t.partitions] for t in reply.topics}
+    assert found == {
+        topic.id: [(2, E.UNKNOWN_TOPIC_OR_PARTITION), (0, E.NONE)],
+        stranger: [(0, E.UNKNOWN_TOPIC_ID)],
+    }
+    topics = [OffsetFetchRequestTopics("", topic.id, [0]), OffsetFetchRequestTopics("", stranger, [0])]
+    fetched = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)]), 10)
+    found = {t.topic_id: [(p.committed_offset, p.error_code) for p in t.partitions] for t in fetched.groups[0].topics}
+    assert found == {topic.id: [(5, E.NONE)], stranger: [(-1, E.UNKNOWN_TOPIC_ID)]}
+    everything = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 10)
+    assert [t.topic_id for t in everything.groups[0].topics] == [topic.id]
