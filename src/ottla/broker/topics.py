@@ -118,6 +118,9 @@ class Topics:
             ]
             for name, (record, _) in found.items()
         }
+        for logs in opened.values():
+            for log in logs:
+                self.producer_ids.skip_to(max(log.producers.entries, default=-1) + 1)
         raised = {name: _raised(record, opened[name], node.node_id) for name, (record, _) in found.items()}
         if raised:
             puts = [Put(key_of(name), record.encode(), found[name][1]) for name, record in raised.items()]

@@ -1,0 +1,116 @@
+"""The records of `__share_group_state`, byte for byte Kafka's: a snapshot of a share partition, or what changed since.
+
+Knows how a key's state becomes a record and back. A tombstone under the snapshot's key deletes the key.
+Source: ShareSnapshotValue.json, ShareUpdateValue.json; ShareCoordinatorRecordHelpers.java; KIP-1226 for the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from ottla.machine import Millis, ShardRecord
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, decode_record, encode_key, encode_value
+from ottla.protocol.messages.share_snapshot_record import ShareSnapshotKey, ShareSnapshotValue
+from ottla.protocol.messages.share_snapshot_record import StateBatch as SnapshotBatch
+from ottla.protocol.messages.share_update_record import ShareUpdateKey, ShareUpdateValue
+from ottla.protocol.messages.share_update_record import StateBatch as UpdateBatch
+from ottla.share.standing import StateBatch
+
+UNCHANGED: Final = -1
+"""A start offset, leader epoch or count that an update leaves as it is."""
+
+
+class Key(NamedTuple):
+    """Whose state it is."""
+
+    group_id: str
+    topic_id: bytes
+    partition: int
+
+
+class Snapshot(NamedTuple):
+    """All of a key's state."""
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    created_ms: Millis
+    batches: Sequence[StateBatch]
+
+
+class Update(NamedTuple):
+    """What changed; UNCHANGED where a number stays."""
+
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    batches: Sequence[StateBatch]
+
+
+def encode_snapshot(key: Key, snapshot: Snapshot, now: Millis) -> ShardRecord:
+    value = ShareSnapshotValue(
+        snapshot.snapshot_epoch,
+        snapshot.state_epoch,
+        snapshot.leader_epoch,
+        snapshot.start_offset,
+        snapshot.complete_count,
+        snapshot.created_ms,
+        now,
+        [SnapshotBatch(*batch) for batch in snapshot.batches],
+    )
+    return ShardRecord(encode_key(ShareSnapshotKey(*key)), encode_value(value, 0))
+
+
+def encode_update(key: Key, update: Update) -> ShardRecord:
+    value = ShareUpdateValue(
+        update.snapshot_epoch,
+        update.leader_epoch,
+        update.start_offset,
+        update.complete_count,
+        [UpdateBatch(*batch) for batch in update.batches],
+    )
+    return ShardRecord(encode_key(ShareUpdateKey(*key)), encode_value(value, 0))
+
+
+def encode_tombstone(key: Key) -> ShardRecord:
+    return ShardRecord(encode_key(ShareSnapshotKey(*key)), None)
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[Key, Snapshot | Update | None]:
+    """What a record says; None deletes the key. Raises MalformedFrame, and UnknownRecordType of that family."""
+    raw_key, raw = decode_record(SHARE_GROUP_STATE_TOPIC, key, value)
+    owner = Key(raw_key.group_id, bytes(raw_key.topic_id), raw_key.partition)
+    match raw:
+        case None:
+            return owner, None
+        case ShareSnapshotValue():
+            return owner, Snapshot(
+                raw.snapshot_epoch,
+                raw.state_epoch,
+                raw.leader_epoch,
+                raw.start_offset,
+                raw.delivery_complete_count,
+                raw.create_timestamp,
+                _plain(raw.state_batches),
+            )
+        case ShareUpdateValue():
+            return owner, Update(
+                raw.snapshot_epoch,
+                raw.leader_epoch,
+                raw.start_offset,
+                raw.delivery_complete_count,
+                _plain(raw.state_batches),
+            )
+        case _:
+            raise AssertionError(raw)
+
+
+def _plain(batches: Iterable[Any]) -> list[StateBatch]:
+    return [
+        StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+        for each in cast("Iterable[UpdateBatch]", batches)
+    ]

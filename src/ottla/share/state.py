@@ -1,0 +1,383 @@
+"""The share coordinator's shard: what share partitions must not forget, kept in one partition of `__share_group_state`.
+
+Knows, for each (group, topic id, partition): epochs that fence, the start offset, and the state and delivery count of
+every offset that is not simply available. Does not know members, locks, or the log of the topic itself.
+
+One call is about one key; whoever has a request for several splits it. A write becomes a ShareUpdate; a ShareSnapshot
+follows when there have been `snapshot_updates` of them and they outweigh it, so a large state is not written over and
+over. A key that sleeps while others write gets a new snapshot (`expire`), so that the log can be pruned below
+`prunable_offset`.
+
+Invariants (`check`): batches ascend and touch nothing below the start offset; no snapshot offset lies above what was
+applied; replay gives the same state.
+
+Sources: KIP-932; Kafka's ShareCoordinatorShard.java, PersisterStateBatchCombiner.java.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.messages import delete_share_group_state as delete
+from ottla.protocol.messages import initialize_share_group_state as initialize
+from ottla.protocol.messages import read_share_group_state as read
+from ottla.protocol.messages import read_share_group_state_summary as summary
+from ottla.protocol.messages import write_share_group_state as write
+from ottla.share.records import (
+    UNCHANGED,
+    Key,
+    Snapshot,
+    Update,
+    decode,
+    encode_snapshot,
+    encode_tombstone,
+    encode_update,
+)
+from ottla.share.runs import Runs
+from ottla.share.standing import State, StateBatch
+
+UNINITIALIZED: Final = -1
+BEHIND_MAX: Final = 10_000
+"""A key whose snapshot lies more records back than this gets a new one, for the pruning's sake."""
+SNAPSHOTS_PER_STEP: Final = 100
+
+_UNTOUCHED = (int(State.AVAILABLE), 0)
+_UNINITIALIZED_WRITE = "Write operation on uninitialized share partition not allowed."
+_UNINITIALIZED_READ = "Read operation on uninitialized share partition not allowed."
+
+
+def coordinator_key(group_id: str, topic_id: bytes, partition: int) -> str:
+    """What decides which partition of `__share_group_state` keeps this key (SharePartitionKey.asCoordinatorKey)."""
+    return f"{group_id}:{urlsafe_b64encode(topic_id).decode().rstrip('=')}:{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGone:
+    """The body of a call from the node itself: a topic was deleted, and with it whatever groups know of it."""
+
+    topic_id: bytes
+
+
+class Settings(Protocol):
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class Kept:
+    """The state of one key."""
+
+    __slots__ = (
+        "complete_count",
+        "created_ms",
+        "leader_epoch",
+        "runs",
+        "snapshot_bytes",
+        "snapshot_epoch",
+        "snapshot_offset",
+        "start_offset",
+        "state_epoch",
+        "update_bytes",
+        "updates",
+    )
+
+    def __init__(self, snapshot: Snapshot, offset: int, size: int) -> None:
+        self.snapshot_epoch = snapshot.snapshot_epoch
+        self.snapshot_offset = offset
+        self.snapshot_bytes = size
+        self.state_epoch = snapshot.state_epoch
+        self.leader_epoch = snapshot.leader_epoch
+        self.start_offset = snapshot.start_offset
+        self.complete_count = max(snapshot.complete_count, 0)
+        self.created_ms = snapshot.created_ms
+        self.updates = 0
+        self.update_bytes = 0
+        self.runs: Runs[tuple[int, int]] = Runs(max(snapshot.start_offset, 0))
+        self.merge(snapshot.batches)
+
+    def merge(self, batches: Sequence[StateBatch]) -> None:
+        """Later batches win; what lies below the start offset is passed over."""
+        runs = self.runs
+        for first, last, state, delivery_count in batches:
+            first = max(first, runs.start)
+            if last < first:
+                continue
+            runs.append(first, _UNTOUCHED)
+            known = runs.end
+            runs.append(last + 1, (state, delivery_count))
+            if first < known:
+                runs.assign(first, min(last + 1, known), (state, delivery_count))
+
+    def update(self, update: Update, size: int) -> None:
+        self.updates += 1
+        self.update_bytes += size
+        if update.leader_epoch != UNCHANGED:
+            self.leader_epoch = update.leader_epoch
+        if update.start_offset != UNCHANGED:
+            self.start_offset = update.start_offset
+            self.runs.trim(update.start_offset)
+        if update.complete_count != UNCHANGED:
+            self.complete_count = update.complete_count
+        self.merge(update.batches)
+
+    def batches(self) -> list[StateBatch]:
+        """Every run that is not simply available."""
+        runs = self.runs
+        return [
+            StateBatch(first, end - 1, *value)
+            for first, end, value in runs.within(runs.start, runs.end)
+            if value != _UNTOUCHED
+        ]
+
+    def snapshot(self) -> Snapshot:
+        """The next snapshot, of the state as it is."""
+        return Snapshot(
+            self.snapshot_epoch + 1,
+            self.state_epoch,
+            self.leader_epoch,
+            self.start_offset,
+            self.complete_count,
+            self.created_ms,
+            self.batches(),
+        )
+
+    def check(self) -> None:
+        self.runs.check()
+        assert self.runs.start >= self.start_offset
+
+
+class ShareStateShard:
+    """A `machine.Shard`. See the module's docstring."""
+
+    TOPIC = "__share_group_state"
+
+    def __init__(self, snapshot_updates: int, look_interval_ms: int, notes: Callable[[str], None]) -> None:
+        self._snapshot_updates = snapshot_updates
+        self._look_interval_ms = look_interval_ms
+        self._notes = notes
+        self._kept: dict[Key, Kept] = {}
+        self._next_offset = 0
+        self._look_at: Millis | None = None
+
+    @staticmethod
+    def of(settings: Settings, entropy: object, notes: Callable[[str], None]) -> ShareStateShard:
+        return ShareStateShard(
+            settings["share.coordinator.snapshot.update.records.per.snapshot"],
+            settings["share.coordinator.cold.partition.snapshot.interval.ms"],
+            notes,
+        )
+
+    @staticmethod
+    def refuse(call: Call, error: ErrorCode) -> object:
+        """The answer where no shard can be asked."""
+        return refuse(call.body, error)
+
+    @staticmethod
+    def topic_deleted(name: str) -> Call | None:
+        """Names say nothing here: topics are known by id, see TopicGone."""
+        return None
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
+        match call.body:
+            case write.WriteShareGroupStateRequest() as body:
+                return self._write(now, ticket, body)
+            case read.ReadShareGroupStateRequest() as body:
+                return self._read(ticket, body)
+            case summary.ReadShareGroupStateSummaryRequest() as body:
+                return self._summarize(ticket, body)
+            case initialize.InitializeShareGroupStateRequest() as body:
+                return self._initialize(now, ticket, body)
+            case delete.DeleteShareGroupStateRequest() as body:
+                key = _key_of(body)
+                records = (encode_tombstone(key),) if key in self._kept else ()
+                return Decision(records, (Answer(ticket, refuse(body, ErrorCode.NONE)),))
+            case TopicGone(topic_id):
+                gone = [key for key in self._kept if key.topic_id == topic_id]
+                return Decision(tuple(map(encode_tombstone, gone)))
+            case other:
+                raise AssertionError(f"no share coordinator answers {type(other).__name__}")
+
+    def _write(self, now: Millis, ticket: Ticket, body: write.WriteShareGroupStateRequest) -> Decision:
+        part = body.topics[0].partitions[0]
+        key = _key_of(body)
+        kept = self._kept.get(key)
+        if kept is None:
+            return _refusal(ticket, body, ErrorCode.INVALID_REQUEST, _UNINITIALIZED_WRITE)
+        if part.state_epoch != UNCHANGED and part.state_epoch < kept.state_epoch:
+            return _refusal(ticket, body, ErrorCode.FENCED_STATE_EPOCH)
+        if part.leader_epoch != UNCHANGED and part.leader_epoch < kept.leader_epoch:
+            return _refusal(ticket, body, ErrorCode.FENCED_LEADER_EPOCH)
+        batches = [
+            StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+            for each in part.state_batches
+        ]
+        update = Update(
+            kept.snapshot_epoch, part.leader_epoch, part.start_offset, part.delivery_complete_count, batches
+        )
+        records = (encode_update(key, update),)
+        if self._snapshot_is_due(kept):
+            # The state before this write as a snapshot, then the write itself: no second way to combine batches.
+            before = kept.snapshot()
+            records = (
+                encode_snapshot(key, before, now),
+                encode_update(key, update._replace(snapshot_epoch=before.snapshot_epoch)),
+            )
+        return Decision(records, (Answer(ticket, refuse(body, ErrorCode.NONE)),))
+
+    def _snapshot_is_due(self, kept: Kept) -> bool:
+        return kept.updates >= self._snapshot_updates and kept.update_bytes >= kept.snapshot_bytes
+
+    def _read(self, ticket: Ticket, body: read.ReadShareGroupStateRequest) -> Decision:
+        key = _key_of(body)
+        kept = self._kept.get(key)
+        if kept is None:
+            return _refusal(ticket, body, ErrorCode.INVALID_REQUEST, _UNINITIALIZED_READ)
+        leader_epoch = body.topics[0].partitions[0].leader_epoch
+        if leader_epoch != UNCHANGED and leader_epoch < kept.leader_epoch:
+            return _refusal(ticket, body, ErrorCode.FENCED_LEADER_EPOCH)
+        records: tuple[ShardRecord, ...] = ()
+        if leader_epoch > kept.leader_epoch:
+            update = Update(kept.snapshot_epoch, leader_epoch, UNCHANGED, UNCHANGED, ())
+            records = (encode_update(key, update),)
+        batches = [read.StateBatch(*batch) for batch in kept.batches()]
+        result = read.PartitionResult(key.partition, 0, None, kept.state_epoch, kept.start_offset, batches)
+        return Decision(records, (Answer(ticket, _read_answer(key, result)),))
+
+    def _summarize(self, ticket: Ticket, body: summary.ReadShareGroupStateSummaryRequest) -> Decision:
+        key = _key_of(body)
+        kept = self._kept.get(key)
+        if kept is None:
+            result = summary.PartitionResult(key.partition, 0, None, 0, 0, UNINITIALIZED, UNINITIALIZED)
+        else:
+            complete = kept.complete_count if kept.start_offset != UNINITIALIZED else UNINITIALIZED
+            result = summary.PartitionResult(
+                key.partition, 0, None, kept.state_epoch, kept.leader_epoch, kept.start_offset, complete
+            )
+        answer = summary.ReadShareGroupStateSummaryResponse([summary.ReadStateSummaryResult(key.topic_id, [result])])
+        return Decision(answers=(Answer(ticket, answer),))
+
+    def _initialize(self, now: Millis, ticket: Ticket, body: initialize.InitializeShareGroupStateRequest) -> Decision:
+        part = body.topics[0].partitions[0]
+        key = _key_of(body)
+        kept = self._kept.get(key)
+        if kept is not None and part.state_epoch < kept.state_epoch:
+            return _refusal(ticket, body, ErrorCode.FENCED_STATE_EPOCH)
+        epoch = 0 if kept is None else kept.snapshot_epoch + 1
+        leader_epoch = 0 if kept is None else kept.leader_epoch
+        fresh = Snapshot(epoch, part.state_epoch, leader_epoch, part.start_offset, 0, now, ())
+        return Decision((encode_snapshot(key, fresh, now),), (Answer(ticket, refuse(body, ErrorCode.NONE)),))
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nothing is ever parked here."""
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._look_at
+
+    def expire(self, now: Millis) -> Decision:
+        """New snapshots for keys that others have left far behind."""
+        behind = [key for key, kept in self._kept.items() if self._next_offset - kept.snapshot_offset > BEHIND_MAX]
+        self._look_at = now + (self._look_interval_ms if len(behind) <= SNAPSHOTS_PER_STEP else 0)
+        some = behind[:SNAPSHOTS_PER_STEP]
+        return (
+            Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), now) for key in some)) if some else NOTHING
+        )
+
+    def prunable_offset(self) -> int:
+        """Below this no record of the log is needed to know the state."""
+        return min((kept.snapshot_offset for kept in self._kept.values()), default=self._next_offset)
+
+    # ---- durable state ---------------------------------------------------------------------------------------------
+
+    def apply(self, now: Millis, batch: AppliedBatch) -> None:
+        for each in batch.records:
+            self._next_offset = each.offset + 1
+            try:
+                key, stored = decode(each.key or b"", each.value)
+            except MalformedFrame as error:
+                self._notes(
+                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
+                )
+                continue
+            size = len(each.value or b"")
+            match stored:
+                case None:
+                    self._kept.pop(key, None)
+                case Snapshot():
+                    self._kept[key] = Kept(stored, each.offset, size)
+                case Update():
+                    kept = self._kept.get(key)
+                    if kept is not None:  # else its snapshot was pruned: a later one follows
+                        kept.update(stored, size)
+        if self._look_at is None:
+            self._look_at = now + self._look_interval_ms
+
+    def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """Nobody writes transactions here."""
+
+    def loaded(self, now: Millis) -> Decision:
+        return NOTHING
+
+    # ---- for tests and people --------------------------------------------------------------------------------------
+
+    def keys(self) -> list[Key]:
+        return list(self._kept)
+
+    def image(self) -> object:
+        """The durable state as plain values; two shards that applied the same log have equal images."""
+        return {
+            key: (kept.state_epoch, kept.leader_epoch, kept.start_offset, kept.complete_count, kept.batches())
+            for key, kept in self._kept.items()
+        }
+
+    def check(self) -> None:
+        for key, kept in self._kept.items():
+            kept.check()
+            assert kept.snapshot_offset < self._next_offset, key
+
+
+def refuse(body: Any, error: ErrorCode, message: str | None = None) -> object:
+    """The answer of one of the five APIs to a request about one key, with this error (or NONE)."""
+    key = _key_of(body)
+    code = int(error)
+    if message is None and code:
+        message = error.message
+    match body:
+        case write.WriteShareGroupStateRequest():
+            result = write.PartitionResult(key.partition, code, message)
+            return write.WriteShareGroupStateResponse([write.WriteStateResult(key.topic_id, [result])])
+        case read.ReadShareGroupStateRequest():
+            return _read_answer(key, read.PartitionResult(key.partition, code, message))
+        case summary.ReadShareGroupStateSummaryRequest():
+            result = summary.PartitionResult(key.partition, code, message)
+            return summary.ReadShareGroupStateSummaryResponse([summary.ReadStateSummaryResult(key.topic_id, [result])])
+        case initialize.InitializeShareGroupStateRequest():
+            result = initialize.PartitionResult(key.partition, code, message)
+            return initialize.InitializeShareGroupStateResponse(
+                [initialize.InitializeStateResult(key.topic_id, [result])]
+            )
+        case delete.DeleteShareGroupStateRequest():
+            result = delete.PartitionResult(key.partition, code, message)
+            return delete.DeleteShareGroupStateResponse([delete.DeleteStateResult(key.topic_id, [result])])
+        case _:
+            raise AssertionError(type(body).__name__)
+
+
+def _refusal(ticket: Ticket, body: Any, error: ErrorCode, message: str | None = None) -> Decision:
+    return Decision(answers=(Answer(ticket, refuse(body, error, message)),))
+
+
+def _read_answer(key: Key, result: read.PartitionResult) -> read.ReadShareGroupStateResponse:
+    return read.ReadShareGroupStateResponse([read.ReadStateResult(key.topic_id, [result])])
+
+
+def _key_of(body: Any) -> Key:
+    """Whom a request about one key is about."""
+    topic = body.topics[0]
+    return Key(body.group_id, bytes(topic.topic_id), topic.partitions[0].partition)
