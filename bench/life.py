@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from brokers import BenchFailed, Broker, Nodes, OttlaNode
+from brokers import BenchFailed, Broker, Nodes, OttlaNode, users_environment
 from figures import Figures, Scale, cpu_figures
 from frames import check_produced, connect, pipeline, produce_frame, record_batch
 
@@ -75,7 +75,8 @@ def start_embedded(nodes: Nodes, scale: Scale) -> Figures:
     one in the same process."""
     program = _EMBEDDED.format(batch=record_batch(1, 200).hex())
     began = time.perf_counter()
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=MEASURED_START_S)
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=MEASURED_START_S, env=users_environment())
     if run.returncode:
         raise BenchFailed(f"the embedded broker failed: {run.stderr.strip().splitlines()[-1]}")
     cold_s, warm_s = map(float, run.stdout.split())

@@ -104,7 +104,8 @@ class Bench:
         if measurement.once:
             scale = Scale(scale.seconds, 1, 0, scale.partitions, scale.gigabytes)
         if measurement.on_nodes is not None:
-            return {"ottla": [measurement.on_nodes(self.nodes, scale) for _ in range(scale.rounds)]}
+            figures = [measurement.on_nodes(self.nodes, scale) for _ in range(scale.warmup + scale.rounds)]
+            return {"ottla": figures[scale.warmup :]}
         assert measurement.on_broker is not None
         with self._ours(measurement.alone) as ours:
             brokers = [ours] if self.peer is None else [ours, self.peer]
