@@ -124,7 +124,7 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     create(stage, "b")
     for index in (0, 2):
         stage.append("a", index)
-    stage.append("b")
+    stage.append("b", producer_id=77, producer_epoch=0, base_sequence=0)
     stage.restart()
     stage.append("a", 2)
     ids = {name: topic.id for name, topic in stage.node.topics.by_name.items()}
@@ -138,6 +138,7 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     assert topics.by_name["a"].partitions[2].leader_epoch == 2
     assert len(stage.notes) == 1
     assert "2 topics and no metadata" in stage.notes[0]
+    assert topics.producer_ids.take() == 78
     assert "__cluster_metadata-0" in directories(stage)
 
 

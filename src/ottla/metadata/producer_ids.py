@@ -22,12 +22,17 @@ class NoProducerIds(Exception):
 class ProducerIds:
     """The node's source of new producer ids."""
 
-    __slots__ = ("_end", "_next", "_store")
+    __slots__ = ("_end", "_floor", "_next", "_store")
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._floor = 0
         self._next = 0
         self._end = 0
+
+    def skip_to(self, producer_id: int) -> None:
+        """Hand out nothing below `producer_id` in the blocks to come: the logs have seen what lies there."""
+        self._floor = max(self._floor, producer_id)
 
     def take(self) -> int:
         """A producer id nobody ever had. Raises NoProducerIds, StoreFailed."""
@@ -41,7 +46,7 @@ class ProducerIds:
     def _claim(self) -> int:
         for _ in range(10):
             row = self._store.get(KEY)
-            first = json.loads(row.value)["next_producer_id"] if row else 0
+            first = max(self._floor, json.loads(row.value)["next_producer_id"] if row else 0)
             if first > _LAST - BLOCK:
                 raise NoProducerIds("every producer id has been handed out")
             value = json.dumps({"next_producer_id": first + BLOCK}).encode()
