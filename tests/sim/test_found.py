@@ -154,3 +154,35 @@ def test_indexes_that_recovery_made_survive_the_next_power_cut() -> None:
     disk.rng = WorstCase()
     disk.crash()
     assert {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY)} == found
+
+
+def test_what_a_killed_process_left_unsynced_is_synced_before_it_counts() -> None:
+    """Segments that the killed process had closed were never synced, but the recovery point moved over them."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig(segment_ms=1_000))
+    for i in range(12):
+        append(log, f"number {i}", NOW + 400 * i)
+    disk.sync_directory("/data")
+    disk.kill()
+    again = open_log(disk, LogConfig(segment_ms=1_000), same_boot=True)
+    append(again, "one more")
+    again.flush()
+    assert again.recovery_point == 13
+    disk.rng = WorstCase()
+    disk.crash()
+    after = open_log(disk, LogConfig())
+    after.advance_high_watermark(after.log_end_offset)
+    assert read_all(after, 1 << 20) == list(range(13))
+
+
+def test_a_clean_stop_on_a_full_disk_is_no_crash() -> None:
+    """Checkpoints that could not be written made `stop` raise."""
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    plan = draw_plan(world.stream("plan"))
+    assert world.start_node()
+    world.disk.capacity = world.disk.used
+    world.stop_node()
+    assert ".kafka_cleanshutdown" not in world.disk.listdir("/data")
+    world.disk.capacity = None
+    assert world.start_node()

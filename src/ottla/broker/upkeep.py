@@ -155,15 +155,19 @@ class Upkeep:
         self._compaction = None
         clean = True
         for partition in self._partitions:
+            clean = clean and partition.log.failed is None
             try:
                 partition.log.close(now)
-            except OSError as error:
+            except (OSError, StorageFailed) as error:
                 clean = False
-                node.notes(f"{partition.name} could not be closed cleanly: {error.strerror or error}")
-        for name in CHECKPOINTS:
-            write_offsets(node.files, self._path(name), self._offsets(name))
-        if clean:
-            write_clean_shutdown(node.files, node.directory, node.store.generation)
+                node.notes(f"{partition.name} could not be closed cleanly: {error}")
+        try:
+            for name in CHECKPOINTS:
+                write_offsets(node.files, self._path(name), self._offsets(name))
+            if clean:
+                write_clean_shutdown(node.files, node.directory, node.store.generation)
+        except OSError as error:
+            node.notes(f"the next start has to look at every log, as checkpoints could not be written: {error}")
 
     # ---- logs ------------------------------------------------------------------------------------------------------
 

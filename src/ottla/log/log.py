@@ -169,6 +169,8 @@ class Log:
         self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
         self.syncing = Syncing(loaded.recovery_point)
+        if loaded.recovery_point < loaded.log_end_offset:
+            self.syncing.created()  # a killed process may have left names that are not on the disk
         self.retention = retention.Retention(now, loaded.deletions)
         self._batches_since_snapshot = loaded.batches_since_snapshot
         self._bytes_since_snapshot = 0

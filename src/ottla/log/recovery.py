@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from crc32c import crc32c
@@ -98,6 +99,7 @@ def load(
     loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
     loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     loading.sync_repairs()
+    loading.sync_closed_segments()
     return loaded
 
 
@@ -352,6 +354,17 @@ class _Loading:
             file.sync()
         if written:
             self.files.sync_directory(self.directory)
+
+    def sync_closed_segments(self) -> None:
+        """A killed process may have left closed segments that are not on the disk; from here on only the active one is
+        synced, and the recovery point moves over all of them."""
+        loaded = self.loaded
+        for segment, following in pairwise(loaded.segments):
+            if following.base_offset > loaded.recovery_point:
+                segment.file.sync()
+                for path in segment.names():
+                    if path != segment.file.path and self.files.exists(path):
+                        self.files.open(path).sync()
 
     # Offsets and state
 

@@ -91,7 +91,6 @@ def image_of(node: Node) -> dict[str, Any]:
         log = partition.log
         image[partition.name] = {
             "log_end_offset": log.log_end_offset,
-            "log_start_offset": log.log_start_offset,
             "producers": sorted(
                 (entry.producer_id, entry.epoch, entry.last_sequence, entry.last_data_offset)
                 for entry in log.producers.entries.values()

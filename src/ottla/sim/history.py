@@ -57,8 +57,10 @@ class GroupHistory:
 class History:
     """See the module."""
 
-    def __init__(self, rules: Iterable[TopicRule]) -> None:
+    def __init__(self, rules: Iterable[TopicRule], *, groups_vanish: bool) -> None:
         self.rules = {rule.name: rule for rule in rules}
+        self.groups_vanish = groups_vanish
+        """The node sweeps up groups without members and offsets while we look."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
         self.groups: dict[str, GroupHistory] = {}
@@ -123,7 +125,11 @@ class History:
     def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
         """A SyncGroup answer gave these partitions to `member`."""
         state = self._group(group)
-        for where in partitions:
+        mine = list(partitions)
+        taken = any(state.owners.get((generation, where), member) != member for where in mine)
+        if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
+            self.groups[group] = state = GroupHistory(-1, {}, {})  # it was removed, and begins anew
+        for where in mine:
             owner = state.owners.setdefault((generation, where), member)
             if owner != member:
                 raise Broken(f"{where} belongs to {owner} and to {member} in generation {generation} of {group}")
@@ -180,6 +186,10 @@ class History:
         if begun:
             newest_us = max(begun)
             commits[:] = [c for c in commits if c.ended_us is None or (not c.refused and c.ended_us >= newest_us)]
+
+
+def _acknowledged_any(group: GroupHistory) -> bool:
+    return any(c.ended_us is not None and not c.refused for commits in group.commits.values() for c in commits)
 
 
 def _shown(content: Content | None) -> str:

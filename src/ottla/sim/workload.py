@@ -47,7 +47,7 @@ def draw_plan(rng: random.Random) -> Plan:
         "log.flush.offset.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
         "replica.high.watermark.checkpoint.interval.ms": str(rng.choice((500, 3_000))),
-        "offsets.retention.check.interval.ms": "5000",
+        "offsets.retention.check.interval.ms": rng.choice(("600000", "600000", "600000", "5000")),
         "log.segment.delete.delay.ms": str(rng.choice((0, 1_000, 60_000))),
         "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 1_000))),
         "auto.create.topics.enable": "false",
@@ -76,7 +76,8 @@ class Workload:
                 TopicRule("table", self.rng.randrange(1, 3), compacted=True),
             )
         }
-        self.history = History(self.rules.values())
+        vanish = plan.settings["offsets.retention.check.interval.ms"] != "600000"
+        self.history = History(self.rules.values(), groups_vanish=vanish)
         self.producers: list[Producer] = []
         self.members: list[GroupMember] = []
         self.scanners: list[Scanner] = []
