@@ -122,6 +122,8 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
 def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     create(stage, "a", 4)
     create(stage, "b")
+    stage.node.topics.ensure_internal(stage.now, "__consumer_offsets")
+    stage.append("__consumer_offsets", 49)
     for index in (0, 2):
         stage.append("a", index)
     stage.append("b", producer_id=77, producer_epoch=0, base_sequence=0)
@@ -137,7 +139,8 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     assert [p.log.log_end_offset for p in topics.by_name["a"].partitions] == [1, 0, 2]
     assert topics.by_name["a"].partitions[2].leader_epoch == 2
     assert len(stage.notes) == 1
-    assert "2 topics and no metadata" in stage.notes[0]
+    assert topics.by_name["__consumer_offsets"].log_config.compacted
+    assert "3 topics and no metadata" in stage.notes[0]
     assert topics.producer_ids.take() == 78
     assert "__cluster_metadata-0" in directories(stage)
 
