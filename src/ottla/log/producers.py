@@ -12,9 +12,9 @@ Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppe
   passed the marker.
 
 Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: version int16 1, CRC-32C over all that
-follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look, stand
-the earlier of its last five batches: without them a producer that had several requests in flight when the node died
-would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
+follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look,
+stand the earlier of its last five batches: without them a producer that had several requests in flight when the node
+died would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def delete_old_segments(log: Log, now: int) -> int:
         drop_segments(log, [segment], now)
         # One by one: names are lost one by one too, and a log must not come back with a hole.
         log.files.sync_directory(log.directory)
-    upkeep.due = False
     move_log_start(log, log.segments[0].base_offset)
+    upkeep.due = False
     return count
 
 

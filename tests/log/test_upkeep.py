@@ -1,0 +1,260 @@
+"""Retention, deadlines, syncs, failures of the disk, and many logs at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.log.answers import Isolation, StorageFailed
+from ottla.log.config import DAY_MS, LogConfig
+from ottla.log.files import DiskFiles
+from ottla.log.log import Log
+from ottla.sim.disk import Disk
+
+from .support import DIRECTORY, NOW, batch, disk, open_log, put, raw, small, values
+
+
+def fill(log: Log, count: int, *, step: int = 1, size: int = 20) -> None:
+    for number in range(count):
+        put(log, batch(b"v" * size, at=NOW + number * step), now=NOW + number * step)
+
+
+def test_an_idle_empty_log_has_no_deadline() -> None:
+    assert open_log(disk()).deadline(NOW) is None
+
+
+def test_retention_by_time_comes_when_the_oldest_segment_is_too_old() -> None:
+    log = open_log(disk(), small(retention_ms=1000))
+    fill(log, 60, step=10)
+    log.maintain(NOW + 600)
+    now = NOW + 40_000
+    log = open_log(log.files, small(retention_ms=100_000))
+    deadline = log.deadline(now)
+    oldest = log.segments[0].largest_timestamp()
+    assert deadline == oldest + 100_001
+    assert log.maintain(deadline - 1) is False
+    assert log.maintain(deadline + 300_000) is True
+    assert log.log_start_offset == log.segments[0].base_offset > 0
+
+
+def test_everything_too_old_leaves_an_empty_segment() -> None:
+    files = disk()
+    log = open_log(files, small(file_delete_delay_ms=500))
+    fill(log, 60)
+    log.maintain(NOW + 8 * DAY_MS)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes, len(log.segments)) == (60, 60, 0, 1)
+    assert log.deadline(NOW + 8 * DAY_MS) == NOW + 8 * DAY_MS + 500, "to unlink the files"
+    log.maintain(NOW + 8 * DAY_MS + 500)
+    assert not any(name.endswith(".deleted") for name in files.listdir(DIRECTORY))
+    assert log.deadline(NOW + 9 * DAY_MS) is None
+    assert open_log(files, small()).log_end_offset == 60
+    assert put(log, batch(b"more")) == 60
+
+
+def test_retention_waits_for_the_high_watermark() -> None:
+    log = open_log(disk(), small(retention_bytes=0))
+    for number in range(60):
+        log.append_as_leader(batch(b"v", at=NOW + number), now=NOW, leader_epoch=0)
+    assert log.delete_old_segments(NOW) == 0
+    log.advance_high_watermark(log.bases[2])
+    assert log.delete_old_segments(NOW) == 2
+    assert log.log_start_offset == log.high_watermark
+
+
+def test_compact_only_logs_keep_everything_above_their_start() -> None:
+    log = open_log(disk(), small(retention_bytes=0, cleanup_policy=frozenset({"compact"})))
+    fill(log, 60)
+    assert log.delete_old_segments(NOW) == 0
+    log.delete_records_before(30)
+    assert log.delete_old_segments(NOW) > 0
+    assert log.log_start_offset == 30
+
+
+def test_flush_configs_are_reported() -> None:
+    log = open_log(disk(), LogConfig(flush_messages=5))
+    fill(log, 4)
+    assert not log.flush_due(NOW)
+    fill(log, 1)
+    assert log.flush_due(NOW)
+    log.flush()
+    assert not log.flush_due(NOW)
+    assert log.recovery_point == log.log_end_offset
+    log.configure(LogConfig(flush_ms=50))
+    log.maintain(NOW)
+    fill(log, 1)
+    assert log.deadline(NOW + 7) == NOW + 57
+    assert not log.flush_due(NOW + 56)
+    assert log.flush_due(NOW + 57)
+    log.flush()
+    assert not log.flush_due(NOW + 500)
+
+
+def test_producers_expire_with_upkeep() -> None:
+    log = open_log(disk(), LogConfig(retention_ms=-1))
+    put(log, batch(b"a", producer_id=3, producer_epoch=0, base_sequence=0))
+    now = NOW
+    while log.producers.entries:
+        deadline = log.deadline(now)
+        assert deadline is not None
+        assert deadline > now
+        now = deadline
+        log.maintain(now)
+    assert NOW + DAY_MS <= now <= NOW + DAY_MS + 600_000
+
+
+def test_syncs_may_overlap_and_finish_in_order() -> None:
+    log = open_log(disk(), small())
+    rounds: list[tuple[int, list[Any]]] = []
+    for _ in range(3):
+        fill(log, 15)
+        rounds.append((log.log_end_offset, log.pending_sync()))
+    for up_to, files in rounds:
+        for file in files:
+            file.sync()
+        log.synced(up_to)
+        assert log.recovery_point == up_to
+    assert log.unflushed == 0
+    assert log.pending_sync() is not None
+
+
+def test_a_failed_sync_closes_the_log() -> None:
+    log = open_log(disk())
+    fill(log, 3)
+    log.pending_sync()
+    log.pending_sync()
+    log.sync_failed(OSError("no"))
+    log.synced(3)
+    assert log.recovery_point == 0
+    with pytest.raises(StorageFailed):
+        put(log, batch(b"x"))
+    with pytest.raises(StorageFailed):
+        log.flush()
+    assert values(log) == [b"v" * 20] * 3
+
+
+@pytest.mark.parametrize("room", range(0, 400, 7))
+def test_a_full_disk_at_any_byte(room: int) -> None:
+    """The log closes, what was whole is read on, and a new start goes on behind it."""
+    files = disk()
+    log = open_log(files, small())
+    fill(log, 8)
+    octets = raw(log)
+    files.capacity = files.used + room
+    written = 8
+    while not log.failed:
+        with contextlib.suppress(StorageFailed):
+            put(log, batch(b"w" * 30))
+            written += 1
+    assert log.failed
+    assert not log.advance_high_watermark(log.log_end_offset)
+    with pytest.raises(StorageFailed):
+        put(log, batch(b"again"))
+    assert raw(log)[: len(octets)] == octets
+    assert len(values(log)) == log.log_end_offset == written
+    log.close(NOW)
+    files.capacity = None
+    files.kill()
+    again = open_log(files, small(), clean_shutdown=False)
+    assert again.log_end_offset == written
+    assert raw(again)[: len(octets)] == octets
+    assert put(again, batch(b"more")) == written
+
+
+def test_a_full_disk_from_the_operating_system(tmp_path: Path) -> None:
+    log = open_log(DiskFiles(), LogConfig(), f"{tmp_path}/t-0")
+    fill(log, 5)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log.segments[0].file.fileno())
+    os.close(full)
+    with pytest.raises(StorageFailed) as failure:
+        put(log, batch(b"x"))
+    assert isinstance(failure.value.__cause__, OSError)
+    assert failure.value.__cause__.errno == errno.ENOSPC
+
+
+def test_a_thousand_logs_share_few_descriptors(tmp_path: Path) -> None:
+    files = DiskFiles(open_files_max=50)
+    logs = [open_log(files, LogConfig(), f"{tmp_path}/t-{number}") for number in range(1000)]
+    assert os.listdir(tmp_path) == []
+    for number in range(0, 1000, 5):
+        put(logs[number], batch(b"%d" % number))
+    assert files.descriptors <= 50
+    for log in logs:
+        log.close(NOW)
+    assert len(os.listdir(tmp_path)) == 200
+    files = DiskFiles(open_files_max=50)
+    for number in range(1000):
+        log = open_log(files, LogConfig(), f"{tmp_path}/t-{number}")
+        assert values(log) == ([b"%d" % number] if number % 5 == 0 else [])
+        assert log.deadline(NOW) == (NOW + 30_000 if number % 5 == 0 else None)
+    assert files.descriptors <= 50
+
+
+def test_a_slice_outlives_retention_and_deletion(tmp_path: Path) -> None:
+    log = open_log(DiskFiles(open_files_max=1), small(file_delete_delay_ms=0), f"{tmp_path}/t-0")
+    fill(log, 60)
+    result = log.read(0, 500, Isolation.LOG_END)
+    assert result.slice is not None
+    octets = result.slice.read()
+    log.configure(replace(log.config, retention_bytes=0))
+    log.delete_old_segments(NOW)
+    log.maintain(NOW)
+    assert result.slice.read() == octets
+    second = log.read(log.log_start_offset, 500, Isolation.LOG_END)
+    log.delete()
+    assert os.listdir(tmp_path) == []
+    assert result.slice.read() == octets
+    assert second.slice is None or second.slice.read()
+
+
+def test_reads_need_little_of_the_disk() -> None:
+    """A sequential reader neither walks nor loads: one read of a base offset for each slice that is cut off."""
+    files = Counting(disk())
+    log = open_log(files, LogConfig(index_interval_bytes=200))  # type: ignore[arg-type]
+    fill(log, 3000)
+    offset = log.read(0, 5000).next_offset
+    files.reads = 0
+    slices = 0
+    while offset < log.log_end_offset:
+        offset = log.read(offset, 5000).next_offset
+        slices += 1
+    assert slices > 20
+    assert files.reads <= slices
+    for _ in range(10):  # at the tail: nothing
+        put(log, batch(b"x"))
+        files.reads = 0
+        assert log.read(log.log_end_offset - 1, 5000).slice is not None
+        assert files.reads == 0
+
+
+class Counting:
+    """A disk that counts reads of files."""
+
+    def __init__(self, inner: Disk) -> None:
+        self.inner = inner
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def open(self, path: str, create: bool = False) -> Any:
+        return CountingFile(self, self.inner.open(path, create))
+
+
+class CountingFile:
+    def __init__(self, disk: Counting, inner: Any) -> None:
+        self.disk = disk
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def read(self, position: int, length: int) -> bytes:
+        self.disk.reads += 1
+        return self.inner.read(position, length)
