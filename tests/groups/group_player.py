@@ -7,6 +7,9 @@
     restart                                         the shard comes back from its log
     txn 7 group=g topics=t1:0:5                     offsets of a transaction; `marker 7 commit|abort` ends it
     topic-deleted t1
+    event heartbeat a v4 gen=1 member=m1            something to try later
+    given Stable                                    what follows brings a new shard into this state ...
+    try-all                                         ... and each event happens to a copy: its answer, the state after
 
 Answers stand as `a: what`, records as `log: what`, in the order in which they came. Member ids are random, so they are
 named m1, m2 ... in the order in which they were made; a name in a request stands for the id.
@@ -41,6 +44,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 class Player:
     def __init__(self) -> None:
+        self.events: list[str] = []
+        self.lines: list[str] = []
         self.begin(GroupSettings(initial_rebalance_delay_ms=0))
 
     def begin(self, settings: GroupSettings) -> None:
@@ -49,13 +54,35 @@ class Player:
         self.clients: dict[int, str] = {}
         self.seen_batches = 0
         self.seen_answers = 0
-        self.given: list[str] | None = None
 
     # ---- lines -----------------------------------------------------------------------------------------------------
 
     def play(self, line: str) -> list[str]:
+        verb, _, rest = line.partition(" ")
+        if verb == "event":
+            self.events.append(rest)
+            return []
+        if verb == "given":
+            self.begin(GroupSettings(initial_rebalance_delay_ms=0))
+            self.lines.clear()
+            return []
+        if verb == "try-all":
+            return [self._tried(event) for event in self.events]
+        self.lines.append(line)
         self._do(line)
         return self._news()
+
+    def _tried(self, event: str) -> str:
+        copy = Player()
+        for earlier in self.lines:
+            copy.play(earlier)
+        return f"{event} | {'; '.join(copy.play(event)) or 'nothing'} -> {copy.state()}"
+
+    def state(self) -> str:
+        """The state of group g."""
+        ticket = self.stage.ask(describe_groups.DescribeGroupsRequest(groups=["g"]), 5)
+        reply: Any = self.stage.answers[ticket]
+        return reply.groups[0].group_state
 
     def _do(self, line: str) -> None:
         verb, *words = line.split()
