@@ -109,7 +109,7 @@ class Topics:
         }
         if not found and not node.store.list(DELETED_PREFIX):
             adopted = adoptable(node.files, node.directory, node.node_id, node.notes)
-            for name in INTERNAL_TOPICS & adopted.keys():
+            for name in sorted(INTERNAL_TOPICS & adopted.keys()):
                 adopted[name] = replace(adopted[name], configs=self.new_internal(name).overrides)
             found = {name: (record, ABSENT) for name, record in adopted.items()}
         self._sort_directories({name: record for name, (record, _) in found.items()})
