@@ -380,6 +380,8 @@ class Group:
                 member = self._restore(each, stored.protocol or "")
             member.assignment = each.assignment
             self.add(member)
+        # A static member may have been replaced before it sent its SyncGroup.
+        self.pending_syncs = {member_id: None for member_id in self.pending_syncs if member_id in self.members}
         self.leader = stored.leader
         self.is_initial_rebalance = False
         self._subscribed_known = False
