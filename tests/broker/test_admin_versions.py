@@ -8,6 +8,7 @@ from node_stage import CONTEXT, NodeStage, versions_of
 
 from ottla.broker.api import SERVED
 from ottla.broker.requests import Refused
+from ottla.broker.topic_config_table import TOPIC_CONFIGS
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -115,12 +116,12 @@ def expected(api_key: int, version: int) -> object:
         2: (0, 1, 0 if version >= 4 else -1),
         3: (1, [(0, "t", 2)]),
         18: (0, len(SERVED)),
-        19: (0, (2, 33) if version >= 5 else None),
+        19: (0, (2, len(TOPIC_CONFIGS)) if version >= 5 else None),
         20: [(0, "t")],
         21: [{"partition_index": 0, "low_watermark": 1, "error_code": 0}],
         22: (0, 0, 0),
         23: [{"error_code": 0, "partition": 0, "leader_epoch": 0, "end_offset": 1}],
-        32: (0, 33, {version >= 3}),
+        32: (0, len(TOPIC_CONFIGS), {version >= 3}),
         33: [(0, "t")],
         35: [("t", 2)],
         37: [("t", 0)],
