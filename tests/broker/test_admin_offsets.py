@@ -246,3 +246,13 @@ def test_producers_that_ask_wrongly_get_none(stage: NodeStage) -> None:
     stage.store.commit([Put(PRODUCER_IDS_KEY, b'{"next_producer_id": 9223372036854775807}')])
     assert producer_id(stage) == (E.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
     assert stage.notes == ["no producer id could be had: every producer id has been handed out"]
+
+
+def test_deleting_records_does_not_hurry_the_retention_of_the_others(stage: NodeStage) -> None:
+    for _ in range(10):
+        stage.append("t", timestamp=1_000)
+    assert delete_before(stage, 3) == (0, 3)
+    stage.run(20_000)
+    assert offset(stage, -2)[2] == 3
+    stage.run(400_000)
+    assert offset(stage, -2)[2] == 10

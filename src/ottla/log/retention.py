@@ -24,12 +24,14 @@ DELETED_SUFFIX: Final = ".deleted"
 
 
 class Retention:
-    """When a log wants upkeep. `due` asks for a look at retention now; `deletions` are (when, path) to unlink."""
+    """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
+    start; `deletions` are (when, path) to unlink."""
 
-    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms")
+    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
 
     def __init__(self, now: int, deletions: list[str]) -> None:
         self.due = False
+        self.start_moved = False
         self.deletions: list[tuple[int, str]] = [(now, path) for path in deletions]
         self.next_check_ms = now + FIRST_CHECK_DELAY_MS
         self.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
@@ -45,7 +47,7 @@ def deadline(log: Log, now: int) -> int | None:
     if upkeep.deletions:
         moments.append(upkeep.deletions[0][0])
     if log.segments and log.failed is None:
-        if upkeep.due:
+        if upkeep.due or upkeep.start_moved:
             moments.append(now)
         elif log.config.deletes and log.config.retention_ms >= 0 and log.size_bytes:
             if now < upkeep.next_check_ms:  # do not even open its time index before
@@ -70,6 +72,8 @@ def maintain(log: Log, now: int) -> bool:
     upkeep = log.retention
     if upkeep.due or now >= upkeep.next_check_ms:
         delete_old_segments(log, now)
+    elif upkeep.start_moved:
+        _delete_first(log, _below_start(log), now)
     if now >= upkeep.producer_check_ms:
         log.producers.expire(now)
         oldest = min((entry.last_timestamp for entry in log.producers.entries.values()), default=now)
@@ -84,11 +88,22 @@ def delete_old_segments(log: Log, now: int) -> int:
     upkeep = log.retention
     upkeep.due = False
     upkeep.next_check_ms = now + RETENTION_CHECK_INTERVAL_MS
+    count = _below_start(log)
+    if log.config.deletes:
+        count = max(count, _breaching_time(log, now), _breaching_size(log))
+    return _delete_first(log, count, now)
+
+
+def _below_start(log: Log) -> int:
     count = 0
     while count < len(log.segments) and _deletable(log, count) and log.bases_end(count) <= log.log_start_offset:
         count += 1
-    if log.config.deletes:
-        count = max(count, _breaching_time(log, now), _breaching_size(log))
+    return count
+
+
+def _delete_first(log: Log, count: int, now: int) -> int:
+    upkeep = log.retention
+    upkeep.start_moved = False
     if count == 0:
         return 0
     if count == len(log.segments) and not log.roll(now):
@@ -98,7 +113,7 @@ def delete_old_segments(log: Log, now: int) -> int:
         # One by one: names are lost one by one too, and a log must not come back with a hole.
         log.files.sync_directory(log.directory)
     move_log_start(log, log.segments[0].base_offset)
-    upkeep.due = False
+    upkeep.due = upkeep.start_moved = False
     return count
 
 
@@ -181,7 +196,7 @@ def move_log_start(log: Log, offset: int) -> bool:
     log.epochs.truncate_from_start(offset)
     log.producers.log_start_moved(offset)
     log.state_rebuilt()
-    log.retention.due = True
+    log.retention.start_moved = True
     return True
 
 
