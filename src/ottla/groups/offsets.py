@@ -3,8 +3,9 @@
 Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group
 whether a commit may be taken.
 
-Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id.
-A marker ends a transaction: on commit its offsets replace those whose record is older (KIP-447, KAFKA-5027).
+Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id;
+`_open` finds the producers of a group. A marker ends a transaction: on commit its offsets replace those whose record is
+older (KIP-447, KAFKA-5027).
 
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from ottla.groups.draft import Draft, fits
 from ottla.groups.group import Group, GroupState
 from ottla.groups.rebalance import Rebalances
-from ottla.groups.records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, encode_offset
+from ottla.groups.records import NO_TIMESTAMP, CommittedOffset, encode_offset
 from ottla.groups.replies import commit_error
 from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -51,7 +52,7 @@ _Topics = dict[str, dict[int, CommittedOffset]]
 class Offsets:
     """The offsets of all groups of a shard."""
 
-    __slots__ = ("_committed", "_groups", "_pending", "_rebalances", "_settings")
+    __slots__ = ("_committed", "_groups", "_open", "_pending", "_rebalances", "_settings")
 
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances
@@ -59,9 +60,11 @@ class Offsets:
         self._settings = rebalances.settings
         self._committed: dict[str, _Topics] = {}
         self._pending: dict[int, dict[str, _Topics]] = {}
+        self._open: dict[str, dict[int, None]] = {}
 
-    def __len__(self) -> int:
-        return sum(len(partitions) for topics in self._committed.values() for partitions in topics.values())
+    def count(self, group_id: str) -> int:
+        """How many offsets the group has committed."""
+        return sum(len(partitions) for partitions in self._committed.get(group_id, {}).values())
 
     # ---- OffsetCommit ----------------------------------------------------------------------------------------------
 
@@ -155,16 +158,16 @@ class Offsets:
     def delete_all(self, group_id: str) -> list[ShardRecord]:
         """Tombstones for every offset of the group, also those that an open transaction may still commit."""
         partitions = {(topic, index): None for topic, at in self._committed.get(group_id, {}).items() for index in at}
-        for producers in self._pending.values():
-            for topic, at in producers.get(group_id, {}).items():
+        for pending in self._pending_of(group_id):
+            for topic, at in pending.items():
                 partitions.update({(topic, index): None for index in at})
         return [encode_offset(group_id, topic, index, None) for topic, index in partitions]
 
     def delete_topic(self, group_id: str, topic: str) -> list[ShardRecord]:
         """Tombstones for what the group committed in a topic that is no more."""
         partitions = dict.fromkeys(self._committed.get(group_id, {}).get(topic, {}))
-        for producers in self._pending.values():
-            partitions.update(dict.fromkeys(producers.get(group_id, {}).get(topic, {})))
+        for pending in self._pending_of(group_id):
+            partitions.update(dict.fromkeys(pending.get(topic, {})))
         return [encode_offset(group_id, topic, index, None) for index in partitions]
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
@@ -197,38 +200,57 @@ class Offsets:
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 
+    def _pending_of(self, group_id: str) -> list[_Topics]:
+        """What each open transaction would commit for the group."""
+        return [self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ())]
+
     def _has_pending(self, group_id: str, topic: str, index: int) -> bool:
-        return any(index in groups.get(group_id, {}).get(topic, {}) for groups in self._pending.values())
+        return any(index in pending.get(topic, {}) for pending in self._pending_of(group_id))
 
     def has_open_transaction(self, group_id: str) -> bool:
-        return any(group_id in groups for groups in self._pending.values())
+        return group_id in self._open
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 
-    def apply(self, record: OffsetRecord, producer_id: int) -> None:
-        """A record without a producer id counts at once, one of a transaction when its marker comes."""
-        if record.committed is None:
-            _take(self._committed, record)
-            for open_producer_id in list(self._pending):
-                _take(self._pending[open_producer_id], record)
-                if not self._pending[open_producer_id]:
-                    del self._pending[open_producer_id]
-            return
-        offsets = self._committed if producer_id == NO_PRODUCER_ID else self._pending.setdefault(producer_id, {})
-        _put(offsets, record.group_id, record.topic, record.partition, record.committed)
+    def apply(
+        self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int
+    ) -> None:
+        """A record without a producer id counts at once, one of a transaction when its marker comes. None deletes."""
+        if committed is None:
+            _take(self._committed, group_id, topic, partition)
+            for open_producer_id in list(self._open.get(group_id, ())):
+                pending = self._pending[open_producer_id]
+                _take(pending, group_id, topic, partition)
+                if group_id not in pending:
+                    self._close(group_id, open_producer_id)
+        elif producer_id == NO_PRODUCER_ID:
+            _put(self._committed, group_id, topic, partition, committed)
+        else:
+            _put(self._pending.setdefault(producer_id, {}), group_id, topic, partition, committed)
+            self._open.setdefault(group_id, {})[producer_id] = None
 
-    def apply_marker(self, producer_id: int, committed: bool) -> None:
-        ended = self._pending.pop(producer_id, {})
+    def apply_marker(self, producer_id: int, committed: bool) -> list[str]:
+        """End a transaction; returns the groups it committed offsets of."""
+        ended = self._pending.get(producer_id, {})
+        for group_id in list(ended):
+            self._close(group_id, producer_id)
+        self._pending.pop(producer_id, None)
         if not committed:
-            return
+            return []
         for group_id, topic, partition, offset in _walk(ended):
             known = self._committed.get(group_id, {}).get(topic, {}).get(partition)
             if known is None or offset.record_offset > known.record_offset:
                 _put(self._committed, group_id, topic, partition, offset)
+        return list(ended)
 
-    def groups_with_offsets(self) -> set[str]:
-        """Groups that the durable state speaks of; they must exist."""
-        return {*self._committed, *(group_id for groups in self._pending.values() for group_id in groups)}
+    def _close(self, group_id: str, producer_id: int) -> None:
+        """The transaction of this producer concerns the group no more."""
+        producers = self._open[group_id]
+        del producers[producer_id]
+        if not producers:
+            del self._open[group_id]
+        if not self._pending[producer_id]:
+            del self._pending[producer_id]
 
     def positions(self) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, partition, offset) of everything committed."""
@@ -240,8 +262,11 @@ class Offsets:
         return self._committed, self._pending
 
     def check(self) -> None:
-        missing = sorted(self.groups_with_offsets() - self._groups.keys())
+        missing = [group_id for group_id in (*self._committed, *self._open) if group_id not in self._groups]
         assert not missing, f"offsets of groups that do not exist: {missing}"
+        found = {(group_id, producer_id) for producer_id, pending in self._pending.items() for group_id in pending}
+        known = {(group_id, producer_id) for group_id, producers in self._open.items() for producer_id in producers}
+        assert found == known, f"open transactions: {found} and {known}"
         for offsets in (self._committed, *self._pending.values()):
             assert all(topics and all(topics.values()) for topics in offsets.values()), "an empty map was left behind"
         for _, topic, partition, committed in _walk(self._committed):
@@ -252,13 +277,13 @@ def _put(offsets: dict[str, _Topics], group_id: str, topic: str, partition: int,
     offsets.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
 
 
-def _take(offsets: dict[str, _Topics], record: OffsetRecord) -> None:
-    topics = offsets.get(record.group_id, {})
-    partitions = topics.get(record.topic, {})
-    if partitions.pop(record.partition, None) is not None and not partitions:
-        del topics[record.topic]
+def _take(offsets: dict[str, _Topics], group_id: str, topic: str, partition: int) -> None:
+    topics = offsets.get(group_id, {})
+    partitions = topics.get(topic, {})
+    if partitions.pop(partition, None) is not None and not partitions:
+        del topics[topic]
         if not topics:
-            del offsets[record.group_id]
+            del offsets[group_id]
 
 
 def _walk(offsets: dict[str, _Topics]) -> Iterator[tuple[str, str, int, CommittedOffset]]:

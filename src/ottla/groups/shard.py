@@ -42,7 +42,9 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest
 _EXPIRE: GroupTimer = ("", Deadline.EXPIRE, "")
 _ORPHANS: GroupTimer = ("", Deadline.ORPHANS, "")
 
-_TOMBSTONES_PER_STEP = 500
+_OFFSETS_PER_STEP = 5_000
+"""A sweep looks at so many offsets, some milliseconds of work, and lets others go first."""
+_PAUSE_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +156,27 @@ class GroupShard:
         """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
-        while self._to_expire and len(draft.records) < _TOMBSTONES_PER_STEP:
+        left = _OFFSETS_PER_STEP
+        while self._to_expire and left > 0:
             group = self._groups.get(self._to_expire.popleft())
             if group is not None:
+                left -= 1 + self._offsets.count(group.group_id)
                 records, is_left_empty = self._offsets.expired(now, group)
                 draft.records += records
                 if is_left_empty and group.state is GroupState.EMPTY and not group.pending_members:
                     draft.records.append(encode_group(group.group_id, None))
-        later = 0 if self._to_expire else self._settings.offsets_retention_check_interval_ms
+        later = _PAUSE_MS if self._to_expire else self._settings.offsets_retention_check_interval_ms
         self._timers.set(_EXPIRE, now + later)
 
     def _delete_orphans(self, now: Millis, draft: Draft) -> None:
-        while self._orphans and len(draft.records) < _TOMBSTONES_PER_STEP:
+        left = _OFFSETS_PER_STEP
+        while self._orphans and left > 0:
             topic, group_id = self._orphans.popleft()
-            draft.records += self._offsets.delete_topic(group_id, topic)
+            records = self._offsets.delete_topic(group_id, topic)
+            left -= 1 + len(records)
+            draft.records += records
         if self._orphans:
-            self._timers.set(_ORPHANS, now)
+            self._timers.set(_ORPHANS, now + _PAUSE_MS)
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 
@@ -184,10 +191,10 @@ class GroupShard:
                 )
                 continue
             match record:
-                case OffsetRecord(group_id=group_id, committed=committed):
+                case OffsetRecord(group_id, topic, partition, committed):
                     if committed is not None and group_id not in self._groups:
                         self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
-                    self._offsets.apply(record, producer_id)
+                    self._offsets.apply(group_id, topic, partition, committed, producer_id)
                 case GroupRecord(group_id, None):
                     self._remove(group_id)
                 case GroupRecord(group_id, stored) if stored is not None:
@@ -211,9 +218,9 @@ class GroupShard:
             self._notes(f"{self.TOPIC}: records of type {record_type} are not known here and are passed over")
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        self._offsets.apply_marker(producer_id, committed)
-        for group_id in sorted(self._offsets.groups_with_offsets() - self._groups.keys()):
-            self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
+        for group_id in self._offsets.apply_marker(producer_id, committed):
+            if group_id not in self._groups:
+                self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
 
     def loaded(self, now: Millis) -> Decision:
         """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
