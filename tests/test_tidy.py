@@ -118,9 +118,8 @@ def print_figures() -> None:
     short = sum(size <= FUNCTION_LINES for size, _ in sizes)
     total = sum(lines(path) for path in paths)
     generated = sum(lines(path) for path in GENERATED.rglob("*.py"))
-    print(
-        f"{len(paths)} files, {total} lines written, {generated} generated, {sum(map(lines, sources('tests')))} of tests"
-    )
+    tests = sum(map(lines, sources("tests")))
+    print(f"{len(paths)} files, {total} lines written, {generated} generated, {tests} of tests")
     print(f"{len(sizes)} functions, {100 * short / len(sizes):.1f} % of at most {FUNCTION_LINES} lines")
     for size, path in sorted(((lines(path), path) for path in paths), reverse=True)[:5]:
         print(f"{size:6} {path.relative_to(TOP)}")
