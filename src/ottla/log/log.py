@@ -137,7 +137,9 @@ class Log:
             producer_id_expiration_ms=producer_id_expiration_ms,
             note=notes if notes is not None else _no_note,
         )
-        return cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
+        log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
+        log.snapshot_when_due()  # a long replay is not done twice
+        return log
 
     def __init__(
         self,
@@ -260,8 +262,9 @@ class Log:
             raise StorageFailed(self.failed)
         if len(batch) < HEADER_BYTES:
             batch = prepare_batch(batch, self.config, now, origin)
+        header: RawHeader = _unpack_header(batch)
         (base, body, _, magic, crc, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
-         count) = _unpack_header(batch)  # fmt: skip
+         count) = header  # fmt: skip
         size = body + LOG_OVERHEAD
         if (
             size != len(batch)
@@ -278,8 +281,9 @@ class Log:
         ):
             # Something is unusual: the careful path refuses it, in Kafka's words, or makes it storable.
             batch = prepare_batch(batch, self.config, now, origin)
+            header = _unpack_header(batch)
             (_, body, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
-             _) = _unpack_header(batch)  # fmt: skip
+             _) = header  # fmt: skip
             size = body + LOG_OVERHEAD
         if producer_id >= 0:
             duplicate = self._verify_producer(
@@ -307,11 +311,11 @@ class Log:
             self._write_failed(active, error)
         self.log_end_offset = last + 1
         if producer_id >= 0:
-            self._note_producer(active, batch, first)
+            self._note_batch(batch, header, first)
         self._batches_since_snapshot += 1
         self._bytes_since_snapshot += size
         if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
-            self._snapshot_when_due()
+            self.snapshot_when_due()
         return Appended(first, last, max_timestamp if attributes & 8 else -1, False)
 
     def append_as_follower(self, records: memoryview, *, leader_epoch: int = 2**31 - 1) -> Appended | None:
@@ -359,10 +363,10 @@ class Log:
             self._write_failed(active, error)
         self.log_end_offset = last + 1
         if producer_id >= 0:
-            self._note_producer(active, batch, base)
+            self._note_batch(batch, header, base)
         self._batches_since_snapshot += 1
         self._bytes_since_snapshot += size
-        self._snapshot_when_due()
+        self.snapshot_when_due()
 
     def _verify_producer(
         self,
@@ -375,7 +379,8 @@ class Log:
         origin: Origin,
     ) -> Appended | None:
         producers = self.producers
-        if producer_id not in producers.entries:
+        entry = producers.entries.get(producer_id)
+        if entry is None:
             return None
         if attributes & ATTRIBUTES_CONTROL:
             marker = marker_in(batch)
@@ -384,57 +389,51 @@ class Log:
             return None
         client = origin is Origin.CLIENT
         if client:
-            known = producers.find_duplicate(producer_id, producer_epoch, sequence, last_delta)
-            if known is not None:
+            batches = entry.batches
+            if entry.epoch == producer_epoch and batches and batches[-1].last_sequence + 1 == sequence:
+                if entry.current_txn_first_offset < 0:
+                    return None  # the next batch of a producer in order: nothing to look up
+            elif (known := producers.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
                 return Appended(known.first_offset, known.last_offset, known.timestamp, True)
-        producers.verify(
-            producer_id,
-            producer_epoch,
-            sequence,
-            transactional=bool(attributes & ATTRIBUTES_TRANSACTIONAL),
-            client=client,
-        )
+        transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
+        producers.verify(producer_id, producer_epoch, sequence, transactional=transactional, client=client)
         return None
 
-    def _note_producer(self, segment: Segment, batch: memoryview, first: int) -> None:
+    def _note_batch(self, batch: memoryview, header: RawHeader, first: int) -> None:
         """A batch with a producer id was written at `first`."""
-        (_, _, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
-         _) = _unpack_header(batch)  # fmt: skip
-        producers = self.producers
-        if not attributes & ATTRIBUTES_CONTROL:
-            transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
-            producers.add(
-                producer_id,
-                producer_epoch,
-                sequence,
-                first,
-                first + last_delta,
-                max_timestamp,
-                transactional=transactional,
-            )
-            if transactional and self._first_unstable is None:
-                self._update_first_unstable()
+        (_, _, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, _) = header
+        if attributes & ATTRIBUTES_CONTROL:
+            self._note_marker(batch, producer_id, epoch, first, max_timestamp)
             return
+        transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
+        self.producers.add(
+            producer_id, epoch, sequence, first, first + last_delta, max_timestamp, transactional=transactional
+        )
+        if transactional and self._first_unstable is None:
+            self._update_first_unstable()
+
+    def _note_marker(self, batch: memoryview, producer_id: int, epoch: int, offset: int, timestamp: int) -> None:
+        """A control batch was written at `offset`: perhaps a transaction ended."""
         marker = marker_in(batch)
         if marker is None:
             return
+        producers = self.producers
+        aborted = not marker.committed
         ended = producers.end_transaction(
-            producer_id, producer_epoch, marker.coordinator_epoch, first, max_timestamp, aborted=not marker.committed
+            producer_id, epoch, marker.coordinator_epoch, offset, timestamp, aborted=aborted
         )
-        if ended is not None:
-            if ended.aborted:
-                stable = producers.last_stable_offset_after(ended)
-                self.syncing.created()
-                try:
-                    segment.txn_index.append(
-                        AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
-                    )
-                except OSError as error:
-                    # The marker is in the log, its index entry is not: opening the log again puts it there.
-                    self.failed = f"writing the transaction index of {self.directory} failed: {error}"
-                    raise StorageFailed(self.failed) from error
-            producers.complete(ended)
-            self._update_first_unstable()
+        if ended is None:
+            return
+        if aborted and self.active is not None:
+            stable = producers.last_stable_offset_after(ended)
+            self.syncing.created()
+            try:
+                self.active.txn_index.append(AbortedTransaction(producer_id, ended.first_offset, offset, stable))
+            except OSError as error:
+                # The marker is in the log, its index entry is not: opening the log again puts it there.
+                raise self.fail(f"writing the transaction index of {self.directory} failed: {error}") from error
+        producers.complete(ended)
+        self._update_first_unstable()
 
     def _update_first_unstable(self) -> None:
         first = self.producers.first_unstable_offset
@@ -556,7 +555,7 @@ class Log:
 
     # Producer snapshots
 
-    def _snapshot_when_due(self) -> None:
+    def snapshot_when_due(self) -> None:
         # A snapshot costs with the number of producers, so many producers get theirs less often.
         due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
         if self._batches_since_snapshot >= due or (
@@ -745,7 +744,11 @@ class Log:
     def close(self, now: int) -> None:
         """Stop cleanly: indexes complete, producers in a snapshot, everything synced, descriptors given back."""
         if self.on_disk and self.failed is None and self.active is not None:
-            self.write_epochs()
+            newest = self.epochs.entries[-1:]
+            if (
+                not newest or newest[0][1] < self.log_end_offset
+            ):  # the next leader drops an epoch without a batch anyway
+                self.write_epochs()
             if not self.snapshots or self.snapshots[-1] != self.log_end_offset:
                 self.write_snapshot()
             try:
@@ -754,8 +757,10 @@ class Log:
                 self.active.touch_indexes()
             except OSError as error:
                 raise self.fail(f"closing {self.active.path} failed: {error}") from error
-            self.syncing.closed(self.active)
-            self._sync_now()
+            dirty = self.active.dirty_index_files()
+            if dirty or self.unflushed or not self.syncing.idle:
+                self.syncing.closed(self.active, dirty)
+                self._sync_now()
         retention.remove_deleted_files(self, now, at_once=True)
         for segment in self.segments:
             segment.close()

@@ -70,7 +70,7 @@ class _Round:
 class Syncing:
     """The state between a log and its disk."""
 
-    __slots__ = ("_closed", "_directory", "_replaced", "_rounds", "dirty_since_ms", "recovery_point")
+    __slots__ = ("_closed", "_directory", "_dirty", "_replaced", "_rounds", "dirty_since_ms", "recovery_point")
 
     def __init__(self, recovery_point: int) -> None:
         self.recovery_point = recovery_point
@@ -78,12 +78,19 @@ class Syncing:
         self._closed: list[Segment] = []
         self._replaced: dict[str, None] = {}
         self._directory = False
+        self._dirty: list[File] = []
         self._rounds: deque[_Round] = deque()
 
-    def closed(self, segment: Segment) -> None:
-        """A segment is complete: its batches and indexes go with the next round."""
+    @property
+    def idle(self) -> bool:
+        """Nothing but perhaps the active segment's batches waits for the disk."""
+        return not (self._closed or self._replaced or self._directory or self._dirty or self._rounds)
+
+    def closed(self, segment: Segment, dirty: list[File] | None = None) -> None:
+        """A segment is complete: its batches and indexes, and the files in `dirty`, go with the next round."""
         if segment not in self._closed:
             self._closed.append(segment)
+        self._dirty.extend(dirty or [])
         self._directory = True
 
     def created(self) -> None:
@@ -101,7 +108,7 @@ class Syncing:
 
     def begin(self, log: Log) -> list[Syncable]:
         """Start a round for everything below the log end. Raises OSError."""
-        files: list[Syncable] = []
+        files: list[Syncable] = [*self._dirty]
         for segment in self._closed:
             files.append(segment.file)
             files.extend(segment.dirty_index_files())
@@ -118,7 +125,7 @@ class Syncing:
             files.append(DirectorySync(log.files, log.directory))
         for file in files:
             file.pin()
-        self._closed, self._replaced, self._directory = [], {}, False
+        self._closed, self._replaced, self._directory, self._dirty = [], {}, False, []
         self._rounds.append(_Round(log.log_end_offset, files, borrowed))
         return files
 
