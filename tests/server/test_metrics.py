@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.broker.metrics import Metrics
+from ottla.client import Client, ErrorAnswer
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics import quantile_micros
 from ottla.testing import EmbeddedBroker
@@ -78,7 +79,13 @@ def test_traffic_is_counted_per_topic(broker: Measured) -> None:
 def test_failed_requests_are_counted(broker: Measured) -> None:
     topic = broker.create_topic(configs={"max.message.bytes": 100})
     assert produce(broker, topic, b"x" * 1000) != 0
-    assert of(scrape(broker), "kafka_server_brokertopicmetrics_failedproducerequests_total", topic=topic) == 1
+    name = "kafka_server_brokertopicmetrics_failedfetchrequests_total"
+    before = of(scrape(broker), name)
+    with Client(broker.bootstrap_servers) as client, pytest.raises(ErrorAnswer, match="OFFSET_OUT_OF_RANGE"):
+        client.fetch_raw(topic, 0, 99)
+    after = scrape(broker)
+    assert of(after, name) == before + 1
+    assert of(after, "kafka_server_brokertopicmetrics_failedproducerequests_total", topic=topic) == 1
 
 
 def test_logs_and_groups_are_shown_as_they_are(broker: Measured) -> None:

@@ -89,9 +89,6 @@ class Metrics:
     def produce_failed(self, topic: str) -> None:
         self.topics.get(topic, self.deleted).failed_produce_requests += 1
 
-    def fetch_failed(self, topic: str) -> None:
-        self.topics.get(topic, self.deleted).failed_fetch_requests += 1
-
     def topic_deleted(self, topic: str) -> None:
         gone = self.topics.pop(topic, None)
         if gone is not None:

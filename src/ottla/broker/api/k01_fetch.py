@@ -154,11 +154,12 @@ def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Par
                 session.move_to_end(asked)
         answers = told
     for answer in answers:
-        if answer.partition is not None:
-            traffic = answer.partition.traffic
-            traffic.fetch_requests += 1
-            if answer.records is not None:
-                traffic.bytes_out += answer.records.length
+        traffic = node.metrics.deleted if answer.partition is None else answer.partition.traffic
+        traffic.fetch_requests += 1
+        if answer.error:
+            traffic.failed_fetch_requests += 1
+        elif answer.records is not None:
+            traffic.bytes_out += answer.records.length
     endpoint = None
     if fetch.version >= 16 and any(answer.current_leader is not None for answer in answers):
         host, port = node.advertised(fetch.context)
