@@ -12,7 +12,7 @@ Source: group-coordinator/src/main/resources/common/message/*.json, GroupCoordin
 
 from dataclasses import dataclass
 from struct import Struct as Format
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ottla.machine import Millis, ShardRecord
 from ottla.protocol.errors import MalformedFrame
@@ -60,9 +60,8 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """What a group committed for one partition.
+class CommittedOffset(NamedTuple):
+    """What a group committed for one partition. A named tuple, for replay makes one of every record.
 
     `record_offset` is where in the log it stands, which decides between a plain and a transactional commit (the later
     one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time, and
@@ -168,7 +167,7 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
     if record_type in (_LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT):
         key_class = OffsetCommitKey if record_type == _OFFSET_COMMIT else LegacyOffsetCommitKey
         offset_key, _ = key_class.decode(key, _INT16.size, 0)
-        committed = None if value is None else _decode_offset(value, record_offset)
+        committed = None if value is None else decode_committed(value, record_offset)
         return OffsetRecord(offset_key.group, offset_key.topic, offset_key.partition, committed)
     return Unknown(record_type)
 
@@ -182,16 +181,17 @@ def _version(value: bytes, highest: int) -> int:
     return version
 
 
-def _decode_offset(value: bytes, record_offset: int) -> CommittedOffset:
+def decode_committed(value: bytes, record_offset: int) -> CommittedOffset:
+    """The value of an offset's record. Raises MalformedFrame."""
     decoded, _ = OffsetCommitValue.decode(value, _INT16.size, _version(value, OffsetCommitValue.MAX_VERSION))
     return CommittedOffset(
-        offset=decoded.offset,
-        leader_epoch=decoded.leader_epoch,
-        metadata=decoded.metadata,
-        commit_timestamp_ms=decoded.commit_timestamp,
-        expire_timestamp_ms=decoded.expire_timestamp,
-        record_offset=record_offset,
-        topic_id=decoded.topic_id,
+        decoded.offset,
+        decoded.leader_epoch,
+        decoded.metadata,
+        decoded.commit_timestamp,
+        decoded.expire_timestamp,
+        record_offset,
+        decoded.topic_id,
     )
 
 

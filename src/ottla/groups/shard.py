@@ -22,10 +22,19 @@ from ottla.groups.draft import Draft
 from ottla.groups.group import Group, GroupState
 from ottla.groups.offsets import Offsets
 from ottla.groups.rebalance import Deadline, GroupTimer, Rebalances
-from ottla.groups.records import NO_TIMESTAMP, GroupRecord, OffsetRecord, Unknown, decode, encode_group
+from ottla.groups.records import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    GroupRecord,
+    OffsetRecord,
+    Unknown,
+    decode,
+    decode_committed,
+    encode_group,
+)
 from ottla.groups.replies import refuse
 from ottla.groups.settings import GroupSettings, Settings
-from ottla.machine import NO_PRODUCER_ID, AppliedBatch, Call, Decision, Millis, Ticket
+from ottla.machine import NO_PRODUCER_ID, AppliedBatch, AppliedRecord, Call, Decision, Millis, Ticket
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -74,6 +83,9 @@ class GroupShard:
         self._to_expire: deque[str] = deque()
         self._orphans: deque[tuple[str, str]] = deque()
         self._unknown_types: set[int] = set()
+        self._is_loading = True
+        self._known_keys: dict[bytes, tuple[str, str, int]] = {}
+        """While the log is replayed: offsets' keys that were read before, for the same ones come again and again."""
 
     @staticmethod
     def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None]) -> "GroupShard":
@@ -184,28 +196,42 @@ class GroupShard:
         producer_id = batch.producer_id if batch.transactional else NO_PRODUCER_ID
         for each in batch.records:
             try:
-                record = decode(each.key or b"", each.value, each.offset)
+                self._apply_one(each, producer_id)
             except MalformedFrame as error:
                 self._notes(
                     f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
                 )
-                continue
-            match record:
-                case OffsetRecord(group_id, topic, partition, committed):
-                    if committed is not None and group_id not in self._groups:
-                        self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
-                    self._offsets.apply(group_id, topic, partition, committed, producer_id)
-                case GroupRecord(group_id, None):
-                    self._remove(group_id)
-                case GroupRecord(group_id, stored) if stored is not None:
-                    group = self._groups.get(group_id)
-                    if group is None:
-                        group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
-                    group.adopt(stored)
-                case Unknown(record_type):
-                    self._pass_over(record_type)
-                case _:
-                    raise AssertionError(record)
+
+    def _apply_one(self, each: AppliedRecord, producer_id: int) -> None:
+        key, value = each.key or b"", each.value
+        where = self._known_keys.get(key)
+        if where is not None:
+            committed = None if value is None else decode_committed(value, each.offset)
+            self._apply_offset(*where, committed, producer_id)
+            return
+        match decode(key, value, each.offset):
+            case OffsetRecord(group_id, topic, partition, committed):
+                if self._is_loading:
+                    self._known_keys[key] = (group_id, topic, partition)
+                self._apply_offset(group_id, topic, partition, committed, producer_id)
+            case GroupRecord(group_id, None):
+                self._remove(group_id)
+            case GroupRecord(group_id, stored) if stored is not None:
+                group = self._groups.get(group_id)
+                if group is None:
+                    group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
+                group.adopt(stored)
+            case Unknown(record_type):
+                self._pass_over(record_type)
+            case other:
+                raise AssertionError(other)
+
+    def _apply_offset(
+        self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int
+    ) -> None:
+        if committed is not None and group_id not in self._groups:
+            self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
+        self._offsets.apply(group_id, topic, partition, committed, producer_id)
 
     def _remove(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
@@ -224,6 +250,8 @@ class GroupShard:
 
     def loaded(self, now: Millis) -> Decision:
         """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
+        self._is_loading = False
+        self._known_keys.clear()
         draft = Draft()
         for group in self._groups.values():
             for member in group.members.values():
