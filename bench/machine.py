@@ -57,7 +57,10 @@ def librdkafka_version() -> str:
 
 
 def commit() -> str:
-    run = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
+        )
+    except FileNotFoundError:  # a machine without git
+        return "unknown"
     return run.stdout.strip() or "unknown"
