@@ -1,0 +1,324 @@
+"""Kill a node again and again under load and prove that nothing it acknowledged is lost, doubled or reordered.
+
+    python tools/crash_loop.py [--rounds 50] [--seed 1] [--directory DIR] [--durability page-cache|fsync]
+
+Real processes and real clients: idempotent confluent-kafka producers with acks=all write numbered records, members of a
+consumer group read and commit them, and the node is killed with SIGKILL after a random while and started again on the
+same port and directory. At the end every partition is read from its beginning. It fails when
+
+- a record whose delivery was reported is missing, is there twice, or stands before one that was sent earlier;
+- a record is there that was never sent;
+- the group's committed offset of a partition is ever lower than it was, or beyond what the members had read;
+- the members together did not come to the end, or the node needs longer than it may to answer again;
+- the node logs an error of its own.
+
+A kill -9 leaves the page cache alone, so both durabilities must pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from node_process import NodeProcess
+
+from ottla.client import Client, ClientFailure
+from ottla.client.errors import check
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+
+TOPIC = "crash"
+GROUP = "readers"
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "log.segment.bytes": "1048576",
+}
+RECOVERY_S_MAX = 30.0
+
+
+class Writer(threading.Thread):
+    """One idempotent producer with a partition of its own. `acknowledged` is by number, in the order of the reports."""
+
+    def __init__(self, bootstrap: str, partition: int, pause_s: float) -> None:
+        super().__init__(daemon=True)
+        self.partition = partition
+        self.pause_s = pause_s
+        self.sent = 0
+        self.acknowledged: dict[int, int] = {}
+        self.failure: str | None = None
+        self.done = threading.Event()
+        self.producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 1,
+                "message.timeout.ms": 300_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            number = self.sent
+            try:
+                self.producer.produce(
+                    TOPIC,
+                    b"%d" % number,
+                    partition=self.partition,
+                    on_delivery=lambda e, m, n=number: self._told(n, e, m),
+                )
+                self.sent += 1
+            except BufferError:
+                pass
+            self.producer.poll(self.pause_s)
+
+    def finish(self) -> None:
+        self.done.set()
+        self.join()
+        left = self.producer.flush(120)
+        if left:
+            self.failure = self.failure or f"{left} records were neither acknowledged nor refused"
+
+    def _told(self, number: int, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failure = self.failure or f"record {number} of partition {self.partition} failed: {error}"
+        else:
+            self.acknowledged[number] = message.offset()
+
+
+class Reader(threading.Thread):
+    """A member of the group: reads, and commits what it has read. `read` is the next offset per partition."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self.bootstrap = bootstrap
+        self.read: dict[int, int] = {}
+        self.failure: str | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 10_000,
+                "heartbeat.interval.ms": 500,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe([TOPIC])
+        try:
+            while not self.done.is_set():
+                self._round(consumer)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            consumer.close()
+
+    def _round(self, consumer: Consumer) -> None:
+        for message in consumer.consume(500, timeout=0.2):
+            if message.error() is None:
+                at = message.partition()
+                self.read[at] = max(self.read.get(at, 0), message.offset() + 1)
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException:
+            return  # nothing read, the node is away, or the partitions are somebody else's now
+
+
+class Watch:
+    """The group's committed offsets, which may only grow."""
+
+    def __init__(self, bootstrap: str, partitions: int) -> None:
+        self.bootstrap = bootstrap
+        self.partitions = partitions
+        self.committed: dict[int, int] = {}
+        self.failures: list[str] = []
+
+    def look(self) -> dict[int, int]:
+        wanted = OffsetFetchRequestTopics(TOPIC, partition_indexes=list(range(self.partitions)))
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(GROUP, topics=[wanted])])
+        with Client(self.bootstrap) as client:
+            (group,) = client.send_to_coordinator(GROUP, request, 9).groups
+        check(group.error_code, "the committed offsets")
+        found = {part.partition_index: part.committed_offset for part in group.topics[0].partitions}
+        for partition, offset in found.items():
+            known = self.committed.get(partition, -1)
+            if offset < known and not (offset < 0 and known < 0):
+                self.failures.append(
+                    f"the committed offset of partition {partition} went back from {known} to {offset}"
+                )
+            self.committed[partition] = max(known, offset)
+        return found
+
+
+def answering(bootstrap: str) -> float:
+    """Seconds until a new client's record is acknowledged."""
+    began = time.monotonic()
+    told: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 30_000, "log_level": 0})
+    producer.produce("probe", b"x", on_delivery=lambda error, _: told.append(error))
+    producer.flush(RECOVERY_S_MAX)
+    if told != [None]:
+        raise AssertionError(f"after a restart a record is not acknowledged: {told}")
+    return time.monotonic() - began
+
+
+def run(rounds: int, seed: int, directory: str, durability: str, partitions: int = 3, say: Any = print) -> list[str]:
+    """The failures of one run; empty when all went well."""
+    rng = random.Random(seed)
+    node = NodeProcess(directory, {**SETTINGS, "ottla.durability": durability})
+    node.start()
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(30)
+    writers = [Writer(node.bootstrap, partition, 0.001) for partition in range(partitions)]
+    readers = [Reader(node.bootstrap) for _ in range(2)]
+    watch = Watch(node.bootstrap, partitions)
+    failures: list[str] = []
+    for thread in [*writers, *readers]:
+        thread.start()
+    starts: list[float] = []
+    back: list[float] = []
+    try:
+        for index in range(rounds):
+            time.sleep(rng.choice((0.05, 0.3, 1.0)) * (0.5 + rng.random()))
+            if rng.random() < 0.5:
+                watch.look()
+            node.kill()
+            began = time.monotonic()
+            time.sleep(rng.choice((0.0, 0.0, 0.2)))
+            starts.append(node.start())
+            answering(node.bootstrap)
+            back.append(time.monotonic() - began)
+            watch.look()
+            if index % 10 == 9 or index == rounds - 1:
+                acknowledged = sum(len(w.acknowledged) for w in writers)
+                say(f"round {index + 1}: {acknowledged} records acknowledged, back in {back[-1] * 1000:.0f} ms")
+        for writer in writers:
+            writer.finish()
+        failures += settle(readers, writers, watch)
+        failures += check_log(node.bootstrap, writers)
+    except (AssertionError, RuntimeError, KafkaException, ClientFailure) as error:
+        failures.append(f"{type(error).__name__}: {error}")
+    finally:
+        for reader in readers:
+            reader.done.set()
+        for writer in writers:
+            writer.done.set()
+        for reader in readers:
+            reader.join(30)
+        code = node.stop() if node.alive else None
+    if code != 0:
+        failures.append(f"the node ended with {code} instead of 0")
+    failures += watch.failures
+    failures += [thread.failure for thread in [*writers, *readers] if thread.failure]
+    failures += sorted(set(node.tracebacks))
+    if starts:
+        say(f"{len(starts)} kills, {sum(w.sent for w in writers)} records sent, start {middle(starts) * 1000:.0f} ms")
+        say(f"kill to the next acknowledged record: median {middle(back) * 1000:.0f}, worst {max(back) * 1000:.0f} ms")
+    return failures
+
+
+def middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def settle(readers: list[Reader], writers: list[Writer], watch: Watch) -> list[str]:
+    """Wait until the group has read and committed everything."""
+    ends = {writer.partition: len(writer.acknowledged) for writer in writers}
+    found: dict[int, int] = {}
+    for _ in range(240):
+        found = watch.look()
+        if found == ends:
+            return []
+        time.sleep(0.25)
+    read = [reader.read for reader in readers]
+    return [f"the group committed {found} where the logs end at {ends}; its members read {read}"]
+
+
+def check_log(bootstrap: str, writers: list[Writer]) -> list[str]:
+    """Read every partition from its beginning and hold it against what was acknowledged."""
+    failures: list[str] = []
+    for writer in writers:
+        stored = read_all(bootstrap, writer.partition)
+        numbers = [int(value) for _, value in stored]
+        offsets = [offset for offset, _ in stored]
+        where = f"partition {writer.partition}"
+        if offsets != list(range(len(offsets))):
+            failures.append(f"{where}: offsets have holes")
+        if numbers != sorted(set(numbers)):
+            twice = len(numbers) - len(set(numbers))
+            failures.append(f"{where}: {twice} records are there twice, or the order is not that of sending")
+        missing = set(writer.acknowledged) - set(numbers)
+        if missing:
+            failures.append(f"{where}: {len(missing)} acknowledged records are lost, the first is {min(missing)}")
+        if numbers and max(numbers) >= writer.sent:
+            failures.append(f"{where}: record {max(numbers)} was never sent")
+        # A retry that the broker recognised as a duplicate may be reported without an offset (below 0).
+        told = {number: offset for number, offset in writer.acknowledged.items() if offset >= 0}
+        moved = [number for number, offset in zip(numbers, offsets, strict=True) if told.get(number, offset) != offset]
+        if moved:
+            failures.append(
+                f"{where}: {len(moved)} records stand elsewhere than was acknowledged, the first is {moved[0]}"
+            )
+    return failures
+
+
+def read_all(bootstrap: str, partition: int) -> list[tuple[int, bytes]]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(TOPIC, partition, 0)])
+    stored: list[tuple[int, bytes]] = []
+    until = time.monotonic() + 120
+    try:
+        while time.monotonic() < until:
+            for message in consumer.consume(10_000, timeout=1.0):
+                if message.error() is not None:
+                    return stored
+                stored.append((message.offset(), message.value()))
+    finally:
+        consumer.close()
+    raise AssertionError(f"partition {partition} can't be read to its end")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", help="where the node keeps its data; a temporary directory without it")
+    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
+        directory = arguments.directory or temporary
+        failures = run(arguments.rounds, arguments.seed, directory, arguments.durability)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    print("failed" if failures else "nothing acknowledged was lost, doubled or reordered")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

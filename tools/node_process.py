@@ -1,0 +1,123 @@
+"""A node in a process of its own, for tools that kill it, watch its memory or read its log.
+
+Knows how to start `python -m ottla serve` on a port that stays the same over restarts, and what the process says.
+Invariant: only processes started here are ever signalled, by their id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class NodeProcess:
+    """`ottla serve` on one directory and port. `tracebacks` are the errors of the node's own that it logged."""
+
+    def __init__(self, directory: str | Path, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
+        self.directory = str(directory)
+        self.port = port or free_port()
+        self.settings = dict(settings or {})
+        self.tracebacks: list[str] = []
+        self.last_lines: deque[str] = deque(maxlen=200)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> float:
+        """Start and wait until the port takes connections; the seconds that took. RuntimeError if it does not."""
+        began = time.monotonic()
+        command = [sys.executable, "-m", "ottla", "serve", "--data", self.directory, "--listen", self.bootstrap]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
+        while time.monotonic() - began < START_TIMEOUT_S:
+            if not self.alive:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return time.monotonic() - began
+            except OSError:
+                time.sleep(0.01)
+        raise RuntimeError("the node did not start:\n" + "".join(self.last_lines))
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._wait()
+
+    def stop(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        if self.alive:
+            self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the node did not stop within {timeout_s:g} s") from None
+        return self._wait()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        assert self._reader is not None
+        code = self._process.wait()
+        self._reader.join(10)
+        return code
+
+    def rss_mb(self) -> float:
+        """Resident memory."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def _read(self, stream: IO[str]) -> None:
+        trace: list[str] = []
+        for line in stream:
+            self.last_lines.append(line)
+            if line.startswith("Traceback"):
+                trace = [line]
+            elif trace:
+                trace.append(line)
+                if not line.startswith((" ", "\n")):
+                    self.tracebacks.append("".join(trace))
+                    trace = []
+        if trace:
+            self.tracebacks.append("".join(trace))
