@@ -1,0 +1,139 @@
+"""The client of a cluster: leaders, raw records, offsets, errors by name, and a broker that comes back."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.client import Client, ClientFailure, ConnectionClosed, ErrorAnswer, delete_offsets
+from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.records.record import Record, build_batch, decode_records
+from ottla.testing import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[Client]:
+    with Client(broker.bootstrap_servers) as made:
+        yield made
+
+
+def batch(*values: bytes, timestamp_ms: int = 1000) -> bytes:
+    return bytes(build_batch([Record(value=value, timestamp_ms=timestamp_ms + i) for i, value in enumerate(values)]))
+
+
+def test_produce_and_fetch_raw(client: Client, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    first = client.produce_raw(topic, 1, batch(b"a", b"b"))
+    second = client.produce_raw(topic, 1, batch(b"c"), acks=1)
+    assert first is not None
+    assert second is not None
+    assert (first.base_offset, second.base_offset, second.log_append_time_ms) == (0, 2, -1)
+    got = client.fetch_raw(topic, 1, 0)
+    assert (got.high_watermark, got.last_stable_offset, got.log_start_offset) == (3, 3, 0)
+    size = len(batch(b"a", b"b"))
+    parts = [decode_records(memoryview(got.records)[:size]), decode_records(memoryview(got.records)[size:])]
+    assert [record.value for part in parts for record in part] == [b"a", b"b", b"c"]
+    assert client.fetch_raw(topic, 1, 3, max_wait_ms=0).records == b""
+    assert client.fetch_raw(topic, 0, 0, max_wait_ms=0).high_watermark == 0
+
+
+def test_acks_0_has_no_answer(client: Client, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic()
+    assert client.produce_raw(topic, 0, batch(b"x"), acks=0) is None
+    assert client.fetch_raw(topic, 0, 0, max_wait_ms=10_000).high_watermark == 1
+
+
+def test_list_offsets(client: Client, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    client.produce_raw(topic, 0, batch(b"a", b"b", b"c"))
+    assert client.list_offsets(topic, [0, 1]) == {0: 3, 1: 0}
+    assert client.list_offsets(topic, [0], EARLIEST) == {0: 0}
+    assert client.list_offsets(topic, [0], LATEST) == {0: 3}
+    assert client.list_offsets(topic, [0], MAX_TIMESTAMP) == {0: 2}
+    assert client.list_offsets(topic, [0], 1001) == {0: 1}
+    assert client.list_offsets(topic, [0, 1], 9999) == {0: -1, 1: -1}
+
+
+def test_topics(client: Client, broker: EmbeddedBroker) -> None:
+    name = broker.create_topic(partitions=3)
+    topic = client.topic(name)
+    assert (topic.name, len(topic.leaders), topic.is_internal) == (name, 3, False)
+    assert len(topic.topic_id) == 16
+    assert any(topic.topic_id)
+    assert name in [each.name for each in client.topics()]
+
+
+def test_errors_have_kafkas_names(client: Client, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic()
+    with pytest.raises(ErrorAnswer, match=f"fetch from {topic}-0 at 7: OFFSET_OUT_OF_RANGE: ") as refused:
+        client.fetch_raw(topic, 0, 7)
+    assert (refused.value.name, refused.value.retriable, refused.value.code) == ("OFFSET_OUT_OF_RANGE", False, 1)
+    with pytest.raises(ErrorAnswer, match="CORRUPT_MESSAGE"):
+        client.produce_raw(topic, 0, batch(b"x")[:-1] + b"\x02")
+    with pytest.raises(ClientFailure, match="no broker 99"):
+        client.broker(99)
+
+
+def test_an_unknown_topic_is_looked_for_until_time_is_up(broker: EmbeddedBroker) -> None:
+    with Client(broker.bootstrap_servers, timeout_s=0.2) as client:
+        with pytest.raises(ErrorAnswer, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            client.fetch_raw("nowhere", 0, 0)
+        with pytest.raises(ErrorAnswer, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            client.fetch_raw(broker.create_topic(), 5, 0)
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_found_again(client: Client, broker: EmbeddedBroker) -> None:
+    """Its id is another one, which the client has to learn: UNKNOWN_TOPIC_ID is retried with new metadata."""
+    topic = broker.create_topic()
+    client.produce_raw(topic, 0, batch(b"old"))
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    sent = client.produce_raw(topic, 0, batch(b"new"))
+    assert sent is not None
+    assert sent.base_offset == 0
+
+
+def test_a_broker_that_comes_back_is_connected_again(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic()
+    with Client(broker.bootstrap_servers) as client:
+        client.produce_raw(topic, 0, batch(b"a"))
+        broker.restart()
+        with pytest.raises(ConnectionClosed):  # an answer may be lost: the caller decides whether to ask again
+            client.produce_raw(topic, 0, batch(b"b"))
+        assert client.fetch_raw(topic, 0, 0).high_watermark == 1
+
+
+def test_group_offsets_are_deleted(client: Client, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    rows = [OffsetCommitRequestPartition(p, 5) for p in (0, 1)]
+    commit = OffsetCommitRequest("g", member_id="", topics=[OffsetCommitRequestTopic(topic, partitions=rows)])
+    answer = client.send_to_coordinator("g", commit, 9)
+    assert [part.error_code for part in answer.topics[0].partitions] == [0, 0]
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    delete_offsets([(host, int(port))], "g", [(topic, 0)])
+    left = client.send_to_coordinator("g", OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
+    assert [part.partition_index for part in left.groups[0].topics[0].partitions] == [1]
+    with pytest.raises(ErrorAnswer, match="the offsets of group nobody: GROUP_ID_NOT_FOUND"):
+        delete_offsets([(host, int(port))], "nobody", [(topic, 0)])
+
+
+def test_the_second_bootstrap_address_will_do(broker: EmbeddedBroker) -> None:
+    with Client(f"127.0.0.1:1,{broker.bootstrap_servers}") as client:
+        assert client.metadata([]).brokers
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "localhost:", "localhost:port", ","])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        Client(text)
