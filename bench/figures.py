@@ -35,7 +35,7 @@ class Scale:
 def cpu_figures(what: str, broker: Broker, before: tuple[float, float] | None, unit: str, amount: float) -> Figures:
     """What the broker's process has spent since `before`, all and user time only, by `amount` of the unit's divisor.
 
-    `unit` is `s/GB` or `us/request`; `amount` is then GB, or millions of requests.
+    `unit` says what of what: with `s/GB` the `amount` is in GB, with `us/request` in millions of requests.
     """
     after = broker.cpu_s()
     if before is None or after is None or not amount:

@@ -161,7 +161,7 @@ def many_partitions(broker: Broker, scale: Scale) -> Figures:
         second_s = pipeline(connections, frames, len(frames))
         figures |= {"first round requests/s": len(frames) / first_s, "second round requests/s": len(frames) / second_s}
         figures |= cpu_figures("second round", broker, cpu, "us/request", len(frames) / 1e6)
-        figures |= memory(broker, scale) | delta_mb("used", broker, before_mb)
+        figures |= memory(broker, scale) | delta_mb("used", broker, before_mb) | idle(broker, scale.seconds)
         connections[0].close()
         if isinstance(broker, OttlaNode):
             figures |= restarts(broker, places[-1][0], batch)
@@ -210,6 +210,13 @@ def start_until_acknowledged(node: OttlaNode, topic: str, batch: bytearray) -> f
 def produce_one(broker: Broker, topic: str, batch: bytearray) -> None:
     with broker.client() as client:
         client.produce_raw(topic, 0, batch)
+
+
+def idle(broker: Broker, seconds: float) -> Figures:
+    """What the broker spends while nobody asks for anything: timers, flushes, checkpoints."""
+    before, began = broker.cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    return cpu_figures("idle", broker, before, "% of a core", (time.perf_counter() - began) / 100)
 
 
 def delta_mb(what: str, broker: Broker, before_mb: float | None) -> Figures:
