@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections import deque
+from collections import OrderedDict
 from typing import Final, NamedTuple, Protocol
 
 OPEN_FILES_MAX: Final = 4096
@@ -270,7 +270,7 @@ class DiskFiles:
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._open_files_max = open_files_max
         self._handles: dict[str, dict[str, DiskFile]] = {}
-        self._with_descriptor: deque[DiskFile] = deque()
+        self._with_descriptor: OrderedDict[DiskFile, None] = OrderedDict()
 
     def open(self, path: str, create: bool = False) -> DiskFile:
         directory, _, name = path.rpartition("/")
@@ -363,10 +363,10 @@ class DiskFiles:
         for _ in range(2 * len(waiting)):
             if len(waiting) < self._open_files_max:
                 break
-            oldest = waiting.popleft()
+            oldest, _ = waiting.popitem(last=False)
             if not oldest.evict():
-                waiting.append(oldest)
-        waiting.append(file)
+                waiting[oldest] = None
+        waiting[file] = None
 
     def forget(self, file: DiskFile) -> None:
         """The handle is closed for good."""
@@ -376,8 +376,7 @@ class DiskFiles:
             del named[name]
             if not named:
                 del self._handles[directory]
-        with contextlib.suppress(ValueError):
-            self._with_descriptor.remove(file)
+        self._with_descriptor.pop(file, None)
 
     def _take(self, path: str) -> DiskFile | None:
         directory, _, name = path.rpartition("/")
@@ -394,5 +393,4 @@ class DiskFiles:
         file = self._take(path)
         if file is not None:
             file.unlink_later()
-            with contextlib.suppress(ValueError):
-                self._with_descriptor.remove(file)
+            self._with_descriptor.pop(file, None)

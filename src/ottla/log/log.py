@@ -745,22 +745,20 @@ class Log:
         """Stop cleanly: indexes complete, producers in a snapshot, everything synced, descriptors given back."""
         if self.on_disk and self.failed is None and self.active is not None:
             newest = self.epochs.entries[-1:]
-            if (
-                not newest or newest[0][1] < self.log_end_offset
-            ):  # the next leader drops an epoch without a batch anyway
-                self.write_epochs()
+            if not newest or newest[0][1] < self.log_end_offset:
+                self.write_epochs()  # an epoch without a batch would be dropped by the next leader's
             if not self.snapshots or self.snapshots[-1] != self.log_end_offset:
                 self.write_snapshot()
             try:
                 self.active.complete_time_index()
                 self.active.flush_indexes()
-                self.active.touch_indexes()
+                dirty = self.active.dirty_index_files()
+                if dirty or self.unflushed or not self.syncing.idle:
+                    self.active.touch_indexes()
+                    self.syncing.closed(self.active, dirty)
+                    self._sync_now()
             except OSError as error:
                 raise self.fail(f"closing {self.active.path} failed: {error}") from error
-            dirty = self.active.dirty_index_files()
-            if dirty or self.unflushed or not self.syncing.idle:
-                self.syncing.closed(self.active, dirty)
-                self._sync_now()
         retention.remove_deleted_files(self, now, at_once=True)
         for segment in self.segments:
             segment.close()

@@ -205,7 +205,8 @@ class _Loading:
         if not same_boot:
             self._reconcile_names()
             bases = [segment.base_offset for segment in segments]
-            first = min(max(bisect_left(bases, recovery_point + 1) - 1, 0), len(segments) - 1)
+            # Also the segment that ends there: it may have been closed since, and its indexes not be on the disk.
+            first = min(max(bisect_left(bases, recovery_point) - 1, 0), len(segments) - 1)
         for at in range(first, len(segments)):
             segment = segments[at]
             self._load_index(segment)
