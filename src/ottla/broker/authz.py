@@ -114,6 +114,13 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     61: ((_O.READ, _T.TOPIC),),
     74: ((_O.DESCRIBE_CONFIGS, _T.CLUSTER),),
     75: ((_O.DESCRIBE, _T.TOPIC),),
+    78: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),
+    79: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),
+    83: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
+    84: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
+    85: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
+    86: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
+    87: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
 }
 """Every served API and what its handler may ask for; tests/test_served.py fails for a key without a row."""
 

@@ -29,6 +29,8 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
 from ottla.broker.shards import ShardHost
+from ottla.broker.share_host import ShareHost
+from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.waiting import ParkedWork, WaitingRoom
@@ -39,8 +41,7 @@ from ottla.machine import Millis, Ticket
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
-
-GROUPS_TOPIC = "__consumer_offsets"
+from ottla.share.state import ShareStateShard
 
 _PREFIX = struct.Struct(">hhi")
 
@@ -83,6 +84,8 @@ class Node:
         self.group_commit: bool = settings["ottla.durability"] == "fsync"
         self.topics = Topics(self)
         self.groups = ShardHost(self, GROUPS_TOPIC, GroupShard)
+        self.share_state = ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
+        self.share = ShareHost(self)
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
         self.waiting = WaitingRoom()
@@ -105,11 +108,13 @@ class Node:
         clean = self.upkeep.begin(now)
         self.topics.load(now, clean_shutdown=clean)
         self.groups.start(now)
+        self.share_state.start(now)
         self.upkeep.watch_all(now)
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
         self.groups.stop()
+        self.share_state.stop()
         self.topics.finish(now)
         self.upkeep.finish(now)
 
@@ -160,6 +165,7 @@ class Node:
             if waiting is not None:
                 waiting.what.abandon(self, ticket)
             self._ready_fetches.pop(ticket, None)
+        self.share.disconnected(now, context)
 
     # ---- parked requests -------------------------------------------------------------------------------------------
 
@@ -247,7 +253,7 @@ class Node:
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         self.timer_stale = False
-        parts = (self.waiting, self.topics, self.groups, self.upkeep)
+        parts = (self.waiting, self.topics, self.groups, self.share_state, self.share, self.upkeep)
         return min((time for part in parts if (time := part.deadline()) is not None), default=None)
 
     def tick(self, now: Millis) -> None:
@@ -258,11 +264,13 @@ class Node:
                 waiting.what.expire(self, now, ticket)
         self.topics.tick(now)
         self.groups.tick(now)
+        self.share_state.tick(now)
+        self.share.tick(now)
         self.upkeep.tick(now)
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
-        if self._ready_fetches:
+        while self._ready_fetches:
             ready, self._ready_fetches = self._ready_fetches, {}
             for ticket in ready:
                 waiting = self.waiting.get(ticket)
@@ -290,3 +298,5 @@ class Node:
             self._unsynced.pop(partition, None)
             self.upkeep.forget(partition)
         self.groups.topic_deleted(now, topic)
+        self.share_state.topic_deleted(now, topic)
+        self.share.topic_deleted(now, topic)

@@ -213,11 +213,15 @@ class ShardHost:
             return
         call = self.shard_class.topic_deleted(topic.name)
         if call is not None:
-            for hosted in list(self._hosted.values()):
-                if hosted.loaded:
-                    self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
-                else:
-                    hosted.after_load.append(call)
+            self.tell_all(now, call)
+
+    def tell_all(self, now: Millis, call: Call) -> None:
+        """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
+        for hosted in list(self._hosted.values()):
+            if hosted.loaded:
+                self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
+            else:
+                hosted.after_load.append(call)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -233,6 +237,10 @@ class ShardHost:
     def shards(self) -> list[Shard]:
         """Every loaded shard, for checks and metrics."""
         return [hosted.shard for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
+
+    def loaded(self) -> list[tuple[Partition, Shard]]:
+        """Every loaded shard with the partition that is its memory."""
+        return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
     def submit(self, now: Millis, request: Request, errand: Errand) -> Any:
         """Send the errand on its way. Returns the answer where all replies are in already, else Parked."""

@@ -20,3 +20,456 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
     in_sight(now, group_id=None) -> list[PartitionInSight]
         Who holds what, for the CLI and the metrics port.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ottla.broker.requests import ConnectionContext, Parked, Request
+from ottla.broker.shards import Errand
+from ottla.broker.share_configs import GroupConfigs, duration_ms
+from ottla.broker.share_letters import Letters
+from ottla.broker.share_partitions import HostedShare
+from ottla.broker.share_sessions import Place, ShareSession, ShareSessions
+from ottla.broker.topic_names import SHARE_STATE_TOPIC
+from ottla.log.answers import OffsetOutOfRange
+from ottla.machine import Call, Millis
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import delete_share_group_state as delete
+from ottla.protocol.messages import initialize_share_group_state as initialize
+from ottla.protocol.messages import read_share_group_state as read
+from ottla.protocol.messages import read_share_group_state_summary as summary
+from ottla.protocol.messages import write_share_group_state as write
+from ottla.share.partition import SharePartition
+from ottla.share.records import Key
+from ottla.share.standing import Acknowledge, Held, StateBatch, Write
+from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordinator_key
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.topics import Topic
+
+StateRequest: TypeAlias = (
+    type[initialize.InitializeShareGroupStateRequest]
+    | type[summary.ReadShareGroupStateSummaryRequest]
+    | type[delete.DeleteShareGroupStateRequest]
+)
+
+LOAD_RETRY_MS: Final = 20
+"""Until a coordinator that is loading is asked again."""
+
+_NODE_ITSELF: Final = ConnectionContext(-1, "")
+_TRY_AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInSight:
+    """One share partition as people want to see it. `held` is cut to the number asked for, the counts are not."""
+
+    group_id: str
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    in_flight: int
+    archiving: int
+    complete_count: int
+    lag: int
+    runs: int
+    members: dict[str, int]
+    held: list[Held]
+    acknowledged: dict[str, int]
+    lock_timeouts: int
+    dead_letters: int
+    paused: bool
+
+
+class StateErrand(Errand):
+    """One call of a share partition to its coordinator."""
+
+    __slots__ = ("hosted", "write")
+
+    def __init__(self, hosted: HostedShare | None, call: tuple[int, Call], write: Write | None = None) -> None:
+        super().__init__([call])
+        self.hosted = hosted
+        self.write = write
+
+    def answer_when_whole(self, node: Node) -> None:
+        """The answer came later: it goes to the share partition, not to a client."""
+        if not self.missing and not self.on_its_way and node.waiting.take(self.ticket) is not None:
+            node.share.replied(self, self.replies[0])
+
+
+class ShareHost:
+    """See the module's docstring."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.sessions = ShareSessions(node)
+        self.configs = GroupConfigs(node)
+        self.letters = Letters(self)
+        self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
+        self._hosted: dict[Key, HostedShare] = {}
+        self._of_group: dict[str, dict[Key, HostedShare]] = {}
+        self._timers: Timers[Key] = Timers()
+        self._loading: dict[Key, HostedShare] = {}
+        self._prune_at: Millis | None = None
+        self._now: Millis = 0
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    # ---- life and time ---------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        times = [hosted.retry_at for hosted in self._loading.values() if hosted.retry_at is not None]
+        times += [
+            time for time in (self._timers.deadline(), self._prune_at, self.letters.deadline()) if time is not None
+        ]
+        return min(times, default=None)
+
+    def tick(self, now: Millis) -> None:
+        self._now = now
+        while (key := self._timers.pop(now)) is not None:
+            hosted = self._hosted.get(key)
+            if hosted is not None and hosted.machine is not None:
+                hosted.machine.expire(now)
+                self.settle(now, hosted)
+        for hosted in [h for h in self._loading.values() if h.retry_at is not None and h.retry_at <= now]:
+            self._load(now, hosted)
+        self.letters.tick(now)
+        if self._prune_at is not None and self._prune_at <= now:
+            self._prune(now)
+
+    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+        """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
+        for session in self.sessions.of_connection(context.identity):
+            self.close_session(now, session)
+
+    def topic_deleted(self, now: Millis, topic: Topic) -> None:
+        """Its share partitions go, and what their coordinators remember of them."""
+        if topic.name == SHARE_STATE_TOPIC:
+            for key in list(self._hosted):
+                self._drop(now, key)
+            return
+        gone = [key for key in self._hosted if key.topic_id == topic.id]
+        for key in gone:
+            self._drop(now, key)
+        self._node.share_state.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
+
+    def close_session(self, now: Millis, session: ShareSession) -> None:
+        """What the member holds is available again."""
+        self.sessions.close(session)
+        for hosted in list(self._of_group.get(session.group_id, {}).values()):
+            machine = hosted.machine
+            if machine is not None and machine.release_member(now, session.member_id):
+                self.settle(now, hosted)
+
+    # ---- share partitions ------------------------------------------------------------------------------------------
+
+    def known(self, group_id: str, place: Place) -> HostedShare | None:
+        return self._hosted.get(Key(group_id, *place))
+
+    def get(self, now: Millis, group_id: str, place: Place) -> HostedShare | ErrorCode:
+        """The share partition, loaded now if it is not; or why there is none."""
+        self._now = now
+        key = Key(group_id, *place)
+        hosted = self._hosted.get(key)
+        if hosted is not None:
+            return hosted
+        topic = self._node.topics.by_id.get(place[0])
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= place[1] < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        hosted = self._hosted[key] = HostedShare(self, key, topic.partitions[place[1]])
+        self._of_group.setdefault(group_id, {})[key] = hosted
+        self._loading[key] = hosted
+        self._load(now, hosted)
+        return hosted
+
+    def forget(self, now: Millis, group_id: str, topic_id: bytes | None = None, partition: int | None = None) -> None:
+        """The state of these share partitions was altered or deleted behind their back."""
+        for key in list(self._of_group.get(group_id, {})):
+            if topic_id in (None, key.topic_id) and partition in (None, key.partition):
+                self._drop(now, key)
+        if topic_id is None:
+            self.configs.forget(group_id)
+
+    def group_configured(self, group_id: str) -> None:
+        """The group's configs changed: everyone obeys from now on, whoever waits looks again."""
+        self.configs.forget(group_id)
+        for hosted in self._of_group.get(group_id, {}).values():
+            if hosted.machine is not None:
+                hosted.machine.settings = hosted.config.settings
+                hosted.wake(self._node)
+
+    def _drop(self, now: Millis, key: Key, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        hosted = self._hosted.pop(key, None)
+        if hosted is None:
+            return
+        group = self._of_group[key.group_id]
+        del group[key]
+        if not group:
+            del self._of_group[key.group_id]
+        self._loading.pop(key, None)
+        self._timers.cancel(key)
+        self.letters.forget(hosted)
+        hosted.machine = None
+        hosted.fail_awaited(self._node, now, error)
+        hosted.give_up(self._node, now)
+
+    # ---- loading ---------------------------------------------------------------------------------------------------
+
+    def _load(self, now: Millis, hosted: HostedShare) -> None:
+        """Ask the coordinator what is known of this share partition."""
+        hosted.retry_at = None
+        key = hosted.key
+        part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
+        body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
+        self._submit(now, StateErrand(hosted, self._call(now, key, body)))
+
+    def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
+        error = ErrorCode(found.error_code)
+        if error in _TRY_AGAIN:
+            hosted.retry_at = now + LOAD_RETRY_MS
+            self._node.timer_stale = True
+        elif error is ErrorCode.INVALID_REQUEST:
+            # Nobody initialized it: the first member that asks does.
+            key = hosted.key
+            part = initialize.PartitionData(key.partition, 0, self._reset_offset(now, hosted))
+            body = initialize.InitializeShareGroupStateRequest(
+                key.group_id, [initialize.InitializeStateData(key.topic_id, [part])]
+            )
+            self._submit(now, StateErrand(hosted, self._call(now, key, body)))
+        elif error is not ErrorCode.NONE:
+            self._node.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
+            self._drop(now, hosted.key, error)
+        else:
+            self._begin(now, hosted, found)
+
+    def _begin(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
+        log = hosted.partition.log
+        start_offset = found.start_offset
+        if start_offset == UNINITIALIZED:
+            start_offset = self._reset_offset(now, hosted)
+        batches = [
+            StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+            for each in found.state_batches
+        ]
+        machine = SharePartition(hosted.config.settings, start_offset, batches)
+        machine.log_start_moved(log.log_start_offset)
+        machine.log_end_is(log.log_end_offset)
+        if found.start_offset != start_offset:
+            machine.remember_start()
+        hosted.machine = machine
+        hosted.state_epoch = found.state_epoch
+        self._loading.pop(hosted.key, None)
+        self.settle(now, hosted)
+
+    def _reset_offset(self, now: Millis, hosted: HostedShare) -> int:
+        """Where a group begins that has never read this partition (`share.auto.offset.reset`)."""
+        log, reset = hosted.partition.log, hosted.config.reset
+        if reset == "earliest":
+            return log.log_start_offset
+        if reset != "latest":
+            try:
+                found = log.offset_for_timestamp(now - duration_ms(reset.partition(":")[2]))
+            except (OSError, OffsetOutOfRange):
+                found = None
+            if found is not None:
+                return found.offset
+        return log.high_watermark
+
+    # ---- what a machine wants --------------------------------------------------------------------------------------
+
+    def settle(self, now: Millis, hosted: HostedShare) -> None:
+        """A machine was stepped: submit its writes, send its letters, set its clock, wake who waits."""
+        machine = hosted.machine
+        while machine is not None and (machine.writes or machine.letters):
+            for each in machine.take_writes():
+                self._persist(now, hosted, each)
+            if machine.letters:
+                self.letters.take(now, hosted, machine.take_letters())
+            machine = hosted.machine
+        if machine is None:
+            return
+        key, deadline = hosted.key, machine.deadline()
+        if self._timers.at(key) != deadline:
+            self._node.timer_stale = True
+            if deadline is None:
+                self._timers.cancel(key)
+            else:
+                self._timers.set(key, deadline)
+        if hosted.waiters and hosted.has_more(now):
+            hosted.wake(self._node)
+
+    def _persist(self, now: Millis, hosted: HostedShare, wanted: Write) -> None:
+        key = hosted.key
+        part = write.PartitionData(
+            key.partition,
+            hosted.state_epoch,
+            hosted.partition.leader_epoch,
+            wanted.start_offset,
+            wanted.complete_count,
+            [write.StateBatch(*batch) for batch in wanted.batches],
+        )
+        body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
+        self._submit(now, StateErrand(hosted, self._call(now, key, body), wanted))
+
+    def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
+        machine = hosted.machine
+        if machine is None or self._hosted.get(hosted.key) is not hosted:
+            return
+        if error is ErrorCode.NONE:
+            machine.persisted(wanted)
+        else:
+            machine.failed(wanted)
+        awaited = hosted.awaited.pop(wanted.number, None)
+        if awaited is not None:
+            waiter, at = awaited
+            waiter.acknowledged(self._node, now, at, _told(error))
+        if error is not ErrorCode.NONE and error not in _TRY_AGAIN:
+            self._node.notes(
+                f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
+            )
+            self._drop(now, hosted.key)
+
+    # ---- the coordinator -------------------------------------------------------------------------------------------
+
+    def state_call(
+        self,
+        now: Millis,
+        kind: StateRequest,
+        group_id: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int = UNINITIALIZED,
+        state_epoch: int = 0,
+    ) -> tuple[int, Call]:
+        """(shard index, Call) for an Errand to `node.share_state`; see the module's docstring."""
+        key = Key(group_id, topic_id, partition)
+        if kind is initialize.InitializeShareGroupStateRequest:
+            part = initialize.PartitionData(partition, state_epoch, start_offset)
+            topics = [initialize.InitializeStateData(topic_id, [part])]
+            return self._call(now, key, initialize.InitializeShareGroupStateRequest(group_id, topics))
+        if kind is summary.ReadShareGroupStateSummaryRequest:
+            topics = [summary.ReadStateSummaryData(topic_id, [summary.PartitionData(partition, -1)])]
+            return self._call(now, key, summary.ReadShareGroupStateSummaryRequest(group_id, topics))
+        assert kind is delete.DeleteShareGroupStateRequest, kind
+        topics = [delete.DeleteStateData(topic_id, [delete.PartitionData(partition)])]
+        return self._call(now, key, delete.DeleteShareGroupStateRequest(group_id, topics))
+
+    def _call(self, now: Millis, key: Key, body: Any) -> tuple[int, Call]:
+        """The body's call and the shard that answers for this key."""
+        self._node.topics.ensure_internal(now, SHARE_STATE_TOPIC)
+        if self._prune_at is None:
+            self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
+        index = self._node.share_state.partition_for(coordinator_key(*key))
+        return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+
+    def _submit(self, now: Millis, errand: StateErrand) -> None:
+        reply = self._node.share_state.submit(now, self.internal_request, errand)
+        if not isinstance(reply, Parked):
+            self._take_reply(now, errand, reply)
+
+    def replied(self, errand: StateErrand, reply: Any) -> None:
+        """A coordinator's answer that came later."""
+        self._take_reply(self._now, errand, reply)
+
+    def _take_reply(self, now: Millis, errand: StateErrand, reply: Any) -> None:
+        hosted = errand.hosted
+        if hosted is None:
+            return
+        result = reply.results[0].partitions[0]
+        if errand.write is not None:
+            self._persisted(now, hosted, errand.write, ErrorCode(result.error_code))
+            if errand.replies:
+                self.settle(now, hosted)
+        elif self._hosted.get(hosted.key) is not hosted:
+            return
+        elif isinstance(reply, read.ReadShareGroupStateResponse):
+            self._loaded(now, hosted, result)
+        elif result.error_code:
+            hosted.retry_at = now + LOAD_RETRY_MS
+            self._node.timer_stale = True
+        else:
+            self._load(now, hosted)
+
+    def _prune(self, now: Millis) -> None:
+        """Let go of what no key's state needs any more."""
+        self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
+        for partition, shard in self._node.share_state.loaded():
+            if isinstance(shard, ShareStateShard):
+                offset = min(shard.prunable_offset(), partition.log.high_watermark)
+                if offset > partition.log.log_start_offset:
+                    partition.log.delete_records_before(offset)
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
+        """Records that a group still has to process; -1 where that is not known."""
+        topic = self._node.topics.by_id.get(topic_id)
+        if topic is None or start_offset < 0 or complete_count < 0 or partition >= len(topic.partitions):
+            return -1
+        return max(topic.partitions[partition].log.high_watermark - start_offset - complete_count, 0)
+
+    def in_sight(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[PartitionInSight]:
+        """Every loaded share partition, of one group or of all."""
+        found: list[PartitionInSight] = []
+        for key, hosted in sorted(self._hosted.items()):
+            machine = hosted.machine
+            if machine is None or group_id not in (None, key.group_id):
+                continue
+            held = [each for each, _ in zip(machine.held_runs(), range(held_max), strict=False)]
+            found.append(
+                PartitionInSight(
+                    group_id=key.group_id,
+                    topic=hosted.partition.topic.name,
+                    partition=key.partition,
+                    start_offset=machine.start,
+                    end_offset=machine.end,
+                    in_flight=machine.in_flight,
+                    archiving=machine.archiving,
+                    complete_count=machine.complete_count,
+                    lag=self.lag(key.topic_id, key.partition, machine.start, machine.complete_count),
+                    runs=machine.runs.count,
+                    members=dict(machine.held),
+                    held=held,
+                    acknowledged={kind.name.lower(): machine.acknowledged[kind] for kind in Acknowledge},
+                    lock_timeouts=machine.lock_timeouts,
+                    dead_letters=self.letters.written(hosted.key),
+                    paused=hosted.config.paused,
+                )
+            )
+        return found
+
+    def check(self) -> None:
+        self.sessions.check()
+        self._timers.check()
+        for key, hosted in self._hosted.items():
+            assert hosted.key == key
+            assert (hosted.machine is None) == (key in self._loading), key
+            if hosted.machine is not None:
+                hosted.machine.check()
+                assert not hosted.machine.writes, key
+                assert not hosted.machine.letters, key
+            assert bool(hosted.waiters) == (hosted.gate in hosted.partition.fetch_waiters), key
+
+
+def _told(error: ErrorCode) -> ErrorCode:
+    """What a member hears when its acknowledgement could not be persisted (SharePartition.fetchPersisterError)."""
+    if error in _TRY_AGAIN:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if error in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        return error
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -37,6 +37,8 @@ _TOPIC_ROWS: Final = (
     _key("delete.retention.ms", _LONG, 86_400_000,
          "How long a tombstone of a compacted topic stays readable, in milliseconds.",
          low=0, fallbacks=("log.cleaner.delete.retention.ms",)),
+    _key("errors.deadletterqueue.group.enable", _BOOLEAN, False,
+         "Whether share groups may use this topic as their dead-letter topic."),
     _key("file.delete.delay.ms", _LONG, 60_000,
          "How long a removed segment's files stay on disk, in milliseconds.",
          low=0, fallbacks=("log.segment.delete.delay.ms",)),
@@ -117,14 +119,30 @@ _GROUP_ROWS: Final = (
     _key("consumer.session.timeout.ms", _INT, 45_000,
          "A member of a consumer group silent for this long is dropped, in milliseconds.",
          low=1, fallbacks=("group.consumer.session.timeout.ms",)),
+    _key("errors.deadletterqueue.copy.record.enable", _BOOLEAN, True,
+         "Whether a dead letter carries the record's key, value, headers and timestamp, or only where it stood; false "
+         "in Kafka."),
+    _key("errors.deadletterqueue.topic.name", _STRING, "",
+         "Topic that takes the records a share group rejects or fails to process too often; empty: they are dropped. "
+         "The name begins with errors.deadletterqueue.topic.name.prefix and the topic has "
+         "errors.deadletterqueue.group.enable=true."),
     _key("share.assignment.interval.ms", _INT, 1000,
          "Least time between two assignments of a share group, in milliseconds.",
          low=0, fallbacks=("group.share.assignment.interval.ms",)),
     _key("share.auto.offset.reset", _STRING, "latest",
          "Where a share group begins on a partition it has never read: earliest, latest or by_duration:<ISO 8601 "
          "duration>."),
+    _key("share.delayed.delivery.enable", _BOOLEAN, False,
+         "Whether the headers ottla-deliver-at (epoch milliseconds) and ottla-delay-ms (after the record's timestamp) "
+         "hold a record back. Only Ottla has this."),
     _key("share.delivery.count.limit", _INT, 5,
          "How often a record is delivered at most.", low=2, fallbacks=("group.share.delivery.count.limit",)),
+    _key("share.delivery.paused", _BOOLEAN, False,
+         "Whether the group is given no records for now; what its members hold they may acknowledge. Only Ottla has "
+         "this."),
+    _key("share.delivery.paused.above.dead.letters.per.minute", _INT, 0,
+         "Dead letters within a minute beyond which the group pauses itself (share.delivery.paused=true); 0: never. "
+         "Only Ottla has this."),
     _key("share.heartbeat.interval.ms", _INT, 5000,
          "How often members of a share group send heartbeats, in milliseconds.",
          low=1, fallbacks=("group.share.heartbeat.interval.ms",)),
@@ -132,12 +150,20 @@ _GROUP_ROWS: Final = (
          "Whether a share group sees records of transactions that are open or were aborted.",
          choices=("read_committed", "read_uncommitted")),
     _key("share.partition.max.record.locks", _INT, 2000,
-         "Length of the window of records in flight per partition.",
+         "Records that members may hold per partition. Kafka limits the span from the first to the last of them.",
          low=100, fallbacks=("group.share.partition.max.record.locks",)),
     _key("share.record.lock.duration.ms", _INT, 30_000,
          "How long an acquired record stays locked, in milliseconds.",
          low=1000, fallbacks=("group.share.record.lock.duration.ms",)),
     _key("share.renew.acknowledge.enable", _BOOLEAN, True, "Whether members may renew the lock of a record."),
+    _key("share.retry.backoff.max.ms", _INT, 60_000,
+         "Longest delay before a released or timed-out record is delivered again, in milliseconds. Only Ottla has "
+         "this.", low=0),
+    _key("share.retry.backoff.ms", _INT, 0,
+         "Delay before a released or timed-out record is delivered again the first time, in milliseconds; 0: none. "
+         "Only Ottla has this.", low=0),
+    _key("share.retry.backoff.multiplier", _DOUBLE, 2.0,
+         "What the delay is multiplied with at every further delivery. Only Ottla has this.", low=1),
     _key("share.session.timeout.ms", _INT, 45_000,
          "A member of a share group silent for this long is dropped, in milliseconds.",
          low=1, fallbacks=("group.share.session.timeout.ms",)),

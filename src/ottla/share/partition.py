@@ -133,7 +133,7 @@ class SharePartition:
             heappop(ready)
         if runs.count > RUNS_MAX:
             return None
-        return Piece(runs.end, None)
+        return Piece(runs.end, None, fresh=True)
 
     def _piece(self, first: int, end: int, standing: Standing) -> Piece:
         """A run as it may be delivered next: halved, then one by one, when it may hold a poisonous record."""
@@ -142,7 +142,7 @@ class SharePartition:
             return Piece(first, first + 1, True)
         if count >= self.settings.isolating_from:
             return Piece(first, first + max(1, (end - first) // 2), True)
-        return Piece(first, end)
+        return Piece(first, end, fresh=not count and not standing.time)
 
     def acquire(self, now: Millis, member: str, first: int, end: int) -> int:
         """Lock [first, end) for this member: a part of one piece. Returns the delivery count, this one included."""
@@ -205,16 +205,20 @@ class SharePartition:
         All or nothing. With NONE and a Write the answer has to wait for `persisted` or `failed`. Batches ascend and do
         not overlap; what stands below `start` is passed over.
         """
-        changes: list[Change] = []
-        renewals: list[Change] = []
+        said: list[tuple[int, Change]] = []
         for first, last, types in batches:
-            error = self._acknowledge_batch(now, member, first, last, types, changes, renewals)
+            error = self._acknowledge_batch(now, member, first, last, types, said)
             if error is not ErrorCode.NONE:
                 return error, None
-        for first, end, _, after in renewals:
-            self.runs.assign(first, end, after)
-            self._deadlines.add(after.time, first, end)
-            self.acknowledged[Acknowledge.RENEW] += end - first
+        changes: list[Change] = []
+        for kind, change in said:
+            first, end, _, after = change
+            self.acknowledged[kind] += end - first
+            if kind == Acknowledge.RENEW:
+                self.runs.assign(first, end, after)
+                self._deadlines.add(after.time, first, end)
+            else:
+                changes.append(change)
         if not changes:
             return ErrorCode.NONE, None
         write = self._write(changes, stands=False)
@@ -223,15 +227,9 @@ class SharePartition:
         return ErrorCode.NONE, write
 
     def _acknowledge_batch(
-        self,
-        now: Millis,
-        member: str,
-        first: int,
-        last: int,
-        types: bytes,
-        changes: list[Change],
-        renewals: list[Change],
+        self, now: Millis, member: str, first: int, last: int, types: bytes, said: list[tuple[int, Change]]
     ) -> ErrorCode:
+        """Add to `said` (type of acknowledgement, what it changes); changes nothing yet."""
         runs = self.runs
         if last < runs.start:
             return ErrorCode.NONE
@@ -247,10 +245,10 @@ class SharePartition:
                 if standing.state != _ACQUIRED or standing.member != member or standing.write:
                     return ErrorCode.INVALID_RECORD_STATE
                 if kind == Acknowledge.RENEW:
-                    lock_deadline = rounded(now + self.settings.lock_duration_ms)
-                    renewals.append(Change(at, end, standing, standing._replace(time=lock_deadline)))
+                    after = standing._replace(time=rounded(now + self.settings.lock_duration_ms))
                 else:
-                    changes.append(Change(at, end, standing, self._after(now, standing, kind)))
+                    after = self._after(now, standing, kind)
+                said.append((kind, Change(at, end, standing, after)))
         return ErrorCode.NONE
 
     def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
@@ -368,6 +366,10 @@ class SharePartition:
             if standing.state not in _TERMINAL:
                 return start
             start = end
+
+    def remember_start(self) -> None:
+        """Write down where the window begins, so that a group keeps the place it was given."""
+        self._write([], stands=True)
 
     def take_writes(self) -> list[Write]:
         """What has to be submitted, in this order."""

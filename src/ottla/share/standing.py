@@ -121,12 +121,14 @@ class Letter(NamedTuple):
 class Piece(NamedTuple):
     """Where the next deliverable records are. `end` None: from `first` on everything is new.
 
-    `exact`: at most these, and nothing else in the same answer (poison isolation).
+    `exact`: at most these, and nothing else in the same answer (poison isolation). `fresh`: nobody looked at them yet:
+    they were neither delivered nor held back since the partition was loaded.
     """
 
     first: int
     end: int | None
     exact: bool = False
+    fresh: bool = False
 
 
 class Held(NamedTuple):

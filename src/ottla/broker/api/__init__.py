@@ -47,6 +47,13 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     61: ("k61_describe_producers", 0, 0),
     74: ("k74_list_config_resources", 0, 1),
     75: ("k75_describe_topic_partitions", 0, 0),
+    78: ("k78_share_fetch", 1, 2),
+    79: ("k79_share_acknowledge", 1, 2),
+    83: ("k83_initialize_share_group_state", 0, 0),
+    84: ("k84_read_share_group_state", 0, 0),
+    85: ("k85_write_share_group_state", 0, 1),
+    86: ("k86_delete_share_group_state", 0, 0),
+    87: ("k87_read_share_group_state_summary", 0, 1),
 }
 """API key: module, lowest and highest version."""
 

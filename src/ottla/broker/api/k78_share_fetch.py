@@ -1,0 +1,69 @@
+"""ShareFetch, key 78, versions 1 to 2: acknowledge what was processed, acquire and read what comes next.
+
+What it does: enters the share session, hands over piggybacked acknowledgements, acquires records of the session's
+partitions, and answers when there are any, when an error stands, or when max_wait_ms is over. Records leave as file
+slices; a partition without any has an empty record set, never null.
+
+What changed per version: 1 max_records and batch_size, 2 share_acquire_mode (KIP-1206) and renewing acknowledgements
+(KIP-1222).
+
+What is skipped: nothing. Groups' membership is not asked for, as Kafka does not: a session is enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.requests import ConnectionContext, Parked, Part, Request
+from ottla.broker.share_answer import encode_share_fetch_response
+from ottla.broker.share_requests import ShareFetching, lock_timeout_ms
+from ottla.broker.share_sessions import FINAL_EPOCH
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import decode_request_header
+from ottla.protocol.messages.share_fetch import ShareFetchRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 78
+VERSIONS = (1, 2)
+
+
+def receive(
+    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+) -> list[Part] | Parked:
+    """Serve one ShareFetch frame; see `Node.receive`. Raises MalformedFrame."""
+    header, position = decode_request_header(frame)
+    body, _ = ShareFetchRequest.decode(frame, position, version)
+    fetch = ShareFetch(Request(context, KEY, version, correlation_id, header.client_id, now, body))
+    error = fetch.refusal(node)
+    if error is None and version >= 2 and body.is_renew_ack and _asks_for_records(body):
+        error = ErrorCode.INVALID_REQUEST
+    if error is None:
+        error = fetch.enter_session(node, now)
+    if error is not None:
+        return encode_share_fetch_response(correlation_id, int(error), error.message, 0, [], None)
+    fetch.acknowledge_all(node, now)
+    fetch.find_partitions(node, now)
+    if fetch.is_persisting or not fetch.fetch(node, now):
+        return fetch.wait(node)
+    return fetch.parts(node, now)
+
+
+def _asks_for_records(body: ShareFetchRequest) -> bool:
+    """A renewing request must not fetch: records could come that its member has no time for."""
+    return bool(body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms)
+
+
+class ShareFetch(ShareFetching):
+    """A ShareFetch whose answer is encoded here."""
+
+    __slots__ = ()
+
+    def parts(self, node: Node, now: Millis) -> list[Part]:
+        if self.request.body.share_session_epoch == FINAL_EPOCH:
+            self.leave_session(node, now)
+        hint = self.leader_hint(node)
+        timeout_ms = lock_timeout_ms(node, self.group_id)
+        return encode_share_fetch_response(self.request.correlation_id, 0, None, timeout_ms, self.answers, hint)

@@ -1,0 +1,75 @@
+"""ShareAcknowledge, key 79, versions 1 to 2: say what became of acquired records.
+
+What it does: each partition's acknowledgements are taken all or none, and answered once they are persisted. The final
+epoch (-1) closes the session afterwards, and what its member still holds is available again.
+
+What changed per version: 2 renewing acknowledgements and the lock's duration in the answer (KIP-1222).
+
+What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.requests import Parked, Request
+from ottla.broker.share_requests import ShareAcknowledging, lock_timeout_ms
+from ottla.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.share_acknowledge import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 79
+VERSIONS = (1, 2)
+
+
+def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
+    asked = ShareAcknowledge(request)
+    body = request.body
+    error = asked.refusal(node)
+    if error is None and body.share_session_epoch == INITIAL_EPOCH:
+        error = ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    if error is None:
+        session = node.share.sessions.resume(
+            asked.group_id, asked.member_id, body.share_session_epoch, request.context.identity
+        )
+        if isinstance(session, ErrorCode):
+            error = session
+        else:
+            asked.session = session
+    if error is not None:
+        return ShareAcknowledgeResponse(error_code=int(error), error_message=error.message)
+    asked.acknowledge_all(node, request.now)
+    if asked.is_persisting:
+        return asked.park(node, None)
+    return asked.message(node, request.now)
+
+
+class ShareAcknowledge(ShareAcknowledging):
+    """A ShareAcknowledge whose answer is made here."""
+
+    __slots__ = ()
+
+    def message(self, node: Node, now: Millis) -> Any:
+        if self.request.body.share_session_epoch == FINAL_EPOCH:
+            self.leave_session(node, now)
+        hint = self.leader_hint(node)
+        topics: dict[bytes, list[PartitionData]] = {}
+        for answer in self.answers:
+            part = PartitionData(answer.place[1], answer.acknowledge_error or 0)
+            part.current_leader = LeaderIdAndEpoch(*answer.current_leader)
+            topics.setdefault(answer.place[0], []).append(part)
+        return ShareAcknowledgeResponse(
+            acquisition_lock_timeout_ms=lock_timeout_ms(node, self.group_id),
+            responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
+            node_endpoints=[] if hint is None else [NodeEndpoint(*hint, None)],
+        )

@@ -1,0 +1,22 @@
+"""InitializeShareGroupState, key 83, version 0: between brokers, one of the share coordinator's APIs.
+
+What it does: makes the state of share partitions, or begins it anew under a higher state epoch.
+What changed per version: nothing, there is one. What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.requests import Request
+from ottla.broker.share_state_calls import ask
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 83
+VERSIONS = (0, 0)
+
+
+def handle(node: Node, request: Request) -> Any:
+    return ask(node, request)

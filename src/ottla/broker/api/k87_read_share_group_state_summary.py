@@ -1,0 +1,22 @@
+"""ReadShareGroupStateSummary, key 87, versions 0 to 1: between brokers, one of the share coordinator's APIs.
+
+What it does: reads where share partitions begin and how much of them is done.
+What changed per version: 1 delivery_complete_count (KIP-1226). What is skipped: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.requests import Request
+from ottla.broker.share_state_calls import ask
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 87
+VERSIONS = (0, 1)
+
+
+def handle(node: Node, request: Request) -> Any:
+    return ask(node, request)

@@ -1,0 +1,328 @@
+"""Dead letters: records that a share group gave up, copied into its dead-letter topic before they are let go.
+
+Knows which topic may take them, what a letter looks like (KIP-1191's headers), and that a record stays ARCHIVING until
+its letter is committed: Kafka archives it after five failed attempts, here the attempts go on, with a growing pause, as
+long as it takes. Knows the circuit breaker too: more letters within a minute than the group allows pause the group.
+Does not know why a record was given up.
+
+A letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable` is
+false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to partition
+(source partition modulo partitions). After a crash a letter may be there twice, never not at all.
+
+Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateManager.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config_key import ConfigRefused
+from ottla.broker.configs import topic_value
+from ottla.broker.share_configs import PAUSED
+from ottla.broker.share_partitions import HostedShare
+from ottla.broker.topic_names import fault_of
+from ottla.broker.waiting import ParkedWork
+from ottla.log.answers import AppendRefused, Isolation, OffsetOutOfRange, StorageFailed
+from ottla.machine import Millis, Ticket
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import Headers, Record, build_batch, decode_records
+from ottla.share.records import Key
+from ottla.share.standing import Letter
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partition import Partition
+    from ottla.broker.share_host import ShareHost
+
+LETTERS_PER_STEP: Final = 200
+READ_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = 256 << 10
+"""A batch of letters ends once its records are this large."""
+RETRY_MS_MIN: Final = 1_000
+RETRY_MS_MAX: Final = 30_000
+MINUTE_MS: Final = 60_000
+
+REJECTED: Final = "Offset rejected by client."
+TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
+PREFIX: Final = "__dlq.errors."
+
+
+class Unusable(Exception):
+    """The dead-letter topic can't be written to now; one sentence why."""
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Records [first, end) of one share partition that need letters."""
+
+    hosted: HostedShare
+    first: int
+    end: int
+    delivery_count: int
+    rejected: bool
+
+
+class Outbox:
+    """The letters of one group that are still to be written."""
+
+    __slots__ = ("due_at", "minute", "parcels", "pause_ms", "this_minute")
+
+    def __init__(self) -> None:
+        self.parcels: deque[Parcel] = deque()
+        self.due_at: Millis | None = None
+        self.pause_ms = 0
+        self.minute = 0
+        self.this_minute = 0
+
+
+class AwaitedLetters(ParkedWork):
+    """Letters that are appended and not committed yet."""
+
+    __slots__ = ("_letters", "_parcel")
+
+    def __init__(self, letters: Letters, parcel: Parcel) -> None:
+        self._letters = letters
+        self._parcel = parcel
+
+    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+        node.waiting.take(ticket)
+        self._letters.arrived(self._parcel)
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """The dead-letter topic's partition is lost: nobody knows what became of them, so they are written again."""
+        node.waiting.take(ticket)
+        self._letters.again(now, self._parcel)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        raise AssertionError("letters have no client that could leave")
+
+
+class Letters:
+    """Every dead letter of this node."""
+
+    def __init__(self, host: ShareHost) -> None:
+        self._host = host
+        self._outboxes: dict[str, Outbox] = {}
+        self._written: dict[Key, int] = {}
+        self._now: Millis = 0
+        self.failures = 0
+        """Attempts that the dead-letter topic did not take."""
+
+    def written(self, key: Key) -> int:
+        """Letters of this share partition since the node started."""
+        return self._written.get(key, 0)
+
+    def deadline(self) -> Millis | None:
+        return min((box.due_at for box in self._outboxes.values() if box.due_at is not None), default=None)
+
+    def tick(self, now: Millis) -> None:
+        for group_id, box in list(self._outboxes.items()):
+            if box.due_at is not None and box.due_at <= now:
+                self._work(now, group_id, box)
+
+    def take(self, now: Millis, hosted: HostedShare, letters: list[Letter]) -> None:
+        """These records became ARCHIVING."""
+        group_id = hosted.key.group_id
+        box = self._outboxes.setdefault(group_id, Outbox())
+        for first, end, delivery_count, rejected in letters:
+            box.parcels.append(Parcel(hosted, first, end, delivery_count, rejected))
+            self._count(now, hosted, box, end - first)
+        if box.due_at is None:
+            box.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
+            self._host.node.timer_stale = True
+
+    def again(self, now: Millis, parcel: Parcel) -> None:
+        box = self._outboxes.setdefault(parcel.hosted.key.group_id, Outbox())
+        box.parcels.append(parcel)
+        self._retry_later(now, box)
+
+    def forget(self, hosted: HostedShare) -> None:
+        """The share partition is dropped: whoever loads it again finds what is ARCHIVING."""
+        box = self._outboxes.get(hosted.key.group_id)
+        if box is not None:
+            box.parcels = deque(parcel for parcel in box.parcels if parcel.hosted is not hosted)
+            if not box.parcels:
+                del self._outboxes[hosted.key.group_id]
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def _work(self, now: Millis, group_id: str, box: Outbox) -> None:
+        """Write some letters of this group; the rest waits for the next tick."""
+        self._now = now
+        left = LETTERS_PER_STEP
+        box.due_at = None
+        while box.parcels and left > 0:
+            parcel = box.parcels.popleft()
+            part = replace(parcel, end=min(parcel.end, parcel.first + left))
+            if part.end < parcel.end:
+                parcel.first = part.end
+                box.parcels.appendleft(parcel)
+            left -= part.end - part.first
+            try:
+                self._send(now, part)
+            except (Unusable, AppendRefused, StorageFailed, StoreFailed, OSError) as failed:
+                self.failures += part.end - part.first
+                if not box.pause_ms:
+                    self._host.node.notes(f"dead letters of {group_id} wait: {failed}")
+                box.parcels.appendleft(part)
+                self._retry_later(now, box)
+                return
+            box.pause_ms = 0
+        if box.parcels:
+            box.due_at = now
+            self._host.node.timer_stale = True
+        elif not box.minute:
+            self._outboxes.pop(group_id, None)
+
+    def _retry_later(self, now: Millis, box: Outbox) -> None:
+        box.pause_ms = min(max(2 * box.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
+        box.due_at = now + box.pause_ms
+        self._host.node.timer_stale = True
+
+    def _send(self, now: Millis, parcel: Parcel) -> None:
+        """Append letters for all of the parcel. Raises where nothing can be promised about any of them."""
+        config = parcel.hosted.config
+        if not config.dead_letter_topic:
+            self.arrived(parcel)  # the group does not want letters any more
+            return
+        target = self._target(now, config.dead_letter_topic, parcel.hosted.partition.index)
+        batch: list[Record] = []
+        size = 0
+        for record in self._records(parcel):
+            letter = _letter(now, record, parcel, config.copy_record)
+            length = len(letter.key or b"") + len(letter.value or b"")
+            if batch and size + length > BATCH_BYTES:
+                self._append(now, target, batch, parcel)
+                batch, size = [], 0
+            batch.append(letter)
+            size += length
+        if batch:
+            self._append(now, target, batch, parcel)
+        if target.holding:
+            ticket = self._host.node.park(self._host.internal_request, None, AwaitedLetters(self, parcel))
+            target.committed_waiters.append((target.log.log_end_offset, ticket, None))
+        else:
+            self.arrived(parcel)
+
+    def _append(self, now: Millis, target: Partition, letters: list[Record], parcel: Parcel) -> None:
+        try:
+            target.append(now, memoryview(bytearray(build_batch(letters))))
+        except AppendRefused as refused:
+            if refused.error_code not in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+                raise
+            if len(letters) > 1:
+                for letter in letters:
+                    self._append(now, target, [letter], parcel)
+            elif letters[0].value is not None:
+                # The topic takes smaller records than the one this came from: at least say which one it was.
+                bare = Record(-1, now, letters[0].key, None, _provenance(letters[0].headers))
+                self._append(now, target, [bare], parcel)
+            else:
+                raise
+
+    def arrived(self, parcel: Parcel) -> None:
+        """The letters are committed: the records may go."""
+        hosted = parcel.hosted
+        machine = hosted.machine
+        if machine is not None:
+            self._written[hosted.key] = self._written.get(hosted.key, 0) + parcel.end - parcel.first
+            machine.dead_lettered(parcel.first, parcel.end)
+            self._host.settle(self._now, hosted)
+
+    def _target(self, now: Millis, name: str, source_index: int) -> Partition:
+        """The partition that takes the letters. Raises Unusable."""
+        node = self._host.node
+        prefix: str = node.settings["errors.deadletterqueue.topic.name.prefix"]
+        if not name.startswith(prefix):
+            raise Unusable(f"the name of the dead-letter topic {name} does not begin with {prefix}")
+        topic = node.topics.get(name)
+        if topic is None:
+            if not node.settings["errors.deadletterqueue.auto.create.topics.enable"]:
+                raise Unusable(f"there is no dead-letter topic {name}")
+            fault = fault_of(name)
+            if fault is not None:
+                raise Unusable(fault)
+            overrides = {"errors.deadletterqueue.group.enable": "true"}
+            topic = node.topics.create(now, name, node.settings["num.partitions"], overrides)
+        if not topic_value(node.settings, topic.overrides, "errors.deadletterqueue.group.enable"):
+            raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
+        return topic.partitions[source_index % len(topic.partitions)]
+
+    def _records(self, parcel: Parcel) -> list[Record]:
+        """The records of the parcel that the log still has, in order. Raises OSError."""
+        log = parcel.hosted.partition.log
+        found: list[Record] = []
+        offset = max(parcel.first, log.log_start_offset)
+        while offset < parcel.end:
+            try:
+                result = log.read(offset, READ_BYTES, Isolation.HIGH_WATERMARK)
+            except OffsetOutOfRange:
+                break
+            if result.slice is None:
+                break
+            raw = result.slice.read()
+            for header, position in iter_batches(raw):
+                if header.base_offset >= parcel.end:
+                    return found
+                offset = header.next_offset
+                if header.is_control:
+                    continue
+                try:
+                    records = decode_records(raw, position)
+                except CorruptRecords as error:
+                    self._host.node.notes(
+                        f"{parcel.hosted.partition.name}: the batch at {header.base_offset} can't be copied: {error}"
+                    )
+                    records = [
+                        Record(each) for each in range(max(header.base_offset, parcel.first), min(offset, parcel.end))
+                    ]
+                found += [record for record in records if parcel.first <= record.offset < parcel.end]
+        return found
+
+    # ---- the circuit breaker ---------------------------------------------------------------------------------------
+
+    def _count(self, now: Millis, hosted: HostedShare, box: Outbox, letters: int) -> None:
+        """Pause the group where it gives up more records within a minute than it is allowed to."""
+        limit = hosted.config.dead_letters_per_minute_max
+        if not limit:
+            box.minute = 0
+            return
+        if box.minute != now // MINUTE_MS:
+            box.minute, box.this_minute = now // MINUTE_MS, 0
+        box.this_minute += letters
+        if box.this_minute <= limit or hosted.config.paused:
+            return
+        node, group_id = self._host.node, hosted.key.group_id
+        node.notes(f"share group {group_id} is paused: more than {limit} dead letters within a minute")
+        try:
+            node.topics.configs.alter_group(group_id, {**node.topics.configs.of_group(group_id), PAUSED: "true"})
+        except (ConfigRefused, StoreFailed) as failed:
+            node.notes(f"share group {group_id} could not be paused: {failed}")
+        box.this_minute = 0
+
+
+def _letter(now: Millis, record: Record, parcel: Parcel, copy: bool) -> Record:
+    """KIP-1191's letter for this record."""
+    partition = parcel.hosted.partition
+    said: list[tuple[str | bytes, bytes | None]] = [
+        (PREFIX + "topic", partition.topic.name.encode()),
+        (PREFIX + "partition", str(partition.index).encode()),
+        (PREFIX + "offset", str(record.offset).encode()),
+        (PREFIX + "group", parcel.hosted.key.group_id.encode()),
+        (PREFIX + "delivery.count", str(parcel.delivery_count).encode()),
+        (PREFIX + "message", (REJECTED if parcel.rejected else TOO_OFTEN).encode()),
+    ]
+    if not copy:
+        return Record(-1, now, None, None, said)
+    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else now
+    return Record(-1, timestamp, record.key, record.value, [*record.headers, *said])
+
+
+def _provenance(headers: Headers) -> Headers:
+    """Only what a letter itself says."""
+    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(PREFIX)]

@@ -1,0 +1,111 @@
+"""Share sessions (KIP-932): which partitions a member of a share group reads here, over which connection.
+
+Knows: the partitions in the order they were added, and the epoch the next request must carry. Does not know: what is
+read or held. Whoever closes a session releases what its member holds.
+
+Epochs: 0 opens, each request carries the next one, -1 closes; after 2^31 - 1 comes 1. A session lives as long as its
+connection: one that is lost closes what was opened over it.
+
+Invariants: at most `group.share.max.share.sessions`; a session stands under its connection exactly while it is open.
+Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareRequestMetadata.java.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = (1 << 31) - 1
+
+Place: TypeAlias = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+class ShareSession:
+    """One member's session with this node."""
+
+    __slots__ = ("connection", "epoch", "group_id", "member_id", "partitions")
+
+    def __init__(self, group_id: str, member_id: str, connection: int, partitions: dict[Place, None]) -> None:
+        self.group_id = group_id
+        self.member_id = member_id
+        self.connection = connection
+        self.partitions = partitions
+        self.epoch = 1
+
+    def advance(self) -> None:
+        self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1
+
+    def in_turn(self) -> list[Place]:
+        """The partitions, beginning with another one at every request, so that each comes first in its turn."""
+        places = list(self.partitions)
+        if len(places) > 1:
+            at = self.epoch % len(places)
+            places = places[at:] + places[:at]
+        return places
+
+
+class ShareSessions:
+    """Every session of this node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._of_connection: dict[int, dict[tuple[str, str], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, group_id: str, member_id: str, connection: int, places: dict[Place, None]) -> ShareSession | None:
+        """A new session; what the member had before must have been closed. None: there are too many."""
+        key = (group_id, member_id)
+        assert key not in self._sessions
+        if len(self._sessions) >= self._node.settings["group.share.max.share.sessions"]:
+            return None
+        session = self._sessions[key] = ShareSession(group_id, member_id, connection, places)
+        self._of_connection.setdefault(connection, {})[key] = None
+        return session
+
+    def get(self, group_id: str, member_id: str) -> ShareSession | None:
+        return self._sessions.get((group_id, member_id))
+
+    def resume(self, group_id: str, member_id: str, epoch: int, connection: int) -> ShareSession | ErrorCode:
+        """The open session whose turn this epoch is; FINAL_EPOCH is anyone's turn."""
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
+        if epoch != FINAL_EPOCH:
+            if epoch != session.epoch:
+                return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            session.advance()
+        if session.connection != connection:
+            # The member opened a new connection before the old one was seen to be gone.
+            self._leave_connection(session)
+            session.connection = connection
+            self._of_connection.setdefault(connection, {})[(group_id, member_id)] = None
+        return session
+
+    def close(self, session: ShareSession) -> None:
+        del self._sessions[(session.group_id, session.member_id)]
+        self._leave_connection(session)
+
+    def of_connection(self, connection: int) -> list[ShareSession]:
+        return [self._sessions[key] for key in self._of_connection.get(connection, ())]
+
+    def _leave_connection(self, session: ShareSession) -> None:
+        keys = self._of_connection[session.connection]
+        del keys[(session.group_id, session.member_id)]
+        if not keys:
+            del self._of_connection[session.connection]
+
+    def check(self) -> None:
+        assert sum(map(len, self._of_connection.values())) == len(self._sessions)
+        for connection, keys in self._of_connection.items():
+            for key in keys:
+                assert self._sessions[key].connection == connection
