@@ -44,6 +44,7 @@ from ottla.protocol.messages.offset_fetch import (
 
 _GROUP_ID_NOT_FOUND_SINCE = 9
 _NO_RETENTION_TIME = -1
+_FOREVER = 2**63 - 1
 _NO_OFFSET = -1
 
 _Topics = dict[str, dict[int, CommittedOffset]]
@@ -332,7 +333,7 @@ def _committed_offset(
         leader_epoch=each.committed_leader_epoch,
         metadata=each.committed_metadata or "",
         commit_timestamp_ms=now,
-        expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else now + keeps,
+        expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else min(now + keeps, _FOREVER),
         topic_id=topic_id,
     )
 
