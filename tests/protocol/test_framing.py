@@ -100,7 +100,7 @@ def test_an_unknown_api_is_told_from_a_broken_header() -> None:
     with pytest.raises(UnsupportedApi) as caught:
         decode_request_header(b"\x27\x0f\0\x03\0\0\0\x09\xff\xff")
     assert (caught.value.api_key, caught.value.api_version, caught.value.correlation_id) == (9999, 3, 9)
-    broken = [b"", b"\0", b"\0\x12\0\0\0\0\0\x01", b"\0\x12\0\0\0\0\0\x01\0\x05abc", b"\0\x12\0\0\0\0\0\x01\0\x01\xff"]
+    broken = [b"", b"\0", b"\0\x12\0\0\0\0\0\x01", b"\0\x12\0\0\0\0\0\x01\0\x05abc"]
     for frame in [*broken, b"\0\x12\0\x03\0\0\0\x01\xff\xff\xff\xff\xff\xff\xff\xff"]:
         with pytest.raises(MalformedFrame) as caught_frame:
             decode_request_header(frame)
@@ -133,3 +133,9 @@ def test_error_codes_are_kios() -> None:
     theirs = {(e.name, int(e), e.retriable) for e in Theirs}
     assert ours == theirs
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message == "This server does not host this topic-partition."
+
+
+def test_a_client_id_is_a_label_and_may_be_bad_text() -> None:
+    """Kafka replaces what is not UTF-8 in it and serves the request."""
+    header, _ = decode_request_header(b"\0\x12\0\0\0\0\0\x01\0\x01\xff")
+    assert header.client_id == "\ufffd"
