@@ -141,7 +141,7 @@ class _Loading:
         return kept
 
     def _complete_swaps(self, names: list[str], swaps: list[str]) -> list[str]:
-        decided = [name for name in swaps if name.endswith(f".log{SWAP_SUFFIX}")]
+        decided = [name for name in swaps if _is_of_a_segment(name, f".log{SWAP_SUFFIX}")]
         bases = {name.removesuffix(f".log{SWAP_SUFFIX}") for name in decided}
         for name in [name for name in swaps if name.split(".")[0] not in bases]:
             # The log itself was not renamed yet: the compaction had not decided, the old segments stand.
@@ -430,7 +430,7 @@ class _Loading:
 
     def load_producers(self, names: list[str], snapshots_trusted_to: int) -> None:
         loaded = self.loaded
-        for offset in [_offset_in(name) for name in names if name.endswith(SNAPSHOT_SUFFIX)]:
+        for offset in [_offset_in(name) for name in names if _is_of_a_segment(name, SNAPSHOT_SUFFIX)]:
             if offset > min(loaded.log_end_offset, snapshots_trusted_to):
                 self.files.unlink(f"{self.directory}/{snapshot_name(offset)}")
                 self.note(f"{self.directory}: removed {snapshot_name(offset)}, which may not match the log.")
@@ -544,7 +544,11 @@ def scan_batches(file: File, position: int, end: int, trusted_below: int) -> Ite
 
 
 def _is_log(name: str) -> bool:
-    return name.endswith(".log") and name[:-4].isdecimal()
+    return _is_of_a_segment(name, ".log")
+
+
+def _is_of_a_segment(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and name.removesuffix(suffix).isdecimal()
 
 
 def _offset_in(name: str) -> int:

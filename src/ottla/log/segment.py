@@ -10,6 +10,7 @@ Source: Kafka's LogSegment.java, UnifiedLog.java (file names).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Final
 
 from ottla.log.files import File, FileSystem
@@ -22,6 +23,8 @@ HEADER_BYTES: Final = HEADER.size
 WALK_CHUNK_BYTES: Final = 16 << 10
 FIND_CHUNK_BYTES: Final = 8 << 10
 BATCH_CHUNK_BYTES: Final = 1 << 20
+
+_unpack_place = Struct(">qi11xi").unpack_from  # base_offset, batch_length, last_offset_delta
 
 # (base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
 #  max_timestamp, producer_id, producer_epoch, base_sequence, record_count), see protocol.records.batch.HEADER
@@ -162,9 +165,22 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, RawHeader] | None:
         """The first batch that ends at or after `offset`: (position, header), None when there is none."""
-        for position, header in self.walk(self.offset_index.lookup(offset), chunk=FIND_CHUNK_BYTES):
-            if header[0] + header[6] >= offset:
-                return position, header
+        position, end = self.offset_index.lookup(offset), self.size
+        while position + HEADER_BYTES <= end:
+            window = self.file.read(position, min(FIND_CHUNK_BYTES, end - position))
+            at, last_header = 0, len(window) - HEADER_BYTES
+            while at <= last_header:
+                base, length, delta = _unpack_place(window, at)
+                if base + delta >= offset:
+                    header: RawHeader = HEADER.unpack_from(window, at)
+                    whole = HEADER_BYTES <= length + LOG_OVERHEAD <= end - position - at
+                    return (position + at, header) if whole else None
+                if length < HEADER_BYTES - LOG_OVERHEAD:
+                    return None
+                at += length + LOG_OVERHEAD
+            if at == 0:
+                return None
+            position += at
         return None
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, RawHeader] | None:
