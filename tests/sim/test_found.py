@@ -186,3 +186,33 @@ def test_a_clean_stop_on_a_full_disk_is_no_crash() -> None:
     assert ".kafka_cleanshutdown" not in world.disk.listdir("/data")
     world.disk.capacity = None
     assert world.start_node()
+
+
+def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted() -> None:
+    """The segment was synced while it was active; then it was closed, and its indexes were torn by the power cut."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig(segment_ms=10_000, index_interval_bytes=0))
+    for i in range(12):
+        append(log, f"number {i}", NOW + i)
+    append(log, "in the next segment", NOW + 11_000)
+    log.flush()
+    disk.sync_directory("/data")
+    disk.crash()
+    index = f"{DIRECTORY}/00000000000000000000.index"
+    disk.write_atomically(index, bytes(4) + disk.read_bytes(index)[4:])
+    again = Log.open(
+        disk,
+        DIRECTORY,
+        LogConfig(),
+        topic_id=b"0123456789abcdef",
+        now=NOW,
+        recovery_point=12,
+        clean_shutdown=False,
+        same_boot=False,
+    )
+    again.advance_high_watermark(again.log_end_offset)
+    for offset in range(12):
+        again.cursors.clear()
+        file_slice = again.read(offset, 1 << 20, Isolation.HIGH_WATERMARK, True).slice
+        assert file_slice is not None
+        assert decode_batches(file_slice.read())[0].base_offset == offset

@@ -316,7 +316,7 @@ class GroupMember(Reader):
         self.positions.clear()
 
     def _left(self, message: Any) -> None:
-        if message is not None:
+        if message is not None and self.leaving:
             self.running = False
             self.hang_up()
 

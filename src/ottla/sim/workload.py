@@ -139,3 +139,4 @@ class Workload:
             scanner.running_scan = False
         for member in self.members:
             member.rejoin()
+            member.hurry()

@@ -402,6 +402,12 @@ class World:
         except PowerCut:
             self.fell()
             return False
+        except OSError as error:
+            if self.disk.capacity is None:
+                raise
+            self.trace.add("node", f"can't start: {error}")
+            self._bury(life, power_cut=False, how="refuses to start")
+            return False
         self._boot_noted = self._boot  # a start that does not end may leave what only a full recovery repairs
         life.enter(life.node.tick)
         return self.up
