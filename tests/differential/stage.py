@@ -110,7 +110,7 @@ class Stage:
         return message
 
     def post(self, api: str, version: int | None = None, *, on: str = "a", **fields: Any) -> Pending:
-        """Send and do not wait."""
+        """Send and do not wait for the answer."""
         cls = request_class(api)
         version = self.versions(api)[-1] if version is None else version
         body = build(cls, fields)
@@ -118,6 +118,8 @@ class Stage:
             token = self.connection(on).post(body, version)
         except ConnectionClosed:
             token = None
+        if on != "a":
+            time.sleep(0.05)  # the broker shall see it before what another connection sends next
         return Pending(self, on, api, version, token)
 
     def take(

@@ -168,6 +168,8 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
         case dict(), dict():
             for name in [*a, *(k for k in b if k not in a)]:
                 yield from _walk(a.get(name, MISSING), b.get(name, MISSING), f"{path}.{name}".lstrip("."))
+        case list(), list() if _named(a) and _named(b):
+            yield from _walk_named({x["name"]: x for x in a}, {x["name"]: x for x in b}, path)
         case list(), list() if len(a) == len(b):
             for i, (x, y) in enumerate(zip(a, b, strict=True)):
                 yield from _walk(x, y, f"{path}[{i}]")
@@ -175,6 +177,17 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             return  # other words, or a sentence where Kafka has none
         case _ if a != b:
             yield path, a, b
+
+
+def _named(rows: list[Any]) -> bool:
+    names = [row.get("name") if isinstance(row, dict) else None for row in rows]
+    return bool(rows) and None not in names and len(set(names)) == len(names)
+
+
+def _walk_named(a: dict[str, Any], b: dict[str, Any], path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Rows that have names are compared by them: a row more here is one difference, not one in every row after it."""
+    for name in [*a, *(k for k in b if k not in a)]:
+        yield from _walk(a.get(name, MISSING), b.get(name, MISSING), f"{path}[{name}]")
 
 
 # Known differences
