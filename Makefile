@@ -43,19 +43,19 @@ demo:  ## play the demonstration
 	./demo
 
 conform: setup  ## run kafka-python's own integration suite against a node
-	$(PYTHON) tools/conform_kafka_python.py
+	$(PYTHON) tools/conform_kafka_python.py $(ARGS)
 
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
-	$(PYTHON) tools/diff_peer.py
+	$(PYTHON) tools/diff_peer.py $(ARGS)
 
 sim: setup  ## run the node in a simulated world (SEEDS=200)
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS)
 
 crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
-	$(PYTHON) tools/crash_loop.py
+	$(PYTHON) tools/crash_loop.py $(ARGS)
 
 fuzz: setup  ## throw a million mutated frames at a node
-	$(PYTHON) tools/fuzz_node.py
+	$(PYTHON) tools/fuzz_node.py $(ARGS)
 
 bench: setup  ## measure a node
 	$(PYTHON) bench/run.py $(ARGS)

@@ -1,6 +1,6 @@
 """Ottla answers as Kafka answered: every scenario against a node, held against Kafka's golden transcript.
 
-The transcripts are harvested with `make diff-peer UPDATE=1` from a Kafka peer; this test needs none. A difference is
+The transcripts are harvested with `make diff-peer ARGS=--update` from a Kafka peer; this test needs none. A difference is
 repaired, or it stands in known_differences.toml with its reason; an entry there that explains nothing any more fails.
 """
 
@@ -32,7 +32,7 @@ def address() -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize(("theme", "name"), SCENARIOS, ids=[f"{theme}-{name}" for theme, name in SCENARIOS])
 def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> None:
     golden = transcript.load(theme).get(name)
-    assert golden is not None, f"{theme}/{name} has no golden transcript: make diff-peer UPDATE=1"
+    assert golden is not None, f"{theme}/{name} has no golden transcript: make diff-peer ARGS=--update"
     played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme)
     found = list(transcript.differences(theme, name, golden, played))
     known = [entry for entry in KNOWN if entry.scenario == f"{theme}/{name}"]
