@@ -129,7 +129,8 @@ class StampReader:
         while len(self._ages_us) < self._total and not self._stop.is_set():
             message = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self._ages_us.append((time.perf_counter_ns() - int(message.value()[:STAMP_BYTES])) / 1e3)
+                stamp = int((message.value() or b"")[:STAMP_BYTES])
+                self._ages_us.append((time.perf_counter_ns() - stamp) / 1e3)
 
     def finish(self) -> list[float]:
         """Wait for the last message, a while at most; ages in microseconds."""

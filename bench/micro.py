@@ -170,6 +170,7 @@ class Bench:
 
 def timed(call: Callable[[], object], bytes_each: int, seconds: float) -> Iterator[float]:
     """Microseconds of CPU per call, run by run."""
+    spent_s = seconds
     for _ in range(3):  # the first ones import and fill caches
         began = time.perf_counter()
         call()
