@@ -216,3 +216,24 @@ def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted(
         file_slice = again.read(offset, 1 << 20, Isolation.HIGH_WATERMARK, True).slice
         assert file_slice is not None
         assert decode_batches(file_slice.read())[0].base_offset == offset
+
+
+def test_a_node_with_nothing_left_to_compact_rests() -> None:
+    """After a compaction `deadline` stayed in the past, and the loop went round as fast as it could."""
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    settings = {"log.cleaner.backoff.ms": "1000", "log.roll.ms": "500", "log.cleaner.min.cleanable.ratio": "0.01"}
+    plan = replace(draw_plan(world.stream("plan")), settings=settings)
+    assert world.start_node()
+    assert world.life is not None
+    node = node_of(world.life)
+    partition = node.topics.create(world.clock.wall_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
+    for _ in range(10):
+        world.run(world.clock.now_us + 300_000)
+        now = world.clock.wall_ms
+        partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
+    world.run(world.clock.now_us + 3_000_000)
+    assert len(partition.log.segments) < 6
+    before = world.agenda.events_run
+    world.run(world.clock.now_us + 60_000_000)
+    assert world.agenda.events_run - before < 1_000

@@ -224,9 +224,10 @@ class Upkeep:
             times.append(self._due[0][0])
         if self.touched and self._look_at is not None:
             times.append(self._look_at)
-        for time in (self._slice_at, self._clean_at):
-            if time is not None:
-                times.append(time)
+        if self._compaction is not None and self._slice_at is not None:
+            times.append(self._slice_at)
+        if self._clean_at is not None:
+            times.append(self._clean_at)
         return min(times) if times else None
 
     def tick(self, now: Millis) -> None:

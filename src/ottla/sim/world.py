@@ -25,6 +25,10 @@ UNSENT_MAX = 1 << 20
 """Bytes a session may have on the way to a slow reader before its requests wait."""
 
 FRAME_MAX = 1 << 26
+
+RINGS_A_SECOND_MAX = 700
+"""More ticks than that in a simulated second, and a real node would burn a core."""
+
 PRODUCE = b"\0\0"
 
 
@@ -109,6 +113,8 @@ class Life:
         self.sessions: dict[int, Session] = {}
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
+        self._rings = 0
+        self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
 
@@ -264,6 +270,11 @@ class Life:
         self._alarm = None
         if self.paused:
             return
+        second = self.world.clock.now_us // (1_000 * MS)
+        self._rings = self._rings + 1 if second == self._rings_second else 1
+        self._rings_second = second
+        if self._rings > RINGS_A_SECOND_MAX:
+            raise Broken(f"the node spins: {self._rings} ticks in one second")
         self.enter(self.node.tick)
 
     def pause(self) -> None:
