@@ -66,7 +66,11 @@ def start_kafka(directory: Path) -> tuple[int, int]:
 
 def machine() -> str:
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
     return f"{os.cpu_count()} cores, {model}, Linux {platform.release()}, Python {platform.python_version()}"

@@ -50,7 +50,7 @@ def test_reads_what_the_codec_reads(version, request_, client_id):
     parsed = parse_common(frame, version)
     if parsed is None:
         return  # left to the codec
-    header, body = by_the_codec(frame, version)
+    _, body = by_the_codec(frame, version)
     seen_client, acks, timeout_ms, appends = parsed
     assert seen_client == (client_id if client_id == INTERNAL_TOPICS_CLIENT else None)
     assert (body.transactional_id, acks, timeout_ms) == (None, body.acks, body.timeout_ms)
@@ -89,7 +89,7 @@ def test_a_damaged_frame_is_read_as_the_codec_reads_it(request_, version, cut, n
     if parsed is None:
         return
     try:
-        header, body = by_the_codec(damaged, version)
+        _, body = by_the_codec(damaged, version)
     except MalformedFrame:
         pytest.fail(f"the codec refuses a frame that was read as {parsed}")
     assert body.transactional_id is None

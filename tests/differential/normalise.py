@@ -8,7 +8,8 @@ What is replaced, and by what:
     a time within an hour of now            "<now>"
     throttle_time_ms                        left out
     a sentence (error_message)              "~" and the sentence, whose words do not count
-Fields at the protocol's default are left out, except error codes, which are written by name. Lists of structs are sorted.
+Fields at the protocol's default are left out, except error codes, which are written by name. Lists of structs are
+sorted.
 """
 
 from __future__ import annotations

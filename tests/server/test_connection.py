@@ -119,9 +119,7 @@ def test_a_large_frame_may_come_in_any_two_pieces(broker, raw, cut):
 
 def test_many_frames_in_one_packet_are_answered_in_order(broker, raw):
     topic = broker.create_topic()
-    frames = b"".join(
-        produce_frame(n, topic, [b"%d" % n]) if n % 3 else versions_frame(n) for n in range(300)
-    )
+    frames = b"".join(produce_frame(n, topic, [b"%d" % n]) if n % 3 else versions_frame(n) for n in range(300))
     raw.sendall(frames)
     assert [correlation_of(read_frame(raw)) for _ in range(300)] == list(range(300))
 
