@@ -1,7 +1,8 @@
 """Ottla answers as Kafka answered: every scenario against a node, held against Kafka's golden transcript.
 
 The transcripts are harvested with `make diff-peer ARGS=--update` from a Kafka peer; this test needs none. A difference
-is repaired, or it stands in known_differences.toml with its reason; an entry there that explains nothing any more fails.
+is repaired, or it stands in known_differences.toml with its reason; an entry there that explains nothing any more
+fails.
 """
 
 from __future__ import annotations
