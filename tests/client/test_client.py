@@ -12,6 +12,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.testing import EmbeddedBroker
 
@@ -63,6 +64,18 @@ def test_list_offsets(client: Client, broker: EmbeddedBroker) -> None:
     assert client.list_offsets(topic, [0], MAX_TIMESTAMP) == {0: 2}
     assert client.list_offsets(topic, [0], 1001) == {0: 1}
     assert client.list_offsets(topic, [0, 1], 9999) == {0: -1, 1: -1}
+
+
+def test_an_offset_by_time_within_records_that_nobody_can_read(client: Client, broker: EmbeddedBroker) -> None:
+    """Batches are opaque, so broken gzip is taken; looking for a time in it must not fail."""
+    topic = broker.create_topic()
+    broken = bytearray(build_batch([Record(value=b"x" * 50, timestamp_ms=1000)], compression="gzip"))
+    broken[-8] ^= 0xFF
+    set_crc(broken)
+    client.produce_raw(topic, 0, batch(b"a", timestamp_ms=10))
+    client.produce_raw(topic, 0, broken)
+    assert client.list_offsets(topic, [0], 500) == {0: 1}
+    assert client.list_offsets(topic, [0], MAX_TIMESTAMP) == {0: 1}
 
 
 def test_topics(client: Client, broker: EmbeddedBroker) -> None:

@@ -17,6 +17,7 @@ from ottla.log.files import FileSlice
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.records.batch import ATTRIBUTES_LOG_APPEND_TIME
+from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import decode_records
 
 if TYPE_CHECKING:
@@ -155,7 +156,11 @@ def _record_in(segment: Segment, found: tuple[int, RawHeader], timestamp: int, s
     position, header = found
     if header[5] & ATTRIBUTES_LOG_APPEND_TIME:
         return TimestampOffset(header[8], max(header[0], start), header[2])
-    for record in decode_records(segment.read_batch(position, header)):
+    try:
+        records = decode_records(segment.read_batch(position, header))
+    except CorruptRecords:  # a client's own nonsense, taken unseen: its header is all that can be said of it
+        return TimestampOffset(header[8], max(header[0], start), header[2])
+    for record in records:
         if record.timestamp_ms >= timestamp and record.offset >= start:
             return TimestampOffset(record.timestamp_ms, record.offset, header[2])
     return None
