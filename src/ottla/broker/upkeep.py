@@ -224,10 +224,9 @@ class Upkeep:
             times.append(self._due[0][0])
         if self.touched and self._look_at is not None:
             times.append(self._look_at)
-        if self._compaction is not None and self._slice_at is not None:
-            times.append(self._slice_at)
-        if self._clean_at is not None:
-            times.append(self._clean_at)
+        look_at = self._clean_at if self._compaction is None else self._slice_at
+        if look_at is not None:  # a compaction that waits for the disk has no next slice
+            times.append(look_at)
         return min(times) if times else None
 
     def tick(self, now: Millis) -> None:
