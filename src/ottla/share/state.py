@@ -326,7 +326,7 @@ class ShareStateShard:
 
     # ---- for tests and people --------------------------------------------------------------------------------------
 
-    def keys(self) -> list[Key]:
+    def known(self) -> list[Key]:
         return list(self._kept)
 
     def image(self) -> object:
