@@ -510,7 +510,7 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
     assert stage.member(again).fetch() == [(0, 3, 1)]
     assert again != topic
     kept = [
-        key for shard in stage.node.share_state.shards() if isinstance(shard, ShareStateShard) for key in shard.keys()
+        key for shard in stage.node.share_state.shards() if isinstance(shard, ShareStateShard) for key in shard.known()
     ]
     assert [key.topic_id for key in kept] == [again]
 

@@ -291,7 +291,9 @@ class ShareFetching(ShareExchange):
                 continue
             if piece.end is not None:
                 return True
-            result = log.read(max(piece.first, log.log_start_offset), least, hosted.config.isolation)
+            result = log.read(
+                max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
+            )
             size += 0 if result.slice is None else result.slice.length
         return size >= least
 
