@@ -37,9 +37,13 @@ if TYPE_CHECKING:
 REQUESTS_IN_FLIGHT_MAX = 128
 CHUNK_BYTES = 1 << 18
 """What one pass hands to the transport when the socket is full."""
+INLINE_BYTES = 1 << 15
+"""A slice up to this size is read and sent together with the bytes around it: one call instead of three."""
+RUN_PARTS_MAX = 512
 TRUSTED_BYTES = 1 << 21
 """A frame up to this size gets its whole buffer at once."""
 
+SHORT_SEGMENT = "a segment is shorter than its index says"
 PRODUCE = b"\x00\x00"
 
 _SIZE = Struct(">i")
@@ -310,21 +314,25 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"the answer could not be sent: {error}")
 
     def _send_bytes(self) -> bool:
-        """Send the run of in-memory parts at the head of the queue with one call."""
+        """Send the run of in-memory parts and small slices at the head of the queue with one call."""
         outgoing = self._outgoing
-        run: list[Part] = []
+        run: list[bytes | bytearray | memoryview] = []
         for part in outgoing:
-            if type(part) is FileSlice or len(run) == 512:
+            if type(part) is FileSlice:
+                if part.length > INLINE_BYTES or not run:
+                    break
+                part = _read_whole(part)
+            elif len(run) == RUN_PARTS_MAX:
                 break
-            run.append(part)
+            run.append(cast("bytes | bytearray | memoryview", part))
         if self._outgoing_offset:
-            run[0] = memoryview(cast(bytes, run[0]))[self._outgoing_offset :]
+            run[0] = memoryview(run[0])[self._outgoing_offset :]
         try:
-            sent = os.writev(self._fd, cast("list[bytes]", run))
+            sent = os.writev(self._fd, run)
         except BlockingIOError:
             return False
         for part in run:
-            length = len(cast(bytes, part))
+            length = len(part)
             if sent < length:
                 if part is run[0]:
                     self._outgoing_offset += sent
@@ -345,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
             except BlockingIOError:
                 return False
             if sent == 0:
-                raise OSError("a segment is shorter than its index says")
+                raise OSError(SHORT_SEGMENT)
             self._outgoing_offset += sent
         self._outgoing.popleft()
         self._outgoing_offset = 0
@@ -386,3 +394,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._draining:
             self._go_on()
             self._server.settle()
+
+
+def _read_whole(part: FileSlice) -> bytes:
+    content = part.file.read(part.position, part.length)
+    if len(content) < part.length:
+        raise OSError(SHORT_SEGMENT)
+    return content

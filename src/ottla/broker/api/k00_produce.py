@@ -152,14 +152,17 @@ def receive(
     client_id, acks, timeout_ms, appends = parsed
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
+    holding = False
     for append in appends:
         if not append.error:
             append_one(node, now, context, version, client_id, append)
+            if append.partition is not None and append.partition.holding:
+                holding = True
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused("a produce request with acks=0 failed")
         return None
-    if any(append.partition is not None and append.partition.holding for append in appends):
+    if holding:
         waits_for = {a.partition: None for a in appends if a.partition is not None and not a.committed}
         if waits_for:
             return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
