@@ -123,7 +123,7 @@ class Admin(KafkaClient):
             self._check("IncrementalAlterConfigs", message.responses)
 
     def _delete_records(self) -> None:
-        sparse = [rule for rule in self.workload.rules.values() if not rule.dense and not rule.compacted]
+        sparse = [rule for rule in self.workload.rules.values() if rule.sparse]
         if not sparse:
             return
         rule = self.rng.choice(sparse)

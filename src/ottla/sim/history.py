@@ -34,6 +34,11 @@ class TopicRule:
     dense: bool = False
     compacted: bool = False
 
+    @property
+    def sparse(self) -> bool:
+        """Records may go, by retention or by request."""
+        return not self.dense and not self.compacted
+
 
 @dataclass(slots=True)
 class Commit:

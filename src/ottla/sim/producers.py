@@ -142,6 +142,8 @@ class Producer(KafkaClient):
         self.payload_max = payload_max
         self.gzip = self.rng.random() < 0.2
         self.has_id = False
+        self.forgotten: set[int] = set()
+        """Partitions that once did not know what this producer had sent there."""
         self.makes = True
         self.acknowledged = 0
         self._requests = 0
@@ -295,7 +297,9 @@ class Producer(KafkaClient):
         if code in SEQUENCE_LOST and self.idempotent:
             if lane.parcels[0] is not parcel:
                 return  # the one before it failed; both go again
-            if self.history.losses > lane.losses_known:
+            if self.history.losses > lane.losses_known or self.workload.rules[lane.topic].sparse:
+                # In a topic where records go, those that would have told a duplicate may be gone too.
+                self.forgotten.add(lane.index)
                 lane.renew = True
                 return
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.idempotent:

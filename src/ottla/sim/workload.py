@@ -100,7 +100,7 @@ class Workload:
                 ("min.cleanable.dirty.ratio", "0.01"),
                 ("delete.retention.ms", self.rng.choice(("0", "2000", "100000"))),
             ]
-        elif not rule.dense and self.rng.random() < 0.5:
+        elif rule.sparse and self.rng.random() < 0.5:
             configs += [("retention.ms", self.rng.choice(("2000", "5000"))), ("retention.bytes", "5000")]
         return configs
 
