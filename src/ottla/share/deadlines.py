@@ -40,7 +40,7 @@ class Deadlines:
         if bucket is None:
             bucket = self._buckets[time_ms] = array("q")
             heappush(self._times, time_ms)
-        elif bucket[-1] == first:
+        elif bucket and bucket[-1] == first:
             bucket[-1] = end
             return
         bucket.append(first)
@@ -49,9 +49,16 @@ class Deadlines:
     def next(self) -> Millis | None:
         return self._times[0] if self._times else None
 
-    def pop(self, now: Millis) -> tuple[Millis, array[int]] | None:
-        """(time, first, end, first, end, ...) of the earliest time that has come."""
-        if not self._times or self._times[0] > now:
-            return None
-        time = heappop(self._times)
-        return time, self._buckets.pop(time)
+    def next_range(self, now: Millis) -> tuple[int, int] | None:
+        """A range whose time has come, the earliest first; it is forgotten here."""
+        while self._times and self._times[0] <= now:
+            bucket = self._buckets[self._times[0]]
+            if bucket:
+                end = bucket.pop()
+                return bucket.pop(), end
+            del self._buckets[heappop(self._times)]
+        return None
+
+    def put_back(self, first: int, end: int) -> None:
+        """The rest of the range that `next_range` just gave is still to be looked at."""
+        self._buckets[self._times[0]].extend((first, end))
