@@ -234,7 +234,9 @@ class ShareHost:
         key = hosted.key
         part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
         body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
-        self._submit(now, StateErrand(hosted, self._call(now, key, body)))
+        index, call = self._call(now, key, body)
+        hosted.shard_index = index
+        self._submit(now, StateErrand(hosted, (index, call)))
 
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
@@ -322,7 +324,8 @@ class ShareHost:
             [write.StateBatch(*batch) for batch in wanted.batches],
         )
         body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
-        self._submit(now, StateErrand(hosted, self._call(now, key, body), wanted))
+        call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+        self._submit(now, StateErrand(hosted, (hosted.shard_index, call), wanted))
 
     def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
         machine = hosted.machine

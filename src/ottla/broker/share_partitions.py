@@ -51,6 +51,7 @@ class HostedShare:
         "machine",
         "partition",
         "retry_at",
+        "shard_index",
         "state_epoch",
         "waiters",
     )
@@ -61,6 +62,8 @@ class HostedShare:
         self.partition = partition
         self.machine: SharePartition | None = None
         self.state_epoch = 0
+        self.shard_index = -1
+        """Which partition of `__share_group_state` remembers it."""
         self.retry_at: Millis | None = None
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
