@@ -9,7 +9,7 @@ What clients see is held in `history`; here is what only a glance into the node 
   twice from an idempotent producer, everything in each producer's order, the last value of each key kept.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from ottla.broker.node import Node
 from ottla.broker.partition import Partition
@@ -96,11 +96,22 @@ def image_of(node: Node) -> dict[str, Any]:
                 for entry in log.producers.entries.values()
             ),
         }
-    shards = [shard for shard in node.groups.shards() if isinstance(shard, GroupShard)]
-    groups, offsets = zip(*(shard.image() for shard in shards), strict=True) if shards else ((), ())
-    image["groups"] = {name: stored for table in groups for name, stored in table.items() if stored is not None}
-    image["offsets"] = [each for each in offsets if each != ({}, {})]
-    return image
+    for partition, shard in zip(node.groups.active(), node.groups.shards(), strict=True):
+        assert isinstance(shard, GroupShard)
+        parts = cast(tuple[Any, ...], shard.image())
+        image[f"groups of partition {partition}"] = [_only_durable(part) for part in parts]
+    return {name: part for name, part in image.items() if not isinstance(part, list) or any(part)}
+
+
+def _only_durable(part: Any) -> Any:
+    """A part of a shard's image without what it knows of only in passing: empty tables, groups without a record."""
+    if isinstance(part, dict):
+        items = cast(dict[Any, Any], part).items()
+        return {name: kept for name, value in items if (kept := _only_durable(value)) not in (None, {}, ())}
+    if isinstance(part, tuple):
+        kept_all = tuple(_only_durable(each) for each in cast(tuple[Any, ...], part))
+        return kept_all if any(kept_all) else ()
+    return part
 
 
 def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:

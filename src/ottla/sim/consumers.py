@@ -387,9 +387,16 @@ class GroupMember(Reader):
         if self.state == "stable" and not self._commit_under_way:
             self._commit()
 
-    def _commit(self) -> None:
-        """Commit what has moved since the last time."""
-        moved = {w: at for w, at in self.positions.items() if at >= 0 and self._committed.get(w, -1) != at}
+    def resume(self) -> None:
+        """A member that stood still takes itself for one still: it commits what it has, whatever happened since."""
+        stood_still = self.paused
+        super().resume()
+        if stood_still and self.state == "stable":
+            self._commit(again=True)
+
+    def _commit(self, *, again: bool = False) -> None:
+        """Commit what has moved since the last time, or everything `again`."""
+        moved = {w: at for w, at in self.positions.items() if at >= 0 and (again or self._committed.get(w, -1) != at)}
         if not moved or self.connection is None:
             return
         topics: dict[str, OffsetCommitRequestTopic] = {}

@@ -1,0 +1,178 @@
+"""The checkers can fail: each test breaks the node or its disk in one place, and some seed must notice."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from ottla.broker.partition import Partition
+from ottla.broker.upkeep import Upkeep
+from ottla.groups.group import Group
+from ottla.groups.offsets import Offsets
+from ottla.log import compaction, retention
+from ottla.log.answers import Appended, ReadResult
+from ottla.log.log import Log
+from ottla.log.producers import ProducerState
+from ottla.sim.run import Run
+from ottla.sim.workload import FSYNC, PAGE_CACHE, Plan
+
+SEEDS_MAX = 40
+
+
+def failures(wanted: Callable[[Plan], bool] = lambda plan: True, *, lies: bool = False) -> Iterator[str]:
+    """What goes wrong, seed after seed, in runs whose plan is wanted."""
+    for seed in range(SEEDS_MAX):
+        run = Run(seed, lies=lies)
+        if wanted(run.plan):
+            failure = run.outcome().failure
+            if failure is not None:
+                yield failure.strip().splitlines()[-1]
+
+
+def assert_found(*words: str, **asked: Any) -> None:
+    """One of the first runs fails, and for the reason that was planted."""
+    found: list[str] = []
+    for failure in islice(failures(**asked), 3):
+        found.append(failure)
+        if any(word in failure for word in words):
+            return
+    raise AssertionError(found or "nobody noticed")
+
+
+def test_a_disk_that_lies_about_syncing() -> None:
+    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", wanted=is_durable, lies=True)
+
+
+def is_durable(plan: Plan) -> bool:
+    return plan.durability == FSYNC
+
+
+def is_page_cache(plan: Plan) -> bool:
+    return plan.durability == PAGE_CACHE and not plan.may_lose
+
+
+def test_an_acknowledgement_before_the_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Partition.append
+
+    def hasty(self: Partition, *args: Any, **named: Any) -> Appended:
+        appended = original(self, *args, **named)
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        return appended
+
+    monkeypatch.setattr(Partition, "append", hasty)
+    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", wanted=is_durable)
+
+
+def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Partition.append
+    count = 0
+
+    def forgetful(self: Partition, *args: Any, **named: Any) -> Appended:
+        nonlocal count
+        count += 1
+        if count % 50 == 0 and self.topic.name == "orders":
+            end = self.log.log_end_offset
+            return Appended(end, end, -1, False)
+        return original(self, *args, **named)
+
+    monkeypatch.setattr(Partition, "append", forgetful)
+    assert_found("acknowledges", "stood")
+
+
+def test_a_broker_that_forgets_its_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Log.append_as_leader
+    count = 0
+
+    def forgetful(self: Log, *args: Any, **named: Any) -> Appended:
+        nonlocal count
+        count += 1
+        if count % 20 == 0:
+            self.producers.entries.clear()
+        return original(self, *args, **named)
+
+    monkeypatch.setattr(Log, "append_as_leader", forgetful)
+    assert_found("is there twice", "comes after", "answers 45", "after the restart", wanted=is_page_cache)
+
+
+def test_snapshots_with_only_the_last_batch_of_each_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ProducerState.restore
+
+    def poor(self: ProducerState, *args: Any) -> None:
+        original(self, *args)
+        for entry in self.entries.values():
+            while len(entry.batches) > 1:
+                entry.batches.popleft()
+
+    monkeypatch.setattr(ProducerState, "restore", poor)
+    assert_found("answers 45")
+
+
+def test_readers_shown_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Log.read
+
+    def eager(self: Log, offset: int, max_bytes: int, isolation: int, *args: Any) -> ReadResult:
+        return original(self, offset, max_bytes, 0, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Log, "read", eager)
+    assert_found("beyond", wanted=is_durable)
+
+
+def test_retention_that_takes_what_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_breaching_time", lambda log, now: min(1, len(log.segments) - 1))
+    assert_found("has nothing at", "starts at", "gives", "lost")
+
+
+def test_compaction_that_drops_the_newest_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = compaction.key_offsets
+
+    def reckless(*args: Any) -> list[tuple[bytes, int]]:
+        return [(key, offset + 1) for key, offset in original(*args)]
+
+    monkeypatch.setattr(compaction, "key_offsets", reckless)
+    assert_found("was last acknowledged at", "has lost its committed offset", "after the restart", "never committed")
+
+
+def test_everybody_gets_the_leaders_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Group.image
+
+    def generous(self: Group, assignments: dict[str, bytes]) -> Any:
+        longest = max(assignments.values(), key=len, default=b"")
+        return original(self, {member_id: longest for member_id in self.members})
+
+    monkeypatch.setattr(Group, "image", generous)
+    assert_found("belongs to", "own")
+
+
+def test_commits_that_are_acknowledged_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Offsets.apply
+    count = 0
+
+    def forgetful(self: Offsets, *args: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 7:
+            original(self, *args)
+
+    monkeypatch.setattr(Offsets, "apply", forgetful)
+    assert_found("lost its committed offset", "long superseded", "after the restart")
+
+
+def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ottla.groups.offsets as offsets
+    from ottla.protocol.errors import ErrorCode
+
+    original = offsets._commit_error
+
+    def lenient(*args: Any) -> ErrorCode:
+        error = original(*args)
+        fenced = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+        return ErrorCode.NONE if error in fenced else error
+
+    monkeypatch.setattr(offsets, "_commit_error", lenient)
+    assert_found("after", "superseded")
+
+
+def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Upkeep, "deadline", lambda self: 0)
+    assert_found("spins")
