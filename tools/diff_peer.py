@@ -107,6 +107,9 @@ def compare(arguments: Any) -> int:
     found: list[Difference] = []
     with peer(arguments.peer) as kafka, node(arguments.node) as ottla:
         for theme in transcript.themes():
+            if not transcript.playable(theme, *ottla):
+                print(f"{theme} is not served")
+                continue
             golden = play_theme(theme, kafka, True, arguments.only)
             played = play_theme(theme, ottla, False, arguments.only)
             for name in golden:

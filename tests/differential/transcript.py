@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ottla.client import Connection
+
 from . import scenarios
 from .stage import Stage
 
@@ -31,6 +33,16 @@ Scenario = Callable[[Stage], None]
 
 def themes() -> list[str]:
     return sorted(found.name for found in pkgutil.iter_modules(scenarios.__path__))
+
+
+NEEDS = {"share_groups": 76}
+"""API keys without which a theme can't be played."""
+
+
+def playable(theme: str, host: str, port: int) -> bool:
+    """Whether this broker serves what the theme is about."""
+    with Connection(host, port) as connection:
+        return NEEDS.get(theme, 0) in connection.ranges
 
 
 def scenarios_of(theme: str) -> dict[str, Scenario]:
