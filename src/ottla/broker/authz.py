@@ -114,6 +114,8 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     61: ((_O.READ, _T.TOPIC),),
     74: ((_O.DESCRIBE_CONFIGS, _T.CLUSTER),),
     75: ((_O.DESCRIBE, _T.TOPIC),),
+    76: ((_O.READ, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
+    77: ((_O.DESCRIBE, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
     78: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),
     79: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),
     83: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
@@ -121,6 +123,9 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     85: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
     86: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
     87: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
+    90: ((_O.DESCRIBE, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
+    91: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),
+    92: ((_O.DELETE, _T.GROUP), (_O.READ, _T.TOPIC)),
 }
 """Every served API and what its handler may ask for; tests/test_served.py fails for a key without a row."""
 

@@ -68,6 +68,7 @@ class DynamicConfigs:
         check_group(overrides, self._node.settings)
         self._keep(GROUP_PREFIX, self.groups, name, overrides)
         self._node.share.group_configured(name)
+        self._node.group_shards.surroundings.group_configured(name)
 
     def _keep(self, prefix: str, table: dict[str, dict[str, str]], name: str, overrides: dict[str, str]) -> None:
         key = prefix + name

@@ -25,16 +25,17 @@ from ottla.broker import api
 from ottla.broker.authz import Authorizer, Operation, ResourceType
 from ottla.broker.configs import BrokerSettings
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.group_surroundings import GroupShards
 from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
 from ottla.broker.shards import ShardHost
 from ottla.broker.share_host import ShareHost
+from ottla.broker.share_members import ShareMembers
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.waiting import ParkedWork, WaitingRoom
-from ottla.groups.shard import GroupShard
 from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
@@ -83,9 +84,11 @@ class Node:
         self.metrics = Metrics()
         self.group_commit: bool = settings["ottla.durability"] == "fsync"
         self.topics = Topics(self)
-        self.groups = ShardHost(self, GROUPS_TOPIC, GroupShard)
+        self.group_shards = GroupShards(self)
+        self.groups = ShardHost(self, GROUPS_TOPIC, self.group_shards)
         self.share_state = ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
         self.share = ShareHost(self)
+        self.share_members = ShareMembers(self)
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
         self.waiting = WaitingRoom()
@@ -166,6 +169,7 @@ class Node:
                 waiting.what.abandon(self, ticket)
             self._ready_fetches.pop(ticket, None)
         self.share.disconnected(now, context)
+        self.share_members.disconnected(now, context)
 
     # ---- parked requests -------------------------------------------------------------------------------------------
 

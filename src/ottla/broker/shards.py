@@ -218,10 +218,19 @@ class ShardHost:
     def tell_all(self, now: Millis, call: Call) -> None:
         """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
         for hosted in list(self._hosted.values()):
-            if hosted.loaded:
-                self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
-            else:
-                hosted.after_load.append(call)
+            self._tell(now, hosted, call)
+
+    def tell(self, now: Millis, key: str, call: Call) -> None:
+        """The same for the shard that owns `key`, if there is one."""
+        hosted = self._hosted.get(self.partition_for(key))
+        if hosted is not None:
+            self._tell(now, hosted, call)
+
+    def _tell(self, now: Millis, hosted: Hosted, call: Call) -> None:
+        if hosted.loaded:
+            self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
+        else:
+            hosted.after_load.append(call)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 

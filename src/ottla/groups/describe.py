@@ -8,7 +8,8 @@ from ottla.groups.group import Group, GroupState
 from ottla.groups.offsets import Offsets
 from ottla.groups.records import encode_group
 from ottla.groups.settings import GroupSettings
-from ottla.machine import Call, Ticket
+from ottla.groups.share_groups import ShareGroups
+from ottla.machine import Call, ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import (
@@ -23,12 +24,19 @@ _GROUP_ID_NOT_FOUND_SINCE = 6
 GROUP_TYPE = "classic"
 
 
-def describe(ticket: Ticket, call: Call, body: DescribeGroupsRequest, groups: dict[str, Group], draft: Draft) -> None:
-    described = [_described(call, group_id, groups.get(group_id)) for group_id in body.groups]
+def describe(
+    ticket: Ticket,
+    call: Call,
+    body: DescribeGroupsRequest,
+    groups: dict[str, Group],
+    share: ShareGroups,
+    draft: Draft,
+) -> None:
+    described = [_described(call, group_id, groups.get(group_id), group_id in share) for group_id in body.groups]
     draft.answer(ticket, DescribeGroupsResponse(groups=described))
 
 
-def _described(call: Call, group_id: str, group: Group | None) -> DescribedGroup:
+def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -> DescribedGroup:
     """Metadata and the protocol are shown of a Stable group only. An unknown group is Dead, since v6 an error."""
     if group is None:
         if call.version < _GROUP_ID_NOT_FOUND_SINCE:
@@ -37,7 +45,7 @@ def _described(call: Call, group_id: str, group: Group | None) -> DescribedGroup
             group_id=group_id,
             group_state=GroupState.DEAD.value,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} not found.",
+            error_message=f"Group {group_id} is not a classic group." if is_share else f"Group {group_id} not found.",
         )
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if stable else ""
@@ -60,16 +68,23 @@ def _described(call: Call, group_id: str, group: Group | None) -> DescribedGroup
     )
 
 
-def list_groups(ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], draft: Draft) -> None:
+def list_groups(
+    ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], share: ShareGroups, draft: Draft
+) -> None:
     """Filters compare without case; a state or type that does not exist matches nothing."""
     states = {state.strip().lower() for state in body.states_filter}
     types = {group_type.strip().lower() for group_type in body.types_filter}
     listed = [
         ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
         for group in groups.values()
-        if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
     ]
-    draft.answer(ticket, ListGroupsResponse(groups=listed))
+    listed += share.listed()
+    found = [
+        each
+        for each in listed
+        if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
+    ]
+    draft.answer(ticket, ListGroupsResponse(groups=found))
 
 
 def delete_groups(
@@ -77,6 +92,7 @@ def delete_groups(
     body: DeleteGroupsRequest,
     groups: dict[str, Group],
     offsets: Offsets,
+    share: ShareGroups,
     settings: GroupSettings,
     draft: Draft,
 ) -> None:
@@ -84,16 +100,19 @@ def delete_groups(
     results: list[DeletableGroupResult] = []
     for group_id in dict.fromkeys(body.groups_names):
         group = groups.get(group_id)
-        error = ErrorCode.NONE
-        if group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.state is not GroupState.EMPTY:
-            error = ErrorCode.NON_EMPTY_GROUP
-        else:
+        records: list[ShardRecord] | None = None
+        if group_id in share:
+            records = share.deletion(group_id)
+        elif group is not None and group.state is GroupState.EMPTY:
             records = [*offsets.delete_all(group_id), encode_group(group_id, None)]
-            if fits([*draft.records, *records], settings):
-                draft.records += records
-            else:
-                error = ErrorCode.UNKNOWN_SERVER_ERROR
+        error = ErrorCode.NONE
+        if group is None and group_id not in share:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif records is None:
+            error = ErrorCode.NON_EMPTY_GROUP
+        elif fits([*draft.records, *records], settings):
+            draft.records += records
+        else:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
         results.append(DeletableGroupResult(group_id, error))
     draft.answer(ticket, DeleteGroupsResponse(results=results))

@@ -35,6 +35,8 @@ class Deadline(IntEnum):
     """Of the shard: look for offsets that have expired, or go on doing so."""
     ORPHANS = 4
     """Of the shard: delete offsets of topics that are no more, or go on doing so."""
+    SHARE_SESSION = 5
+    """Of a member of a share group."""
 
 
 GroupTimer = tuple[str, int, str]

@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets`: values of this room to bytes and back.
 
 Knows Kafka's two kinds of record that the classic protocol needs: committed offsets (type 1; type 0 is the older one,
-read alike) and classic groups (type 2). A record of another type, written by a later version or by Kafka itself, is
-`Unknown`: replay passes over it and keeps it in the log.
+read alike) and classic groups (type 2); those of share groups (10 to 15) stand in `share_records`. A record of another
+type, written by a later version or by Kafka itself, is `Unknown`: replay passes over it and keeps it in the log.
 
 A key is an int16 type and the key's fields, a value an int16 version and the value's fields; without a value it is a
 tombstone.
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from struct import Struct as Format
 from typing import NamedTuple, TypeAlias
 
+from ottla.groups.share_records import SHARE_TYPES, ShareRecord
+from ottla.groups.share_records import decode as decode_share
 from ottla.machine import Millis, ShardRecord
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.group_metadata_record import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -102,7 +104,7 @@ class Unknown:
     record_type: int
 
 
-Record: TypeAlias = OffsetRecord | GroupRecord | Unknown
+Record: TypeAlias = OffsetRecord | GroupRecord | ShareRecord | Unknown
 
 
 def encode_offset(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> ShardRecord:
@@ -169,6 +171,8 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
         offset_key, _ = key_class.decode(key, _INT16.size, 0)
         committed = None if value is None else decode_committed(value, record_offset)
         return OffsetRecord(offset_key.group, offset_key.topic, offset_key.partition, committed)
+    if record_type in SHARE_TYPES:
+        return decode_share(key, value)
     return Unknown(record_type)
 
 

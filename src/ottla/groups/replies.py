@@ -7,6 +7,7 @@ Source: the getErrorResponse methods of Kafka's request classes; JoinGroupRespon
 
 from collections.abc import Sequence
 
+from ottla.groups.share_admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -23,6 +24,9 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
+from ottla.protocol.messages.share_group_describe import DescribedGroup as DescribedShareGroup
+from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _NULL_PROTOCOL_NAME_SINCE = 7
@@ -110,5 +114,24 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return DeleteGroupsResponse(
                 results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in body.groups_names]
             )
+        case ShareGroupHeartbeatRequest():
+            return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)
+        case ShareGroupDescribeRequest() as body:
+            return ShareGroupDescribeResponse(
+                groups=[DescribedShareGroup(error, error.message, group_id) for group_id in body.group_ids]
+            )
+        case AskShares() | AddShares() | BeginDeletion() | EndDeletion():
+            return ShareAnswer(error, error.message)
         case other:
             raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
+
+
+def refuse_share_group(call: Call) -> object:
+    """The answer to a request of the classic protocol that names a share group."""
+    match call.body:
+        case JoinGroupRequest():
+            return refuse(call, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        case HeartbeatRequest() | SyncGroupRequest() | LeaveGroupRequest():
+            return refuse(call, ErrorCode.UNKNOWN_MEMBER_ID)
+        case _:
+            return refuse(call, ErrorCode.GROUP_ID_NOT_FOUND)

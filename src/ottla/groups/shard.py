@@ -32,8 +32,18 @@ from ottla.groups.records import (
     decode_committed,
     encode_group,
 )
-from ottla.groups.replies import refuse
+from ottla.groups.replies import refuse, refuse_share_group
 from ottla.groups.settings import GroupSettings, Settings
+from ottla.groups.share_groups import ShareGroups
+from ottla.groups.share_records import (
+    CurrentRecord,
+    EpochRecord,
+    MemberRecord,
+    SharesRecord,
+    TargetEpochRecord,
+    TargetRecord,
+)
+from ottla.groups.share_surroundings import NO_SURROUNDINGS, Surroundings
 from ottla.machine import NO_PRODUCER_ID, AppliedBatch, AppliedRecord, Call, Decision, Millis, Ticket
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode, MalformedFrame
@@ -72,7 +82,13 @@ class GroupShard:
 
     TOPIC = "__consumer_offsets"
 
-    def __init__(self, settings: GroupSettings, entropy: Entropy, notes: Callable[[str], None] = _silent) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        entropy: Entropy,
+        notes: Callable[[str], None] = _silent,
+        surroundings: Surroundings = NO_SURROUNDINGS,
+    ) -> None:
         self._settings = settings
         self._notes = notes
         self._timers: Timers[GroupTimer] = Timers()
@@ -80,6 +96,7 @@ class GroupShard:
         self._rebalances = Rebalances(settings, self._groups, self._timers)
         self._classic = ClassicProtocol(self._rebalances, entropy)
         self._offsets = Offsets(self._rebalances)
+        self._share = ShareGroups(settings, surroundings, self._groups, self._timers)
         self._to_expire: deque[str] = deque()
         self._orphans: deque[tuple[str, str]] = deque()
         self._unknown_types: set[int] = set()
@@ -105,6 +122,9 @@ class GroupShard:
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
         draft = Draft()
+        if self._share and self._is_for_a_share_group(call):
+            draft.answer(ticket, refuse_share_group(call))
+            return draft.decision()
         match call.body:
             case HeartbeatRequest() as body:
                 self._classic.heartbeat(now, ticket, body, draft)
@@ -119,19 +139,36 @@ class GroupShard:
             case LeaveGroupRequest() as body:
                 self._classic.leave(now, ticket, call, body, draft)
             case DescribeGroupsRequest() as body:
-                describe(ticket, call, body, self._groups, draft)
+                describe(ticket, call, body, self._groups, self._share, draft)
             case ListGroupsRequest() as body:
-                list_groups(ticket, body, self._groups, draft)
+                list_groups(ticket, body, self._groups, self._share, draft)
             case DeleteGroupsRequest() as body:
-                delete_groups(ticket, body, self._groups, self._offsets, self._settings, draft)
+                delete_groups(ticket, body, self._groups, self._offsets, self._share, self._settings, draft)
             case OffsetDeleteRequest() as body:
                 self._offsets.delete(ticket, body, draft)
             case TopicsDeleted(names):
                 self._orphans.extend((topic, group_id) for topic in names for group_id in self._groups)
                 self._timers.set(_ORPHANS, now)
+                self._share.topics_deleted(names, draft)
             case other:
-                raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
+                if not self._share.decide(now, ticket, call, draft):
+                    raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
         return draft.decision()
+
+    def _is_for_a_share_group(self, call: Call) -> bool:
+        """Whether a request of the classic protocol names a share group."""
+        match call.body:
+            case (
+                HeartbeatRequest(group_id=group_id)
+                | OffsetCommitRequest(group_id=group_id)
+                | JoinGroupRequest(group_id=group_id)
+                | SyncGroupRequest(group_id=group_id)
+                | LeaveGroupRequest(group_id=group_id)
+                | OffsetDeleteRequest(group_id=group_id)
+            ):
+                return group_id in self._share
+            case _:
+                return False
 
     def abandon(self, ticket: Ticket) -> None:
         """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
@@ -158,6 +195,8 @@ class GroupShard:
                 self._delete_orphans(now, draft)
             elif kind == Deadline.JOIN:
                 self._rebalances.join_deadline(now, self._groups[group_id], draft)
+            elif kind == Deadline.SHARE_SESSION:
+                self._share.session_deadline(group_id, member_id, draft)
             elif kind == Deadline.SYNC:
                 self._rebalances.sync_deadline(now, self._groups[group_id], draft)
             else:
@@ -221,6 +260,10 @@ class GroupShard:
                 if group is None:
                     group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
                 group.adopt(stored)
+            case MemberRecord() | EpochRecord() | TargetEpochRecord() | TargetRecord() | CurrentRecord() as record:
+                self._share.apply(record)
+            case SharesRecord() as record:
+                self._share.apply(record)
             case Unknown(record_type):
                 self._pass_over(record_type)
             case other:
@@ -258,10 +301,15 @@ class GroupShard:
                 self._rebalances.touch(now, group, member)
             if len(group.members) > self._settings.group_size_max:
                 self._rebalances.prepare(now, group, draft)
+        self._share.loaded(now)
         self._timers.set(_EXPIRE, now + self._settings.offsets_retention_check_interval_ms)
         return draft.decision()
 
     # ---- for metrics -----------------------------------------------------------------------------------------------
+
+    @property
+    def share(self) -> ShareGroups:
+        return self._share
 
     def states(self) -> list[str]:
         """The state of each group, in Kafka's words."""
@@ -275,7 +323,8 @@ class GroupShard:
 
     def image(self) -> object:
         """The durable state as plain values; two shards that applied the same log have equal images."""
-        return {group_id: group.stored for group_id, group in self._groups.items()}, self._offsets.image()
+        stored = {group_id: group.stored for group_id, group in self._groups.items()}
+        return stored, self._offsets.image(), self._share.image()
 
     def owners(self) -> dict[str, tuple[int, str, dict[str, bytes]]]:
         """Of each Stable group: its generation, its leader, and the assignment of each member."""
@@ -294,10 +343,12 @@ class GroupShard:
         self._timers.check()
         for group in self._groups.values():
             self._rebalances.check(group)
+        self._share.check()
 
     def check_durable(self) -> None:
         """The part of `check` that holds before `loaded` too, when no session runs yet."""
         self._offsets.check()
+        self._share.check_durable()
         for group_id, group in self._groups.items():
             assert group.group_id == group_id, group_id
             group.check()

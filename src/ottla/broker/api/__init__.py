@@ -47,6 +47,8 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     61: ("k61_describe_producers", 0, 0),
     74: ("k74_list_config_resources", 0, 1),
     75: ("k75_describe_topic_partitions", 0, 0),
+    76: ("k76_share_group_heartbeat", 1, 1),
+    77: ("k77_share_group_describe", 1, 1),
     78: ("k78_share_fetch", 1, 2),
     79: ("k79_share_acknowledge", 1, 2),
     83: ("k83_initialize_share_group_state", 0, 0),
@@ -54,6 +56,9 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     85: ("k85_write_share_group_state", 0, 1),
     86: ("k86_delete_share_group_state", 0, 0),
     87: ("k87_read_share_group_state_summary", 0, 1),
+    90: ("k90_describe_share_group_offsets", 0, 1),
+    91: ("k91_alter_share_group_offsets", 0, 0),
+    92: ("k92_delete_share_group_offsets", 0, 0),
 }
 """API key: module, lowest and highest version."""
 

@@ -1,5 +1,8 @@
 """DeleteGroups, key 42, versions 0 to 2: delete groups without members, with their offsets.
 
+What it does: the state of a share group's partitions is deleted first, so that a later group of that name begins anew;
+then everything about the groups themselves.
+
 What changed per version: 1 throttle_time_ms, 2 flexible.
 
 What is skipped: nothing.
@@ -12,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.group_calls import by_shard, call_of
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
-from ottla.machine import Call
+from ottla.broker.rounds import Round, Work, ask_in_rounds
+from ottla.broker.share_offsets import deletions, error_of, question, shares_of
+from ottla.groups.share_admin import BeginDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -24,27 +28,32 @@ KEY = 42
 VERSIONS = (0, 2)
 
 
-class DeleteAll(Errand):
-    """`refused`: groups that the client may not delete."""
-
-    __slots__ = ("refused",)
-
-    def __init__(self, calls: list[tuple[int, Call]], refused: list[str]) -> None:
-        super().__init__(calls)
-        self.refused = refused
-
-    def finish(self, node: Node, request: Request) -> DeleteGroupsResponse:
-        results = [result for reply in self.replies for result in reply.results]
-        failed = [DeletableGroupResult(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED) for group_id in self.refused]
-        return DeleteGroupsResponse(results=results + failed)
-
-
 def handle(node: Node, request: Request) -> Any:
+    return ask_in_rounds(node, request, _delete(node, request))
+
+
+def _delete(node: Node, request: Request) -> Work:
     allowed: list[str] = []
-    refused: list[str] = []
+    failed: dict[str, ErrorCode] = {}
     for group_id in dict.fromkeys(request.body.groups_names):
-        may_delete = node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, group_id)
-        (allowed if may_delete else refused).append(group_id)
-    shards = by_shard(node, allowed)
+        if node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, group_id):
+            allowed.append(group_id)
+        else:
+            failed[group_id] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    answers: list[ShareAnswer] = yield Round(
+        node.groups, [question(node, BeginDeletion(group_id, None)) for group_id in allowed]
+    )
+    for group_id, known in zip(allowed, answers, strict=True):
+        places = shares_of(node, known.shares, dict.fromkeys(topic_id for topic_id, _ in known.shares.topics()))
+        replies = yield deletions(node, request, group_id, places)
+        errors = [error for reply in replies if (error := error_of(reply))]
+        if errors:
+            failed[group_id] = errors[0]
+        elif known.error is ErrorCode.NONE:
+            node.share.forget(request.now, group_id)
+    shards = by_shard(node, (group_id for group_id in allowed if group_id not in failed))
     calls = [(at, call_of(request, DeleteGroupsRequest(groups_names=groups))) for at, groups in shards.items()]
-    return node.groups.submit(request.now, request, DeleteAll(calls, refused))
+    replies = yield Round(node.groups, calls)
+    results = [result for reply in replies for result in reply.results]
+    results += [DeletableGroupResult(group_id, error) for group_id, error in failed.items()]
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,58 @@
+"""ShareGroupHeartbeat, key 76, version 1: join a share group, stay in it, leave it.
+
+What it does: a member with a client-made id joins with epoch 0, goes on with the epoch it was told, and leaves with -1.
+The answer to the first heartbeat brings the assignment (Kafka's brings an empty one, and the second one the partitions
+after a heartbeat interval). The connection is noted: when it is lost, the others take over.
+
+What is skipped: nothing.
+
+Source: KafkaApis.scala handleShareGroupHeartbeat; KIP-932.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.group_calls import call_of
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.groups.share_membership import LEAVE_EPOCH
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 76
+VERSIONS = (1, 1)
+
+
+class Heartbeat(Errand):
+    """One heartbeat on its way."""
+
+    __slots__ = ()
+
+    def finish(self, node: Node, request: Request) -> ShareGroupHeartbeatResponse:
+        reply: ShareGroupHeartbeatResponse = self.replies[0]
+        body: ShareGroupHeartbeatRequest = request.body
+        if not reply.error_code:
+            if body.member_epoch == LEAVE_EPOCH:
+                node.share_members.left(body.group_id, body.member_id)
+            else:
+                node.share_members.heard(body.group_id, body.member_id, request.context.identity)
+        return reply
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: ShareGroupHeartbeatRequest = request.body
+    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not all(on_topic(node, request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
+        return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    errand = Heartbeat([(node.groups.partition_for(body.group_id), call_of(request))])
+    return node.groups.submit(request.now, request, errand)
+
+
+def _refusal(error: ErrorCode) -> ShareGroupHeartbeatResponse:
+    return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)

@@ -1,0 +1,81 @@
+"""ShareGroupDescribe, key 77, version 1: state, epochs, members and assignments of share groups.
+
+What it does: asks each group's shard and answers in the order of the request. A group that reads a topic which the
+client may not describe is refused as a whole.
+
+What is skipped: nothing.
+
+Source: KafkaApis.scala handleShareGroupDescribe; KIP-932, KIP-430.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, authorized_operations, on_topic
+from ottla.broker.group_calls import by_shard, call_of
+from ottla.broker.requests import Request
+from ottla.broker.shards import Errand
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.share_group_describe import (
+    DescribedGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 77
+VERSIONS = (1, 1)
+
+_HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+
+
+class Describe(Errand):
+    """`described` holds the groups that the client may not see, and comes to hold all."""
+
+    __slots__ = ("described", "order")
+
+    def __init__(self, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]) -> None:
+        super().__init__(calls)
+        self.order = order
+        self.described = refused
+
+    def finish(self, node: Node, request: Request) -> ShareGroupDescribeResponse:
+        for reply in self.replies:
+            for group in reply.groups:
+                self.described[group.group_id] = _as_seen(node, request, group)
+        return ShareGroupDescribeResponse(groups=[self.described[group_id] for group_id in self.order])
+
+
+def _as_seen(node: Node, request: Request, group: DescribedGroup) -> DescribedGroup:
+    if group.error_code:
+        return group
+    topics = {
+        name
+        for member in group.members
+        for name in (
+            *member.subscribed_topic_names,
+            *(part.topic_name for part in (member.assignment.topic_partitions if member.assignment else ())),
+        )
+    }
+    if not all(on_topic(node, request, Operation.DESCRIBE, name) for name in sorted(topics)):
+        return DescribedGroup(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS, group.group_id)
+    if request.body.include_authorized_operations:
+        group.authorized_operations = authorized_operations(node, request, ResourceType.GROUP, group.group_id)
+    return group
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: ShareGroupDescribeRequest = request.body
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    refused = {
+        group_id: DescribedGroup(error, error.message, group_id)
+        for group_id in body.group_ids
+        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+    }
+    shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.group_ids) if group_id not in refused))
+    calls = [(at, call_of(request, ShareGroupDescribeRequest(groups))) for at, groups in shards.items()]
+    return node.groups.submit(request.now, request, Describe(calls, body.group_ids, refused))

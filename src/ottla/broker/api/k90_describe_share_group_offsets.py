@@ -1,0 +1,124 @@
+"""DescribeShareGroupOffsets, key 90, versions 0 to 1: where share groups stand in their partitions, and their lag.
+
+What it does: asks the group which share partitions it has, or takes those it is asked for, and the share coordinator
+for each of them. A share partition that nobody has read yet has start offset -1.
+
+What changed per version: 1 lag (KIP-1226): records between the start offset and the end that are not done.
+
+What is skipped: nothing.
+
+Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, describeShareGroupAllOffsets).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.requests import Request
+from ottla.broker.rounds import Round, Work, ask_in_rounds
+from ottla.broker.share_offsets import question
+from ottla.groups.share_admin import AskShares, ShareAnswer
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from ottla.protocol.messages.read_share_group_state_summary import (
+    PartitionResult,
+    ReadShareGroupStateSummaryRequest,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 90
+VERSIONS = (0, 1)
+
+NO_OFFSET = -1
+
+
+def handle(node: Node, request: Request) -> Any:
+    return ask_in_rounds(node, request, _describe(node, request))
+
+
+def _describe(node: Node, request: Request) -> Work:
+    body: DescribeShareGroupOffsetsRequest = request.body
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = []
+    for asked in body.groups:
+        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+            groups.append(_refused(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
+        known: ShareAnswer = (yield Round(node.groups, [question(node, AskShares(asked.group_id))]))[0]
+        if known.error:
+            groups.append(_refused(asked.group_id, known.error, known.message))
+            continue
+        topics, wanted = _wanted(node, request, asked, known)
+        calls = [
+            node.share.state_call(
+                request.now, ReadShareGroupStateSummaryRequest, asked.group_id, topic.topic_id, part.partition_index
+            )
+            for topic, part in wanted
+        ]
+        replies = yield Round(node.share_state, calls)
+        for (topic, part), reply in zip(wanted, replies, strict=True):
+            _fill(node, topic, part, reply.results[0].partitions[0])
+        groups.append(DescribeShareGroupOffsetsResponseGroup(asked.group_id, topics))
+    return DescribeShareGroupOffsetsResponse(groups=groups)
+
+
+_Wanted = list[tuple[DescribeShareGroupOffsetsResponseTopic, DescribeShareGroupOffsetsResponsePartition]]
+
+
+def _wanted(
+    node: Node, request: Request, asked: DescribeShareGroupOffsetsRequestGroup, known: ShareAnswer
+) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], _Wanted]:
+    """The topics of the answer, and the partitions in them that the share coordinator is to be asked about."""
+    if asked.topics is None:
+        named = [(share.name, list(share.partitions)) for share in known.shares.initialized]
+        named = [(name, parts) for name, parts in named if on_topic(node, request, Operation.DESCRIBE, name)]
+    else:
+        named = [(topic.topic_name, list(topic.partitions)) for topic in asked.topics]
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = []
+    wanted: _Wanted = []
+    for name, indexes in named:
+        found = node.topics.get(name)
+        parts = [DescribeShareGroupOffsetsResponsePartition(index, NO_OFFSET) for index in indexes]
+        topic = DescribeShareGroupOffsetsResponseTopic(topic_name=name, partitions=parts)
+        topics.append(topic)
+        if not on_topic(node, request, Operation.DESCRIBE, name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif found is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic.topic_id = found.id
+            wanted += [(topic, part) for part in parts if 0 <= part.partition_index < len(found.partitions)]
+            parts = [part for part in parts if not 0 <= part.partition_index < len(found.partitions)]
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for part in parts:
+            part.error_code, part.error_message = error, error.message
+    return topics, wanted
+
+
+def _fill(
+    node: Node,
+    topic: DescribeShareGroupOffsetsResponseTopic,
+    part: DescribeShareGroupOffsetsResponsePartition,
+    state: PartitionResult,
+) -> None:
+    if state.error_code:
+        part.error_code, part.error_message = state.error_code, state.error_message
+        return
+    part.start_offset = state.start_offset
+    part.leader_epoch = state.leader_epoch
+    part.lag = node.share.lag(topic.topic_id, part.partition_index, state.start_offset, state.delivery_complete_count)
+
+
+def _refused(group_id: str, error: ErrorCode, message: str | None = None) -> DescribeShareGroupOffsetsResponseGroup:
+    return DescribeShareGroupOffsetsResponseGroup(
+        group_id, error_code=error, error_message=error.message if message is None else message
+    )

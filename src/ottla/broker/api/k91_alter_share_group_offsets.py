@@ -1,0 +1,105 @@
+"""AlterShareGroupOffsets, key 91, version 0: let a share group without members go on somewhere else.
+
+What it does: notes the share partitions with the group (which comes to be where there is none), lets the share
+coordinator begin anew at the given offsets, and drops what is loaded of them.
+
+What is skipped: nothing.
+
+Source: Kafka's GroupCoordinatorService.java, GroupMetadataManager.java (alterShareGroupOffsets).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.requests import Request
+from ottla.broker.rounds import Round, Work, ask_in_rounds
+from ottla.broker.share_offsets import error_of, question
+from ottla.groups.share_admin import AddShares, ShareAnswer
+from ottla.groups.share_group import Share
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from ottla.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 91
+VERSIONS = (0, 0)
+
+_Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]
+"""Topic id, the partition's place in the answer, and the offset it is to begin at."""
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: AlterShareGroupOffsetsRequest = request.body
+    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not body.group_id:
+        return _refusal(ErrorCode.INVALID_GROUP_ID)
+    return ask_in_rounds(node, request, _alter(node, request, body))
+
+
+def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:
+    topics, shares, wanted = _sorted(node, request, body)
+    known: ShareAnswer = (yield Round(node.groups, [question(node, AddShares(body.group_id, tuple(shares)))]))[0]
+    if known.error:
+        return _refusal(known.error, known.message)
+    calls = [
+        node.share.state_call(
+            request.now,
+            InitializeShareGroupStateRequest,
+            body.group_id,
+            topic_id,
+            part.partition_index,
+            start_offset,
+            known.epoch,
+        )
+        for topic_id, part, start_offset in wanted
+    ]
+    replies = yield Round(node.share_state, calls)
+    for (topic_id, part, _), reply in zip(wanted, replies, strict=True):
+        part.error_code = error_of(reply)
+        part.error_message = ErrorCode(part.error_code).message if part.error_code else None
+        node.share.forget(request.now, body.group_id, topic_id, part.partition_index)
+    return AlterShareGroupOffsetsResponse(responses=topics)
+
+
+def _sorted(
+    node: Node, request: Request, body: AlterShareGroupOffsetsRequest
+) -> tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]:
+    """The answer's topics with what is refused already, and what is left to do."""
+    topics: list[AlterShareGroupOffsetsResponseTopic] = []
+    shares: list[Share] = []
+    wanted: _Wanted = []
+    for asked in body.topics:
+        found = node.topics.get(asked.topic_name)
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not on_topic(node, request, Operation.READ, asked.topic_name):
+            error, found = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+        topic = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+        topics.append(topic)
+        if found is not None:
+            topic.topic_id = found.id
+        taken: list[int] = []
+        for each in asked.partitions:
+            part = AlterShareGroupOffsetsResponsePartition(each.partition_index)
+            topic.partitions.append(part)
+            if found is not None and 0 <= each.partition_index < len(found.partitions):
+                taken.append(each.partition_index)
+                wanted.append((found.id, part, each.start_offset))
+            else:
+                part.error_code, part.error_message = error, error.message
+        if found is not None and taken:
+            shares.append(Share(found.id, found.name, tuple(sorted(set(taken)))))
+    return topics, shares, wanted
+
+
+def _refusal(error: ErrorCode, message: str | None = None) -> AlterShareGroupOffsetsResponse:
+    return AlterShareGroupOffsetsResponse(error_code=error, error_message=error.message if message is None else message)

@@ -1,0 +1,85 @@
+"""DeleteShareGroupOffsets, key 92, version 0: let a share group without members forget topics.
+
+What it does: marks the topics in the group's record as being deleted, lets the share coordinator forget their share
+partitions, and takes the mark away. What broke off in between is finished by the next request of this kind.
+
+What is skipped: nothing.
+
+Source: Kafka's GroupCoordinatorService.java (deleteShareGroupOffsets).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.requests import Request
+from ottla.broker.rounds import Round, Work, ask_in_rounds
+from ottla.broker.share_offsets import deletions, error_of, question, shares_of
+from ottla.groups.share_admin import BeginDeletion, EndDeletion, ShareAnswer
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 92
+VERSIONS = (0, 0)
+
+_NOTHING_THERE = "There is no offset information to delete."
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: DeleteShareGroupOffsetsRequest = request.body
+    if not node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, body.group_id):
+        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not body.group_id:
+        return _refusal(ErrorCode.INVALID_GROUP_ID)
+    return ask_in_rounds(node, request, _delete(node, request, body))
+
+
+def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:
+    topics = [DeleteShareGroupOffsetsResponseTopic(topic.topic_name) for topic in body.topics]
+    for topic in topics:
+        found = node.topics.get(topic.topic_name)
+        if not on_topic(node, request, Operation.READ, topic.topic_name):
+            _refuse(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        elif found is None:
+            _refuse(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            topic.topic_id = found.id
+    wanted = tuple(topic.topic_id for topic in topics if not topic.error_code)
+    known: ShareAnswer = (yield Round(node.groups, [question(node, BeginDeletion(body.group_id, wanted))]))[0]
+    if known.error:
+        return _refusal(known.error, known.message)
+    there = {topic_id for topic_id, _ in known.shares.topics()}
+    for topic in topics:
+        if not topic.error_code and topic.topic_id not in there:
+            _refuse(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOTHING_THERE)
+    places = shares_of(node, known.shares, [topic.topic_id for topic in topics if not topic.error_code])
+    replies = yield deletions(node, request, body.group_id, places)
+    failed = {place[0]: error_of(reply) for place, reply in zip(places, replies, strict=True) if error_of(reply)}
+    gone: list[bytes] = []
+    for topic in topics:
+        if topic.topic_id in failed:
+            _refuse(topic, failed[topic.topic_id])
+        elif not topic.error_code:
+            gone.append(topic.topic_id)
+            node.share.forget(request.now, body.group_id, topic.topic_id)
+    if gone:
+        yield Round(node.groups, [question(node, EndDeletion(body.group_id, tuple(gone)))])
+    return DeleteShareGroupOffsetsResponse(responses=topics)
+
+
+def _refuse(topic: DeleteShareGroupOffsetsResponseTopic, error: ErrorCode, message: str | None = None) -> None:
+    topic.error_code, topic.error_message = error, error.message if message is None else message
+
+
+def _refusal(error: ErrorCode, message: str | None = None) -> DeleteShareGroupOffsetsResponse:
+    return DeleteShareGroupOffsetsResponse(
+        error_code=error, error_message=error.message if message is None else message
+    )

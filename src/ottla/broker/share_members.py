@@ -1,0 +1,59 @@
+"""Over which connection each member of a share group was last heard, so that its loss tells the group.
+
+Knows connections and members. Does not know groups: the shard is told (`ConnectionLost`) and decides.
+
+Invariant: a member stands under one connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ottla.broker.requests import ConnectionContext
+from ottla.groups.share_membership import ConnectionLost
+from ottla.machine import Call, Millis
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+Member: TypeAlias = tuple[str, str]
+"""Group id and member id."""
+
+
+class ShareMembers:
+    """Members by connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._of_connection: dict[int, dict[Member, None]] = {}
+        self._connection_of: dict[Member, int] = {}
+
+    def heard(self, group_id: str, member_id: str, connection: int) -> None:
+        """A heartbeat of this member was accepted."""
+        member = (group_id, member_id)
+        if self._connection_of.get(member) != connection:
+            self.left(group_id, member_id)
+            self._connection_of[member] = connection
+            self._of_connection.setdefault(connection, {})[member] = None
+
+    def left(self, group_id: str, member_id: str) -> None:
+        member = (group_id, member_id)
+        connection = self._connection_of.pop(member, None)
+        if connection is not None:
+            members = self._of_connection[connection]
+            del members[member]
+            if not members:
+                del self._of_connection[connection]
+
+    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+        """A connection is gone."""
+        members = self._of_connection.pop(context.identity, {})
+        for member in members:
+            del self._connection_of[member]
+            self._node.groups.tell(now, member[0], Call(-1, 0, "", "", ConnectionLost(*member)))
+
+    def check(self) -> None:
+        assert sum(map(len, self._of_connection.values())) == len(self._connection_of)
+        for connection, members in self._of_connection.items():
+            for member in members:
+                assert self._connection_of[member] == connection

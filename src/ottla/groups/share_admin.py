@@ -1,0 +1,202 @@
+"""Share groups as administrators see them: describe, list, delete, and the share partitions whose offsets they change.
+
+Knows answers and records. Where a group stands in its partitions is the share coordinator's memory, so requests about
+offsets are worked out by the broker in rounds: it asks the group (a `ShareQuestion`, answered by a `ShareAnswer`), then
+the share coordinator, then the group again.
+
+Offsets and groups are deleted in that order: topics stand as "deleting" in the group's record until the share
+coordinator has let go of them. A deletion that broke off is taken up by the next one.
+
+Source: Kafka's GroupMetadataManager.java (sharePartitionsEligibleForOffsetDeletion, alterShareGroupOffsets,
+shareGroupBuildPartitionDeleteRequest), ShareGroup.java; KIP-932.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.groups.draft import Draft
+from ottla.groups.share_group import NO_SHARES, Assignment, Share, ShareGroup, ShareMember, SharesKnown
+from ottla.groups.share_records import (
+    CurrentRecord,
+    EpochRecord,
+    MemberRecord,
+    ShareRecord,
+    SharesRecord,
+    TargetEpochRecord,
+    TargetRecord,
+    encode,
+)
+from ottla.groups.share_surroundings import Surroundings
+from ottla.machine import ShardRecord, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import share_group_describe as wire
+from ottla.protocol.messages.list_groups import ListedGroup
+
+GROUP_TYPE: Final = "share"
+PROTOCOL_TYPE: Final = "share"
+ASSIGNOR: Final = "simple"
+DEAD: Final = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class AskShares:
+    """Which share partitions does the group have?"""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddShares:
+    """Give a group without members these share partitions; a group that is not there comes to be."""
+
+    group_id: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDeletion:
+    """The offsets of these topics (None: of all) are about to be deleted, of a group without members."""
+
+    group_id: str
+    topic_ids: tuple[bytes, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndDeletion:
+    """The share coordinator has let go of these topics."""
+
+    group_id: str
+    topic_ids: tuple[bytes, ...]
+
+
+ShareQuestion = AskShares | AddShares | BeginDeletion | EndDeletion
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAnswer:
+    """`shares` is what the group has, or had before a deletion began."""
+
+    error: ErrorCode
+    message: str | None = None
+    epoch: int = 0
+    shares: SharesKnown = NO_SHARES
+
+
+def answer_question(
+    ticket: Ticket,
+    question: ShareQuestion,
+    groups: Mapping[str, ShareGroup],
+    strangers: Mapping[str, object],
+    draft: Draft,
+) -> None:
+    group = groups.get(question.group_id)
+    if group is None and question.group_id in strangers:
+        text = f"Group {question.group_id} is not a share group."
+        draft.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
+        return
+    if group is None:
+        if isinstance(question, AddShares):
+            group = ShareGroup(question.group_id)
+        else:
+            text = f"Group {question.group_id} not found."
+            draft.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
+            return
+    if isinstance(question, AddShares | BeginDeletion) and group.members:
+        draft.answer(ticket, ShareAnswer(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message))
+        return
+    shares = _changed(group.shares, question)
+    if shares != group.shares or (isinstance(question, AddShares) and question.group_id not in groups):
+        draft.records.append(encode(SharesRecord(group.group_id, shares)))
+    draft.answer(ticket, ShareAnswer(ErrorCode.NONE, None, group.epoch, group.shares))
+
+
+def _changed(shares: SharesKnown, question: ShareQuestion) -> SharesKnown:
+    match question:
+        case AskShares():
+            return shares
+        case AddShares(_, added):
+            return shares.added(list(added))
+        case BeginDeletion(_, topic_ids):
+            wanted = [topic_id for topic_id, _ in shares.topics()] if topic_ids is None else list(topic_ids)
+            return shares.without(wanted, deleting=True)
+        case EndDeletion(_, topic_ids):
+            return shares.without(list(topic_ids), deleting=False)
+
+
+# ---- the group as a whole ------------------------------------------------------------------------------------------
+
+
+def deletion(group: ShareGroup) -> list[ShardRecord]:
+    """Tombstones for everything about a group without members."""
+    group_id = group.group_id
+    records: list[ShareRecord] = []
+    for member_id in {**group.members, **group.targets}:
+        records.append(CurrentRecord(group_id, member_id, None))
+        records.append(TargetRecord(group_id, member_id, None))
+        records.append(MemberRecord(group_id, member_id, None))
+    records += [
+        TargetEpochRecord(group_id, None),
+        SharesRecord(group_id, None),
+        EpochRecord(group_id, None),
+    ]
+    return [encode(record) for record in records]
+
+
+def listed(group: ShareGroup) -> ListedGroup:
+    return ListedGroup(group.group_id, PROTOCOL_TYPE, group.state, GROUP_TYPE)
+
+
+def describe(
+    ticket: Ticket,
+    body: wire.ShareGroupDescribeRequest,
+    groups: Mapping[str, ShareGroup],
+    strangers: Mapping[str, object],
+    surroundings: Surroundings,
+    draft: Draft,
+) -> None:
+    described = [_described(group_id, groups, strangers, surroundings) for group_id in body.group_ids]
+    draft.answer(ticket, wire.ShareGroupDescribeResponse(groups=described))
+
+
+def _described(
+    group_id: str, groups: Mapping[str, ShareGroup], strangers: Mapping[str, object], surroundings: Surroundings
+) -> wire.DescribedGroup:
+    group = groups.get(group_id)
+    if group is None:
+        text = f"Group {group_id} is not a share group." if group_id in strangers else f"Group {group_id} not found."
+        return wire.DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, text, group_id, DEAD)
+    names: dict[bytes, str] = {}
+    for name in group.subscribed_topics():
+        found = surroundings.topic(name)
+        if found is not None:
+            names[found[0]] = name
+    return wire.DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=ASSIGNOR,
+        members=[_described_member(member, names) for member in group.members.values()],
+    )
+
+
+def _described_member(member: ShareMember, names: Mapping[bytes, str]) -> wire.Member:
+    return wire.Member(
+        member.member_id,
+        member.rack_id,
+        member.member_epoch,
+        member.client_id,
+        member.client_host,
+        list(member.topics),
+        wire.Assignment(_named(member.assigned, names)),
+    )
+
+
+def _named(assignment: Assignment, names: Mapping[bytes, str]) -> list[wire.TopicPartitions]:
+    """A topic that is no more is left out."""
+    return [
+        wire.TopicPartitions(topic_id, names[topic_id], list(partitions))
+        for topic_id, partitions in assignment
+        if topic_id in names
+    ]

@@ -1,0 +1,171 @@
+"""All share groups of a shard: which request goes where, and what each record changes.
+
+Knows the groups and hands on; the rules stand in `share_membership` and `share_admin`. The ids of classic groups are
+taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and the other way round.
+
+Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ottla.groups.draft import Draft
+from ottla.groups.rebalance import GroupTimer
+from ottla.groups.settings import GroupSettings
+from ottla.groups.share_admin import (
+    AddShares,
+    AskShares,
+    BeginDeletion,
+    EndDeletion,
+    answer_question,
+    deletion,
+    describe,
+    listed,
+)
+from ottla.groups.share_group import NO_SHARES, ShareGroup
+from ottla.groups.share_membership import ConnectionLost, ShareMembership
+from ottla.groups.share_records import (
+    CurrentRecord,
+    EpochRecord,
+    MemberRecord,
+    ShareRecord,
+    SharesRecord,
+    TargetEpochRecord,
+    TargetRecord,
+    encode,
+)
+from ottla.groups.share_surroundings import Surroundings
+from ottla.machine import Call, Millis, ShardRecord, Ticket
+from ottla.machine.timers import Timers
+from ottla.protocol.messages.list_groups import ListedGroup
+from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+
+
+class ShareGroups:
+    """See the module's docstring."""
+
+    __slots__ = ("_groups", "_membership", "_strangers", "_surroundings")
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        surroundings: Surroundings,
+        strangers: Mapping[str, object],
+        timers: Timers[GroupTimer],
+    ) -> None:
+        self._surroundings = surroundings
+        self._strangers = strangers
+        self._groups: dict[str, ShareGroup] = {}
+        self._membership = ShareMembership(settings, surroundings, self._groups, strangers, timers)
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def of(self, group_id: str) -> ShareGroup | None:
+        return self._groups.get(group_id)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def decide(self, now: Millis, ticket: Ticket, call: Call, draft: Draft) -> bool:
+        """Whether this was a call about share groups; if so it is in `draft` now."""
+        match call.body:
+            case ShareGroupHeartbeatRequest() as body:
+                self._membership.heartbeat(now, ticket, call, body, draft)
+            case ShareGroupDescribeRequest() as body:
+                describe(ticket, body, self._groups, self._strangers, self._surroundings, draft)
+            case AskShares() | AddShares() | BeginDeletion() | EndDeletion() as question:
+                answer_question(ticket, question, self._groups, self._strangers, draft)
+            case ConnectionLost(group_id, member_id):
+                self._membership.connection_lost(group_id, member_id, draft)
+            case _:
+                return False
+        return True
+
+    def topics_deleted(self, names: Iterable[str], draft: Draft) -> None:
+        """Share partitions go with their topic; the share coordinator hears of it by itself."""
+        for group in self._groups.values():
+            gone = [topic_id for topic_id, name in group.shares.topics() if name in names]
+            if gone:
+                shares = group.shares.without(gone, deleting=False)
+                draft.records.append(encode(SharesRecord(group.group_id, shares)))
+
+    def listed(self) -> Iterator[ListedGroup]:
+        for group in self._groups.values():
+            yield listed(group)
+
+    def deletion(self, group_id: str) -> list[ShardRecord] | None:
+        """The records that delete this group; None where it has members."""
+        group = self._groups[group_id]
+        return None if group.members else deletion(group)
+
+    # ---- deadlines -------------------------------------------------------------------------------------------------
+
+    def session_deadline(self, group_id: str, member_id: str, draft: Draft) -> None:
+        self._membership.session_deadline(group_id, member_id, draft)
+
+    def loaded(self, now: Millis) -> None:
+        for group in self._groups.values():
+            self._membership.watch(now, group)
+
+    # ---- durable state ---------------------------------------------------------------------------------------------
+
+    def apply(self, record: ShareRecord) -> None:
+        match record:
+            case MemberRecord(group_id, member_id, None):
+                if group_id in self._groups:
+                    self._groups[group_id].remove_member(member_id)
+            case MemberRecord(group_id, _, member) if member is not None:
+                self._group(group_id).put_member(member)
+            case EpochRecord(group_id, None):
+                group = self._groups.pop(group_id, None)
+                if group is not None:
+                    self._membership.forget(group)
+            case EpochRecord(group_id, epoch, metadata_hash) if epoch is not None:
+                group = self._group(group_id)
+                group.epoch, group.metadata_hash = epoch, metadata_hash
+            case TargetEpochRecord(group_id, None):
+                pass
+            case TargetEpochRecord(group_id, epoch, assigned_at_ms) if epoch is not None:
+                group = self._group(group_id)
+                group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
+            case TargetRecord(group_id, member_id, None):
+                if group_id in self._groups:
+                    self._groups[group_id].targets.pop(member_id, None)
+            case TargetRecord(group_id, member_id, target) if target is not None:
+                self._group(group_id).targets[member_id] = target
+            case CurrentRecord(group_id, member_id, None):
+                if group_id in self._groups:
+                    self._groups[group_id].drop_current(member_id)
+            case CurrentRecord(group_id, member_id, epoch, previous_epoch, assigned) if epoch is not None:
+                self._group(group_id).put_current(member_id, epoch, previous_epoch, assigned)
+            case SharesRecord(group_id, None):
+                if group_id in self._groups:
+                    self._groups[group_id].shares = NO_SHARES
+            case SharesRecord(group_id, shares) if shares is not None:
+                self._group(group_id).shares = shares
+            case other:
+                raise AssertionError(other)
+
+    def _group(self, group_id: str) -> ShareGroup:
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ShareGroup(group_id)
+        return group
+
+    # ---- for metrics, tests and the simulator ----------------------------------------------------------------------
+
+    def image(self) -> object:
+        return {group_id: group.image() for group_id, group in self._groups.items()}
+
+    def check(self) -> None:
+        for group in self._groups.values():
+            self._membership.check(group)
+
+    def check_durable(self) -> None:
+        for group_id, group in self._groups.items():
+            assert group.group_id == group_id, group_id
+            assert group_id not in self._strangers, f"{group_id} is a group of two kinds"
+            group.check()

@@ -1,0 +1,317 @@
+"""Heartbeats of share groups: members come, stay, change their subscription, and go.
+
+Knows what a heartbeat may say, its answer, and the records that follow from it; when assignments are made anew; and
+when a silent member is out. Does not know who assigns how (`share_assignor`).
+
+A member joins with its first heartbeat and hears its assignment in the answer. Later heartbeats bring one when it has
+changed, or when the member told everything about itself again. Others hear of a change at their own next heartbeat.
+
+A new assignment is made when somebody joins; otherwise when something changed and the last one is as old as
+`share.assignment.interval.ms`. It is made without those whose connection was lost, so that the partitions of a dead
+worker are read again after one heartbeat interval and not only after its session.
+
+Source: Kafka's GroupMetadataManager.java (shareGroupHeartbeat, shareGroupLeave, shareGroupFenceMember); KIP-932,
+KIP-1263.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final
+
+from ottla.groups.draft import Draft, fits
+from ottla.groups.rebalance import Deadline, GroupTimer
+from ottla.groups.settings import GroupSettings
+from ottla.groups.share_assignor import assign
+from ottla.groups.share_group import Assignment, Share, ShareGroup, ShareMember
+from ottla.groups.share_records import (
+    CurrentRecord,
+    EpochRecord,
+    MemberRecord,
+    ShareRecord,
+    SharesRecord,
+    TargetEpochRecord,
+    TargetRecord,
+    encode,
+)
+from ottla.groups.share_surroundings import Surroundings
+from ottla.machine import Call, Millis, Ticket
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.share_group_heartbeat import (
+    Assignment as AssignmentMessage,
+)
+from ottla.protocol.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The body of a call from the node itself: the connection of this member is gone. It is not answered."""
+
+    group_id: str
+    member_id: str
+
+
+class _Refused(Exception):
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        self.error = error
+        self.message = error.message if message is None else message
+
+
+class ShareMembership:
+    """Serves the members of all share groups of a shard."""
+
+    __slots__ = ("_settings", "_surroundings", "_timers", "groups", "strangers")
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        surroundings: Surroundings,
+        groups: dict[str, ShareGroup],
+        strangers: Mapping[str, object],
+        timers: Timers[GroupTimer],
+    ) -> None:
+        self._settings = settings
+        self._surroundings = surroundings
+        self._timers = timers
+        self.groups = groups
+        self.strangers = strangers
+        """Groups of another kind: their ids are taken."""
+
+    # ---- ShareGroupHeartbeat ---------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, now: Millis, ticket: Ticket, call: Call, body: ShareGroupHeartbeatRequest, draft: Draft
+    ) -> None:
+        try:
+            _check(body)
+            if body.member_epoch == LEAVE_EPOCH:
+                answer, records = self._leave(body)
+            else:
+                answer, records = self._stay(now, call, body)
+        except _Refused as refused:
+            answer = ShareGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
+            records = []
+        encoded = [encode(record) for record in records]
+        if fits(encoded, self._settings):
+            draft.records += encoded
+        else:
+            answer = ShareGroupHeartbeatResponse(
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+                error_message=f"The records of group {body.group_id} do not fit into one batch.",
+            )
+        draft.answer(ticket, answer)
+
+    def _leave(self, body: ShareGroupHeartbeatRequest) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
+        group = self._known(body.group_id)
+        member = group.members.get(body.member_id)
+        if member is None:
+            raise _unknown_member(body)
+        self._unwatch(group, body.member_id)
+        answer = ShareGroupHeartbeatResponse(member_id=body.member_id, member_epoch=LEAVE_EPOCH)
+        return answer, self._removal(group, member)
+
+    def _stay(
+        self, now: Millis, call: Call, body: ShareGroupHeartbeatRequest
+    ) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
+        timing = self._surroundings.share_timing(body.group_id)
+        joins = body.member_epoch == JOIN_EPOCH
+        group = self._known_or_new(body.group_id) if joins else self._known(body.group_id)
+        known = group.members.get(body.member_id)
+        if known is None and len(group.members) >= timing.members_max:
+            raise _Refused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The share group has reached its maximum capacity of {timing.members_max} members.",
+            )
+        if known is None and not joins:
+            raise _unknown_member(body)
+        if known is not None:
+            _check_epoch(known, body.member_epoch)
+        records: list[ShareRecord] = []
+        member = _told(known or ShareMember(body.member_id), call, body)
+        if member != known:
+            records.append(MemberRecord(group.group_id, member.member_id, member))
+        came_back = group.absent.pop(member.member_id, "") is None
+        epoch, assigned = self._assign(now, group, member, joins, came_back, records)
+        if (member.member_epoch, member.assigned) != (epoch, assigned):
+            before = member.member_epoch
+            records.append(CurrentRecord(group.group_id, member.member_id, epoch, before, assigned))
+        shares = self._unknown_shares(group, member)
+        if shares:
+            records.append(SharesRecord(group.group_id, group.shares.added(shares)))
+        self._timers.set((group.group_id, Deadline.SHARE_SESSION, member.member_id), now + timing.session_timeout_ms)
+        answer = ShareGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=timing.heartbeat_interval_ms
+        )
+        if joins or body.subscribed_topic_names is not None or known is None or known.assigned != assigned:
+            answer.assignment = AssignmentMessage(
+                [TopicPartitions(topic_id, list(partitions)) for topic_id, partitions in assigned]
+            )
+        return answer, records
+
+    def _known(self, group_id: str) -> ShareGroup:
+        group = self.groups.get(group_id)
+        if group is None and group_id in self.strangers:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        if group is None:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
+        return group
+
+    def _known_or_new(self, group_id: str) -> ShareGroup:
+        if group_id in self.strangers:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        return self.groups.get(group_id) or ShareGroup(group_id)
+
+    # ---- assignments -----------------------------------------------------------------------------------------------
+
+    def _assign(
+        self,
+        now: Millis,
+        group: ShareGroup,
+        member: ShareMember,
+        joins: bool,
+        came_back: bool,
+        records: list[ShareRecord],
+    ) -> tuple[int, Assignment]:
+        """The epoch and assignment that the member has from now on; whatever that changes goes to `records`."""
+        known = group.members.get(member.member_id)
+        resubscribes = known is None or known.topics != member.topics
+        topics = self._topics(group.subscribed_with(member))
+        metadata_hash = _hash(topics)
+        epoch = group.epoch
+        if resubscribes or came_back or metadata_hash != group.metadata_hash:
+            epoch += 1
+            records.append(EpochRecord(group.group_id, epoch, metadata_hash))
+        interval_ms = self._surroundings.share_timing(group.group_id).assignment_interval_ms
+        is_due = joins or resubscribes or now - group.assigned_at_ms >= interval_ms
+        if epoch == group.assignment_epoch or not is_due:
+            return group.assignment_epoch, group.targets.get(member.member_id, ())
+        members = {**group.members, member.member_id: member}
+        present = {member_id: each.topics for member_id, each in members.items() if member_id not in group.absent}
+        targets = assign(present, topics, group.targets)
+        for member_id, assigned in targets.items():
+            if group.targets.get(member_id) != assigned:
+                records.append(TargetRecord(group.group_id, member_id, assigned))
+        records.append(TargetEpochRecord(group.group_id, epoch, now))
+        return epoch, targets[member.member_id]
+
+    def _topics(self, names: list[str]) -> dict[str, tuple[bytes, int]]:
+        topics: dict[str, tuple[bytes, int]] = {}
+        for name in names:
+            found = self._surroundings.topic(name)
+            if found is not None:
+                topics[name] = found
+        return topics
+
+    def _unknown_shares(self, group: ShareGroup, member: ShareMember) -> list[Share]:
+        """Share partitions that the group is subscribed to and has not had before."""
+        shares: list[Share] = []
+        for name, (topic_id, partitions) in self._topics(group.subscribed_with(member)).items():
+            known = group.shares.known(topic_id)
+            if len(known) < partitions:
+                shares.append(Share(topic_id, name, tuple(index for index in range(partitions) if index not in known)))
+        return shares
+
+    # ---- members that go -------------------------------------------------------------------------------------------
+
+    def session_deadline(self, group_id: str, member_id: str, draft: Draft) -> None:
+        """No sign of life for the length of a session."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is not None and member is not None:
+            draft.records += [encode(record) for record in self._removal(group, member)]
+
+    def connection_lost(self, group_id: str, member_id: str, draft: Draft) -> None:
+        """Who is left gets what this member had, unless it comes back before they ask."""
+        group = self.groups.get(group_id)
+        if group is None or member_id not in group.members or member_id in group.absent:
+            return
+        group.absent[member_id] = None
+        if len(group.absent) < len(group.members):
+            draft.records.append(encode(EpochRecord(group_id, group.epoch + 1, group.metadata_hash)))
+
+    def _removal(self, group: ShareGroup, member: ShareMember) -> list[ShareRecord]:
+        group_id, member_id = group.group_id, member.member_id
+        metadata_hash = _hash(self._topics(group.subscribed_with(None, left=member_id)))
+        return [
+            CurrentRecord(group_id, member_id, None),
+            TargetRecord(group_id, member_id, None),
+            MemberRecord(group_id, member_id, None),
+            EpochRecord(group_id, group.epoch + 1, metadata_hash),
+        ]
+
+    def watch(self, now: Millis, group: ShareGroup) -> None:
+        """Sessions begin anew for all members."""
+        timeout_ms = self._surroundings.share_timing(group.group_id).session_timeout_ms
+        for member_id in group.members:
+            self._timers.set((group.group_id, Deadline.SHARE_SESSION, member_id), now + timeout_ms)
+
+    def _unwatch(self, group: ShareGroup, member_id: str) -> None:
+        self._timers.cancel((group.group_id, Deadline.SHARE_SESSION, member_id))
+
+    def forget(self, group: ShareGroup) -> None:
+        """The group is no more."""
+        for member_id in group.members:
+            self._unwatch(group, member_id)
+
+    def check(self, group: ShareGroup) -> None:
+        group.check()
+        for member_id in group.members:
+            watched = (group.group_id, Deadline.SHARE_SESSION, member_id) in self._timers
+            assert watched, f"{group.group_id}: nobody watches member {member_id}"
+
+
+def _check(body: ShareGroupHeartbeatRequest) -> None:
+    """What a heartbeat must say. Raises _Refused."""
+    if not body.member_id.strip():
+        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    if not body.group_id.strip():
+        raise _Refused(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+    if body.rack_id is not None and not body.rack_id.strip():
+        raise _Refused(ErrorCode.INVALID_REQUEST, "RackId can't be empty.")
+    if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
+    if body.member_epoch < LEAVE_EPOCH:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+
+
+def _unknown_member(body: ShareGroupHeartbeatRequest) -> _Refused:
+    return _Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {body.member_id} is not a member of group {body.group_id}.")
+
+
+def _check_epoch(member: ShareMember, epoch: int) -> None:
+    """The present epoch, the one before (its answer may have been lost), or 0 to begin again. Raises _Refused."""
+    if epoch not in (member.member_epoch, member.previous_member_epoch, JOIN_EPOCH):
+        size = "greater" if epoch > member.member_epoch else "smaller"
+        raise _Refused(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The share group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
+            f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _told(member: ShareMember, call: Call, body: ShareGroupHeartbeatRequest) -> ShareMember:
+    """The member with what its heartbeat says of it; null is as before."""
+    names = body.subscribed_topic_names
+    return replace(
+        member,
+        rack_id=member.rack_id if body.rack_id is None else body.rack_id,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        topics=member.topics if names is None else tuple(sorted(set(names))),
+    )
+
+
+def _hash(topics: dict[str, tuple[bytes, int]]) -> int:
+    """What the group's members subscribe to, as far as it exists, in 63 bits; 0 is nothing."""
+    if not topics:
+        return 0
+    text = repr(sorted(topics.items())).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest()) >> 1
