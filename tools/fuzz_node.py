@@ -14,6 +14,7 @@ or descriptors (measured between rounds, after everything the frames made was de
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import selectors
 import socket
@@ -73,7 +74,8 @@ def recorded(port: int) -> list[bytes]:
                 continue
             for name, scenario in transcript.scenarios_of(theme).items():
                 if f"{theme}/{name}" not in LEFT_OUT:
-                    transcript.play(scenario, "127.0.0.1", port, theme)
+                    with contextlib.suppress(TimeoutError, AssertionError):  # what it sent until then will do
+                        transcript.play(scenario, "127.0.0.1", port, theme)
     finally:
         Connection.send_bytes = write  # type: ignore[method-assign]
     return [frame for frame in dict.fromkeys(frames) if 8 <= len(frame) < 100_000]
