@@ -633,3 +633,25 @@ def test_a_version_1_member_is_served(stage: ShareStage) -> None:
     member.version = 1
     assert member.fetch(records=3) == [(0, 9, 1)]
     assert member.said((0, 9, [ACCEPT])) == 0
+
+
+@pytest.mark.parametrize("loses_start", [False, True])
+def test_acknowledgements_of_lost_records_do_not_count_for_those_that_follow(
+    stage: ShareStage, loses_start: bool
+) -> None:
+    """A power cut took the log's end; the share state was on the disk already."""
+    topic, member = begun(stage)
+    member.fetch()
+    assert member.said((0, 9, [ACCEPT]) if loses_start else (5, 9, [ACCEPT])) == 0
+    partition = stage.node.topics.partition("jobs", 0)
+    assert partition is not None
+    partition.log.truncate_to(0, now=stage.now)
+    stage.restart(clean=False)
+    stage.produce(4)
+    stage.produce(8)
+    stage.restart()
+    again = stage.member(topic)
+    assert again.fetch() == [(0, 11, 1)]
+    assert again.said((0, 3, [ACCEPT])) == 0
+    stage.restart()
+    assert stage.member(topic).fetch() == [(4, 11, 1)]

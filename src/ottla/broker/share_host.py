@@ -229,14 +229,28 @@ class ShareHost:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _load(self, now: Millis, hosted: HostedShare) -> None:
-        """Ask the coordinator what is known of this share partition."""
+        """Ask the coordinator under which leader epoch this share partition was written last."""
         hosted.retry_at = None
         key = hosted.key
-        part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
-        body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
-        index, call = self._call(now, key, body)
+        index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
         hosted.shard_index = index
         self._submit(now, StateErrand(hosted, (index, call)))
+
+    def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
+        """Then ask for all that is known, which fences whoever led before."""
+        if found.error_code:
+            self._loaded(now, hosted, read.PartitionResult(found.partition, found.error_code))
+            return
+        log, key = hosted.partition.log, hosted.key
+        hosted.log_end_offset = log.log_end_offset
+        if found.leader_epoch >= 0:
+            epoch, end_offset = log.end_offset_for(found.leader_epoch)
+            if epoch >= 0:
+                hosted.log_end_offset = end_offset
+        part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
+        body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
+        call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+        self._submit(now, StateErrand(hosted, (hosted.shard_index, call)))
 
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
@@ -268,7 +282,7 @@ class ShareHost:
         ]
         machine = SharePartition(hosted.config.settings, start_offset, batches)
         machine.log_start_moved(log.log_start_offset)
-        machine.log_end_is(log.log_end_offset)
+        machine.log_end_is(hosted.log_end_offset)
         if found.start_offset != start_offset:
             machine.remember_start()
         hosted.machine = machine
@@ -400,6 +414,8 @@ class ShareHost:
             return
         elif isinstance(reply, read.ReadShareGroupStateResponse):
             self._loaded(now, hosted, result)
+        elif isinstance(reply, summary.ReadShareGroupStateSummaryResponse):
+            self._dated(now, hosted, result)
         elif result.error_code:
             hosted.retry_at = now + LOAD_RETRY_MS
             self._node.timer_stale = True

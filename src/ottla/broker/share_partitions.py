@@ -48,6 +48,7 @@ class HostedShare:
         "gate",
         "host",
         "key",
+        "log_end_offset",
         "machine",
         "partition",
         "retry_at",
@@ -61,6 +62,8 @@ class HostedShare:
         self.key = key
         self.partition = partition
         self.machine: SharePartition | None = None
+        self.log_end_offset = 0
+        """Where what was remembered of the log ends, as far as the log still has it."""
         self.state_epoch = 0
         self.shard_index = -1
         """Which partition of `__share_group_state` remembers it."""

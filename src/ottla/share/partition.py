@@ -458,16 +458,25 @@ class SharePartition:
         self._write([], stands=True)
 
     def log_end_is(self, log_end_offset: int) -> None:
-        """Right after loading: what the coordinator remembers of records that a crash took from the log is void."""
+        """Right after loading: what the coordinator remembers of records that a crash took from the log is void.
+
+        `log_end_offset` is where the log of the leader that wrote this state ends now; other records may stand beyond.
+        The window may begin beyond it too; then it begins there.
+        """
         runs = self.runs
         if log_end_offset >= runs.end:
             return
+        void = StateBatch(log_end_offset, runs.end - 1, _AVAILABLE, 0)
         for first, end, standing in runs.within(log_end_offset, runs.end):
             if standing.state == _ARCHIVING:
                 self.archiving -= end - first
             elif standing.state in _TERMINAL:
                 self.complete_count -= end - first
         runs.cut(log_end_offset)
+        self.letters = [letter for letter in self.letters if letter.first < log_end_offset]
+        self._advance()
+        # Other records will stand there: what was remembered must not be taken for theirs after the next start.
+        self._write([], stands=True).batches.append(void)
 
     def dead_lettered(self, first: int, end: int) -> None:
         """These records are safe in the dead-letter topic, or gone from the log."""

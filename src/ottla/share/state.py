@@ -118,6 +118,8 @@ class Kept:
             self.leader_epoch = update.leader_epoch
         if update.start_offset != UNCHANGED:
             self.start_offset = update.start_offset
+            if update.start_offset < self.runs.start:
+                self.runs = Runs(max(update.start_offset, 0))  # the log lost its end, and the window went back with it
             self.runs.trim(update.start_offset)
         if update.complete_count != UNCHANGED:
             self.complete_count = update.complete_count
@@ -252,7 +254,7 @@ class ShareStateShard:
         key = _key_of(body)
         kept = self._kept.get(key)
         if kept is None:
-            result = summary.PartitionResult(key.partition, 0, None, 0, 0, UNINITIALIZED, UNINITIALIZED)
+            result = summary.PartitionResult(key.partition, 0, None, 0, UNCHANGED, UNINITIALIZED, UNINITIALIZED)
         else:
             complete = kept.complete_count if kept.start_offset != UNINITIALIZED else UNINITIALIZED
             result = summary.PartitionResult(
@@ -268,8 +270,8 @@ class ShareStateShard:
         if kept is not None and part.state_epoch < kept.state_epoch:
             return _refusal(ticket, body, ErrorCode.FENCED_STATE_EPOCH)
         epoch = 0 if kept is None else kept.snapshot_epoch + 1
-        leader_epoch = 0 if kept is None else kept.leader_epoch
-        fresh = Snapshot(epoch, part.state_epoch, leader_epoch, part.start_offset, 0, now, ())
+        # No leader has written since: an epoch here would date the offset, see `SharePartition.log_end_is`.
+        fresh = Snapshot(epoch, part.state_epoch, UNCHANGED, part.start_offset, 0, now, ())
         return Decision((encode_snapshot(key, fresh, now),), (Answer(ticket, refuse(body, ErrorCode.NONE)),))
 
     def abandon(self, ticket: Ticket) -> None:
