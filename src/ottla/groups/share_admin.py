@@ -36,7 +36,6 @@ from ottla.protocol.messages.list_groups import ListedGroup
 GROUP_TYPE: Final = "share"
 PROTOCOL_TYPE: Final = "share"
 ASSIGNOR: Final = "simple"
-DEAD: Final = "Dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def _described(
     group = groups.get(group_id)
     if group is None:
         text = f"Group {group_id} is not a share group." if group_id in strangers else f"Group {group_id} not found."
-        return wire.DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, text, group_id, DEAD)
+        return wire.DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, text, group_id)
     names: dict[bytes, str] = {}
     for name in group.subscribed_topics():
         found = surroundings.topic(name)

@@ -1,21 +1,23 @@
 """FindCoordinator, key 10, versions 0 to 6: which node coordinates a group, a transaction or a share partition.
 
-What it does: names this node, on the listener the client asked on, and makes `__consumer_offsets` when it is missing.
+What it does: names this node, on the listener the client asked on, and makes the coordinator's topic when it is
+missing. A share partition is named `group:topicId:partition`, the id in URL-safe base64.
 
 What changed per version: 1 key_type and error_message, 3 flexible, 4 many keys at once, 5 TRANSACTION_ABORTABLE is
 known, 6 key type 2 (share).
 
 What is skipped: transactional ids (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which makes clients stop instead of asking
-for ever) and share partitions (INVALID_REQUEST, as a Kafka without share groups says).
+for ever).
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.authz import Operation, ResourceType, on_cluster
 from ottla.broker.requests import Request
-from ottla.broker.topic_names import GROUPS_TOPIC
+from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -30,6 +32,8 @@ TRANSACTION: Final = 1
 SHARE: Final = 2
 
 _MANY_KEYS_SINCE = 4
+_SHARE_SINCE = 6
+_SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.ASCII | re.DOTALL)
 _NO_NODE: Final = (-1, "", -1)
 
 
@@ -52,7 +56,7 @@ def handle(node: Node, request: Request) -> FindCoordinatorResponse:
 def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coordinator:
     error = _error(node, request, key_type, key)
     if error is ErrorCode.NONE:
-        node.topics.ensure_internal(request.now, GROUPS_TOPIC)
+        node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC if key_type == SHARE else GROUPS_TOPIC)
         where = (node.node_id, *node.advertised(request.context))
     else:
         where = _NO_NODE
@@ -68,4 +72,9 @@ def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if key_type == TRANSACTION:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if key_type == SHARE and request.version >= _SHARE_SINCE:
+        if not on_cluster(node, request, Operation.CLUSTER_ACTION):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if _SHARE_KEY.fullmatch(key):
+            return ErrorCode.NONE
     return ErrorCode.INVALID_REQUEST

@@ -70,12 +70,13 @@ def _as_seen(node: Node, request: Request, group: DescribedGroup) -> DescribedGr
 
 def handle(node: Node, request: Request) -> Any:
     body: ShareGroupDescribeRequest = request.body
-    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    refused = {
-        group_id: DescribedGroup(error, error.message, group_id)
-        for group_id in body.group_ids
-        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-    }
+    refused: dict[str, DescribedGroup] = {}
+    for group_id in body.group_ids:
+        error = ErrorCode.NONE if group_id else ErrorCode.INVALID_GROUP_ID
+        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if error:
+            refused[group_id] = DescribedGroup(error, error.message, group_id)
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.group_ids) if group_id not in refused))
     calls = [(at, call_of(request, ShareGroupDescribeRequest(groups))) for at, groups in shards.items()]
     return node.groups.submit(request.now, request, Describe(calls, body.group_ids, refused))

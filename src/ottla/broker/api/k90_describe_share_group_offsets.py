@@ -1,7 +1,8 @@
 """DescribeShareGroupOffsets, key 90, versions 0 to 1: where share groups stand in their partitions, and their lag.
 
 What it does: asks the group which share partitions it has, or takes those it is asked for, and the share coordinator
-for each of them. A share partition that nobody has read yet has start offset -1.
+for each of them. A share partition that nobody has read yet has start offset -1, and so has one of a group or topic
+that does not exist.
 
 What changed per version: 1 lag (KIP-1226): records between the start offset and the end that are not done.
 
@@ -53,7 +54,9 @@ def _describe(node: Node, request: Request) -> Work:
         if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
             groups.append(_refused(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
-        known: ShareAnswer = (yield Round(node.groups, [question(node, AskShares(asked.group_id))]))[0]
+        known = ShareAnswer(ErrorCode.NONE)
+        if asked.topics is None:
+            known = (yield Round(node.groups, [question(node, AskShares(asked.group_id))]))[0]
         if known.error:
             groups.append(_refused(asked.group_id, known.error, known.message))
             continue
@@ -93,7 +96,7 @@ def _wanted(
         if not on_topic(node, request, Operation.DESCRIBE, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif found is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
         else:
             topic.topic_id = found.id
             wanted += [(topic, part) for part in parts if 0 <= part.partition_index < len(found.partitions)]
@@ -114,7 +117,7 @@ def _fill(
         part.error_code, part.error_message = state.error_code, state.error_message
         return
     part.start_offset = state.start_offset
-    part.leader_epoch = state.leader_epoch
+    part.leader_epoch = max(state.leader_epoch, 0)
     part.lag = node.share.lag(topic.topic_id, part.partition_index, state.start_offset, state.delivery_complete_count)
 
 

@@ -23,6 +23,7 @@ from ottla.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,
 )
+from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -76,6 +77,7 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
 
 
 def _refuse(topic: DeleteShareGroupOffsetsResponseTopic, error: ErrorCode, message: str | None = None) -> None:
+    topic.topic_id = ZERO_UUID
     topic.error_code, topic.error_message = error, error.message if message is None else message
 
 
