@@ -268,19 +268,24 @@ class Client:
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
     ) -> dict[int, int]:
         """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1: nothing is that late."""
-        return {
-            p: self._repeat(lambda p=p: self._list_offset(topic, p, timestamp, isolation_level)) for p in partitions
-        }
+        wanted = list(partitions)
 
-    def _list_offset(self, topic: str, partition: int, timestamp: int, isolation_level: int) -> int:
-        part = ListOffsetsPartition(partition, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            -1, isolation_level, [ListOffsetsTopic(topic, [part])], int(self._timeout_s * 1000)
-        )
-        answer = self._on(lambda: self.leader(topic, partition), request)
-        found = answer.topics[0].partitions[0]
-        check(found.error_code, f"offset of {topic}-{partition}")
-        return found.offset
+        def ask() -> dict[int, int]:
+            by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
+            for partition in wanted:
+                row = ListOffsetsPartition(partition, timestamp=timestamp)
+                by_leader.setdefault(self.leader(topic, partition), []).append(row)
+            found: dict[int, int] = {}
+            for leader, rows in by_leader.items():
+                topics = [ListOffsetsTopic(topic, rows)]
+                request = ListOffsetsRequest(-1, isolation_level, topics, int(self._timeout_s * 1000))
+                (answer,) = self._on(lambda leader=leader: leader, request).topics
+                for part in answer.partitions:
+                    check(part.error_code, f"offset of {topic}-{part.partition_index}")
+                    found[part.partition_index] = part.offset
+            return {partition: found[partition] for partition in wanted}
+
+        return self._repeat(ask)
 
 
 def _address(text: str) -> tuple[str, int]:
