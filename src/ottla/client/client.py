@@ -268,7 +268,7 @@ class Client:
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
     ) -> dict[int, int]:
         """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1: nothing is that late."""
-        wanted = list(partitions)
+        wanted = list(dict.fromkeys(partitions))
 
         def ask() -> dict[int, int]:
             by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
