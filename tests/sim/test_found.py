@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.requests import Sync
+from ottla.broker.requests import ConnectionContext, Sync
 from ottla.log.answers import Isolation
 from ottla.log.config import LogConfig
-from ottla.log.files import DiskFiles, FileSystem
+from ottla.log.files import DiskFiles, FileSlice, FileSystem
 from ottla.log.log import Log
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.batches import decode_batches, encode_batch
 from ottla.sim.checkers import node_of
 from ottla.sim.disk import Disk
@@ -237,3 +240,19 @@ def test_a_node_with_nothing_left_to_compact_rests() -> None:
     before = world.agenda.events_run
     world.run(world.clock.now_us + 60_000_000)
     assert world.agenda.events_run - before < 1_000
+
+
+def test_no_coordinator_while_the_store_is_full() -> None:
+    """FindCoordinator let the store's failure out, and the connection was closed without an answer."""
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    plan = draw_plan(world.stream("plan"))
+    assert world.start_node()
+    assert world.life is not None
+    world.disk.capacity = world.disk.used
+    header = RequestHeader(10, 6, 7, "test")
+    frame = memoryview(encode_request(header, FindCoordinatorRequest(coordinator_keys=["g"])))[4:]
+    answer = node_of(world.life).receive(world.clock.wall_ms, ConnectionContext(1, "test"), frame)
+    assert isinstance(answer, list)
+    _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
+    assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

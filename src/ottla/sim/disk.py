@@ -195,7 +195,7 @@ class SimFile:
         return inode.settled + len(inode.volatile)
 
     def end_sync(self, up_to: int) -> None:
-        if self._disk.sync_failures and self._disk.rng.random() < self._disk.sync_failures:
+        if self._disk.draws_sync_failure():
             raise OSError(errno.EIO, SYNC_FAILED, self.path)
         self._disk.settle(self._inode, up_to)
 
@@ -360,6 +360,14 @@ class Disk:
     def room(self, wanted: int) -> int:
         """How many of the wanted bytes still fit."""
         return wanted if self.capacity is None else max(0, min(wanted, self.capacity - self.used))
+
+    def draws_sync_failure(self) -> bool:
+        return self.sync_failures > 0 and self.rng.random() < self.sync_failures
+
+    @property
+    def ails(self) -> bool:
+        """Some calls fail now that do not fail on a healthy disk."""
+        return self.capacity is not None or self.sync_failures > 0
 
     def settle(self, inode: Inode, up_to: int) -> None:
         if not self.lies:

@@ -38,6 +38,7 @@ class Faults:
             (self.member_leaves, 2),
             (self.slow_disk, 2),
             (self.full_disk, 1),
+            (self.failing_syncs, 1),
             (self.bad_weather, 2),
             (self.clock_leaps, 1),
         ]
@@ -157,17 +158,24 @@ class Faults:
         disk = self.world.disk
         disk.capacity = disk.used + self.rng.randrange(2_000)
         self.world.trace.add("faults", f"the disk has room for {disk.capacity - disk.used} bytes")
-        self.world.agenda.after(self.rng.randrange(2_000 * MS), self._widen_disk)
+        self.world.agenda.after(self.rng.randrange(2_000 * MS), self._cure_disk)
 
-    def _widen_disk(self) -> None:
-        """Somebody made room, and starts the node again, as a log that could not be written asks for."""
-        if self.world.disk.capacity is not None:
-            self.world.disk.capacity = None
-            self.world.trace.add("faults", "the disk has room again")
+    def failing_syncs(self) -> None:
+        self.world.disk.sync_failures = self.rng.choice((0.05, 0.5))
+        self.world.trace.add("faults", "syncs begin to fail")
+        self.world.agenda.after(self.rng.randrange(1_500 * MS), self._cure_disk)
+
+    def _cure_disk(self) -> None:
+        """Somebody made room or changed the cable, and starts the node again, as a log that has failed asks for."""
+        disk = self.world.disk
+        if disk.ails:
+            disk.capacity = None
+            disk.sync_failures = 0.0
+            self.world.trace.add("faults", "the disk is well again")
             self.world.kill_node(power_cut=False)
 
     def clock_leaps(self) -> None:
-        by_ms = self.rng.choice((-1_500, -100, 300, 2_500))
+        by_ms = self.rng.choice((-1_500, -100, 300, 2_500, 60_000))
         self.world.trace.add("faults", f"the wall clock leaps by {by_ms} ms")
         self.world.jump_wall(by_ms)
 
@@ -179,7 +187,7 @@ class Faults:
         world = self.world
         world.trace.add("faults", "everything heals")
         world.disk.fuse = None
-        self._widen_disk()
+        self._cure_disk()
         self._quicken_disk()
         self._clear_up()
         if world.life is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ottla.broker.configs import BrokerSettings
 from ottla.broker.node import Node
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import Guard, Write
+from ottla.metadata.store import Guard, StoreFailed, Write
 from ottla.sim.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
 from ottla.sim.clock import MS
 from ottla.sim.consumers import GroupMember
@@ -29,6 +29,8 @@ from ottla.sim.world import NodeUnderTest, World
 DIRECTORY = "/data"
 LIVENESS_MS = 60_000
 LIVENESS_STEP_MS = 250
+STORE_ROW_BYTES = 200
+"""What a commit of the store needs of the disk, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Outcome:
 
 
 class SimStore(MemoryStore):
-    """The metadata store, durable with every commit; the power may go before a commit or right after it."""
+    """The metadata store, durable with every commit; the power may go before a commit or right after it, and a disk
+    that fails fails it too."""
 
     __slots__ = ("disk",)
 
@@ -58,6 +61,8 @@ class SimStore(MemoryStore):
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         self.disk.burn()
+        if self.disk.room(STORE_ROW_BYTES) < STORE_ROW_BYTES or self.disk.draws_sync_failure():
+            raise StoreFailed("the metadata store can't be written: the simulated disk is not well")
         generation = super().commit(writes, guards)
         self.disk.burn()
         return generation
@@ -87,12 +92,18 @@ class Run:
         self.world = World(seed, self._build, keep_all=keep_all)
         self.world.disk.lies = lies
         self.store = SimStore(self.world.disk)
-        self.plan = draw_plan(self.world.stream("plan"))
-        self.workload = Workload(self.world, self.plan)
+        self.plan = self.make_plan()
+        self.workload = self.make_workload()
         self.faults = Faults(self.world, self.workload, self.plan)
         self.watch = Watch(self.workload)
         self.world.watch = self.watch
         self.world.died = self._died
+
+    def make_plan(self) -> Plan:
+        return draw_plan(self.world.stream("plan"))
+
+    def make_workload(self) -> Workload:
+        return Workload(self.world, self.plan)
 
     def _build(self, world: World, same_boot: bool) -> NodeUnderTest:
         return self._make(world, self.store, self.plan, same_boot)

@@ -16,12 +16,13 @@ from typing import Protocol
 from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
+from ottla.metadata.store import StoreFailed
 from ottla.sim.clock import MS, Agenda, Booking, Clock, Micros
 from ottla.sim.disk import Disk, PowerCut, SimFile
 from ottla.sim.network import Connection, Network
 from ottla.sim.trace import Broken, Trace
 
-UNSENT_MAX = 1 << 20
+UNSENT_MAX = 16 << 10
 """Bytes a session may have on the way to a slow reader before its requests wait."""
 
 FRAME_MAX = 1 << 26
@@ -413,8 +414,8 @@ class World:
         except PowerCut:
             self.fell()
             return False
-        except OSError as error:
-            if self.disk.capacity is None:
+        except (OSError, StoreFailed) as error:
+            if not self.disk.ails:
                 raise
             self.trace.add("node", f"can't start: {error}")
             self._bury(life, power_cut=False, how="refuses to start")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.authz import Operation, ResourceType, on_cluster
 from ottla.broker.requests import Request
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -56,7 +57,12 @@ def handle(node: Node, request: Request) -> FindCoordinatorResponse:
 def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coordinator:
     error = _error(node, request, key_type, key)
     if error is ErrorCode.NONE:
-        node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC if key_type == SHARE else GROUPS_TOPIC)
+        try:
+            node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC if key_type == SHARE else GROUPS_TOPIC)
+        except StoreFailed as failed:
+            node.notes(f"the topic of the coordinators could not be made: {failed}")
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is ErrorCode.NONE:
         where = (node.node_id, *node.advertised(request.context))
     else:
         where = _NO_NODE
