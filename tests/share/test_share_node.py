@@ -357,14 +357,17 @@ def test_epochs_wrap(stage: ShareStage) -> None:
     assert member.fetch() == []
 
 
-def test_a_new_session_and_a_good_bye_release_what_is_held(stage: ShareStage) -> None:
+def test_a_new_session_keeps_what_is_held_and_a_good_bye_releases_it(stage: ShareStage) -> None:
     topic, member = begun(stage)
     member.fetch()
     member.epoch = 0
-    assert member.fetch() == [(0, 9, 2)]
+    assert member.fetch() == []
+    assert stage.node.share.in_sight(stage.now)[0].members == {member.name: 10}
+    member.close()
+    assert member.ask(epoch=0).answer.error_code == 0
     member.close()
     other = stage.member(topic)
-    assert other.fetch(records=5, exactly=True) == [(0, 4, 3)]
+    assert other.fetch(records=5, exactly=True) == [(0, 4, 2)]
     asked = other.ask([(0, 3, [ACCEPT])], epoch=-1)
     assert other.part(asked).acknowledge_error_code == 0
     assert len(stage.node.share.sessions) == 0

@@ -30,13 +30,23 @@ _ACQUIRED = struct.Struct(">qqhB")
 class ShareAnswer:
     """What one partition of a share fetch is answered."""
 
-    __slots__ = ("acknowledge_error", "acquired", "current_leader", "error", "place", "records", "size")
+    __slots__ = (
+        "acknowledge_error",
+        "acknowledge_message",
+        "acquired",
+        "current_leader",
+        "error",
+        "place",
+        "records",
+        "size",
+    )
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.error = 0
         self.acknowledge_error: int | None = None
         """None: nothing was acknowledged."""
+        self.acknowledge_message: str | None = None
         self.current_leader: tuple[int, int] = (0, 0)
         self.records: list[FileSlice] = []
         self.size = 0
@@ -84,7 +94,7 @@ def _write_partition_head(out: bytearray, answer: ShareAnswer) -> None:
     out += _PARTITION.pack(answer.place[1], answer.error)
     out.append(0)  # no message
     out += _ERROR.pack(answer.acknowledge_error or 0)
-    out.append(0)  # no message
+    write_compact_nullable_string(out, answer.acknowledge_message)
     out += _LEADER.pack(*answer.current_leader, 0)
     write_uvarint(out, answer.size + 1)
 

@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 MEMBER_ID_LENGTH_MAX: Final = 36
+BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
-"""share_acquire_mode: exactly so many records at most (KIP-1206)."""
+"""share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
 
-_NONE: Final = int(ErrorCode.NONE)
+_WHY_NOT: Final = {
+    ErrorCode.INVALID_RECORD_STATE: "A record is not acquired, or not by this member.",
+    ErrorCode.INVALID_REQUEST: "The batch ends past the records that were acquired, or renewing is not enabled.",
+}
 
 
 class ShareExchange(ShareWaiter):
@@ -122,6 +126,7 @@ class ShareExchange(ShareWaiter):
             return
         error, write = hosted.machine.acknowledge(now, self.member_id, batches)
         answer.acknowledge_error = int(error)
+        answer.acknowledge_message = _WHY_NOT.get(error)
         if write is not None:
             self._persisting += 1
             hosted.awaited[write.number] = (self, self.answers.index(answer))
@@ -209,7 +214,7 @@ class ShareFetching(ShareExchange):
                 return ErrorCode.INVALID_REQUEST
             before = sessions.get(self.group_id, self.member_id)
             if before is not None:
-                node.share.close_session(now, before)
+                sessions.close(before)  # what the member holds it goes on holding, as with Kafka
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
         session = sessions.resume(self.group_id, self.member_id, epoch, connection)
@@ -367,6 +372,3 @@ def _valid_batches(batches: list[Any], renews: bool) -> list[tuple[int, int, byt
 def lock_timeout_ms(node: Node, group_id: str) -> int:
     """How long the group's locks last."""
     return node.share.configs.of(group_id).settings.lock_duration_ms
-
-
-__all__ = ["FINAL_EPOCH", "ShareAcknowledging", "ShareFetching", "lock_timeout_ms"]

@@ -8,7 +8,7 @@ Source: Kafka's ShareCoordinatorService.java.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
@@ -20,6 +20,10 @@ from ottla.share.state import coordinator_key, refuse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+READ: Final = 84
+WRITE: Final = 85
 
 
 class ShareStateErrand(Errand):
@@ -39,6 +43,7 @@ def ask(node: Node, request: Request) -> Any:
     """Answer a request of one of the five APIs, or park it."""
     body = request.body
     allowed = on_cluster(node, request, Operation.CLUSTER_ACTION)
+    checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []
     for topic in body.topics:
@@ -49,11 +54,12 @@ def ask(node: Node, request: Request) -> Any:
                 refused.append(refuse(single, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
             elif not body.group_id:
                 refused.append(refuse(single, ErrorCode.INVALID_REQUEST))
-            elif known is None or not 0 <= part.partition < len(known.partitions):
+            elif checks and (known is None or not 0 <= part.partition < len(known.partitions)):
                 refused.append(refuse(single, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC)
-                index = node.share_state.partition_for(coordinator_key(body.group_id, known.id, part.partition))
+                key = coordinator_key(body.group_id, bytes(topic.topic_id), part.partition)
+                index = node.share_state.partition_for(key)
                 calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))
     if not calls:
         return joined(refused) if refused else _empty(body)

@@ -254,7 +254,7 @@ class ShareStateShard:
         key = _key_of(body)
         kept = self._kept.get(key)
         if kept is None:
-            result = summary.PartitionResult(key.partition, 0, None, 0, UNCHANGED, UNINITIALIZED, UNINITIALIZED)
+            result = summary.PartitionResult(key.partition, 0, None, 0, 0, UNINITIALIZED, UNINITIALIZED)
         else:
             complete = kept.complete_count if kept.start_offset != UNINITIALIZED else UNINITIALIZED
             result = summary.PartitionResult(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.requests import ConnectionContext, Parked, Part, Request
 from ottla.broker.share_answer import encode_share_fetch_response
-from ottla.broker.share_requests import ShareFetching, lock_timeout_ms
+from ottla.broker.share_requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
 from ottla.broker.share_sessions import FINAL_EPOCH
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
@@ -38,8 +38,11 @@ def receive(
     body, _ = ShareFetchRequest.decode(frame, position, version)
     fetch = ShareFetch(Request(context, KEY, version, correlation_id, header.client_id, now, body))
     error = fetch.refusal(node)
-    if error is None and version >= 2 and body.is_renew_ack and _asks_for_records(body):
-        error = ErrorCode.INVALID_REQUEST
+    if error is None and version >= 2:
+        if body.is_renew_ack and _asks_for_records(body):
+            error = ErrorCode.INVALID_REQUEST
+        elif body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # what Kafka makes of its IllegalArgumentException
     if error is None:
         error = fetch.enter_session(node, now)
     if error is not None:

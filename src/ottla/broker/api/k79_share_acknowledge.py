@@ -65,7 +65,7 @@ class ShareAcknowledge(ShareAcknowledging):
         hint = self.leader_hint(node)
         topics: dict[bytes, list[PartitionData]] = {}
         for answer in self.answers:
-            part = PartitionData(answer.place[1], answer.acknowledge_error or 0)
+            part = PartitionData(answer.place[1], answer.acknowledge_error or 0, answer.acknowledge_message)
             part.current_leader = LeaderIdAndEpoch(*answer.current_leader)
             topics.setdefault(answer.place[0], []).append(part)
         return ShareAcknowledgeResponse(
