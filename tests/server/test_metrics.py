@@ -1,5 +1,6 @@
 """What a scrape shows, after real traffic; and the counters below it."""
 
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -148,3 +149,37 @@ def test_quantiles_lie_in_their_bucket() -> None:
     assert 8 <= quantile_micros(buckets, 0.99) <= 16
     assert 512 <= quantile_micros(buckets, 0.999) <= 1024
     assert quantile_micros([0] * 64, 0.5) == 0
+
+
+def test_share_groups_are_in_sight(broker: Measured) -> None:
+    from confluent_kafka import ShareConsumer
+
+    topic = broker.create_topic()
+    produce(broker, topic, b"a")
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"{topic}/queue", "client.id": "ann"}
+    with ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"}) as consumer:
+        consumer.subscribe([topic])
+        received: list[object] = []
+        while not received:
+            received = list(consumer.poll(0.5))
+            if not received:
+                produce(broker, topic, b"b")
+        (group,) = json.loads(fetch(broker, f"/share-groups/{topic}%2Fqueue"))["groups"]
+        assert (group["group"], group["state"], group["paused"]) == (f"{topic}/queue", "Stable", False)
+        (partition,) = group["partitions"]
+        assert (partition["topic"], partition["partition"], partition["in_flight"]) == (topic, 0, len(received))
+        (held,) = partition["held"]
+        assert (held["client_id"], held["delivery_count"]) == ("ann", 1)
+        assert held["held_ms"] + held["lock_left_ms"] >= 30_000
+        samples = scrape(broker)
+        labels = {"group": f"{topic}/queue", "topic": topic, "partition": "0"}
+        assert of(samples, "kafka_server_sharepartitionmetrics_inflightmessagecount", **labels) == len(received)
+        assert of(samples, "kafka_sharegroup_lag", **labels) >= len(received)
+        assert of(samples, "kafka_server_group_coordinator_metrics_share_group_count", state="Stable") >= 1
+        for message in received:
+            consumer.acknowledge(message)  # type: ignore[arg-type]
+    samples = scrape(broker)
+    acks = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
+    assert of(samples, acks, group=f"{topic}/queue", ackType="accept") == len(received)
+    assert all(each["group"] != "nothing" for each in json.loads(fetch(broker, "/share-groups"))["groups"])
+    assert json.loads(fetch(broker, "/share-groups/nothing"))["groups"] == []

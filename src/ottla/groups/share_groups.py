@@ -64,6 +64,9 @@ class ShareGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def __iter__(self) -> Iterator[ShareGroup]:
+        return iter(self._groups.values())
+
     def of(self, group_id: str) -> ShareGroup | None:
         return self._groups.get(group_id)
 

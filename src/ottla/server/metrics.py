@@ -1,5 +1,7 @@
 """Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
 
+`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_sight.py).
+
 Knows: how Kafka's JMX names become Prometheus names (the jmx_exporter's form), and a little HTTP. Does not know: how
 anything is counted (broker/metrics.py).
 
@@ -12,10 +14,12 @@ Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,7 +29,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from ottla import __version__
 from ottla.broker.metrics import Traffic
 from ottla.groups.shard import GroupShard
+from ottla.machine import Millis
 from ottla.protocol.apis import APIS
+from ottla.server import share_sight
 from ottla.server.listeners import ServeRefused, join_address, split_address
 
 if TYPE_CHECKING:
@@ -45,6 +51,7 @@ TRAFFIC = {
 }
 """BrokerTopicMetrics without their PerSec, and what we count for each."""
 
+GROUP_PATH = "/share-groups/"
 HEAD_BYTES_MAX = 8192
 HEAD_TIMEOUT_S = 10.0
 
@@ -85,6 +92,7 @@ class Figures:
     partitions: list[PartitionFigures]
     groups: dict[str, int]
     positions: list[tuple[str, str, int, int]]
+    share: share_sight.ShareFigures
 
 
 def take(node: Node) -> Figures:
@@ -115,6 +123,7 @@ def take(node: Node) -> Figures:
         ],
         groups=dict(Counter(state for shard in shards for state in shard.states())),
         positions=[position for shard in shards for position in shard.positions()],
+        share=share_sight.take(node, clock()),
     )
 
 
@@ -138,6 +147,7 @@ class Exposition(Collector):
         yield from self._requests()
         yield from self._logs()
         yield from self._groups()
+        yield from share_sight.metrics(self._figures.share)
 
     def _node(self) -> Iterator[Metric]:
         figures = self._figures
@@ -211,6 +221,8 @@ class Exposition(Collector):
         counts = GaugeMetricFamily(coordinator + "group_count", "Groups by state.", labels=("protocol", "state"))
         for state, count in sorted(figures.groups.items()):
             counts.add_metric(("classic", state), count)
+        for state, count in sorted(Counter(group.state for group in figures.share.groups).items()):
+            counts.add_metric(("share", state), count)
         yield counts
         yield gauge(coordinator + "offset_count", "Committed offsets.", len(figures.positions))
         ends = {(each.topic, each.index): each.log_end_offset for each in figures.partitions}
@@ -290,6 +302,16 @@ class MetricsListener:
         plain = "text/plain; charset=utf-8"
         if len(request) != 3 or request[0] not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", plain, b"GET /metrics\n"
-        if request[1].split(b"?")[0] != b"/metrics":
-            return "404 Not Found", plain, b"Metrics are at /metrics\n"
-        return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, take(self._node))
+        path = request[1].split(b"?")[0].decode("ascii", "replace")
+        if path == "/metrics":
+            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, take(self._node))
+        if path == "/share-groups" or path.startswith(GROUP_PATH):
+            group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
+            sight = share_sight.take(self._node, clock(), group, share_sight.HELD_MAX)
+            return "200 OK", "application/json", await asyncio.to_thread(share_sight.as_json, sight)
+        return "404 Not Found", plain, b"Metrics are at /metrics, share groups at /share-groups\n"
+
+
+def clock() -> Millis:
+    """Now, as the node's shell tells it."""
+    return int(time.time() * 1000)

@@ -1,0 +1,175 @@
+"""Share groups in sight: who holds which records, for how long, how often delivered; as JSON and as metrics.
+
+Knows how the broker's figures are shown. Does not know how they come about (`broker/share_host.py`). As with the other
+metrics, `take` reads the node on its event loop, and what it gives can be printed in any thread.
+
+Sources: Kafka's SharePartitionMetrics.java, ShareGroupMetrics.java, ShareGroupDLQMetrics (KIP-932, KIP-1103, KIP-1191);
+names in the jmx_exporter's form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ottla.broker.share_host import PartitionInSight
+from ottla.groups.shard import GroupShard
+from ottla.machine import Millis
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+HELD_MAX = 1000
+"""So many held runs of each partition are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One share group: its state, and (client id, host) by member id."""
+
+    group_id: str
+    state: str
+    members: dict[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFigures:
+    """All share groups at one moment."""
+
+    now: Millis
+    groups: list[GroupFigures]
+    partitions: list[PartitionInSight]
+    sessions: int
+
+
+def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0) -> ShareFigures:
+    """Read the node. Runs on its event loop."""
+    groups = [
+        GroupFigures(
+            group.group_id,
+            group.state,
+            {each.member_id: (each.client_id, each.client_host) for each in group.members.values()},
+        )
+        for shard in node.groups.shards()
+        if isinstance(shard, GroupShard)
+        for group in shard.share
+        if group_id in (None, group.group_id)
+    ]
+    return ShareFigures(
+        now,
+        sorted(groups, key=lambda group: group.group_id),
+        node.share.in_sight(now, group_id, held_max),
+        len(node.share.sessions),
+    )
+
+
+def as_json(figures: ShareFigures) -> bytes:
+    """{"groups": [{"group", "state", "paused", "partitions": [{..., "held": [...]}]}]}; times in milliseconds."""
+    names = sorted({group.group_id for group in figures.groups} | {each.group_id for each in figures.partitions})
+    return json.dumps({"groups": [_group(figures, name) for name in names]}, indent=1).encode() + b"\n"
+
+
+def _group(figures: ShareFigures, name: str) -> dict[str, Any]:
+    known = next((group for group in figures.groups if group.group_id == name), None)
+    members = {} if known is None else known.members
+    partitions = [each for each in figures.partitions if each.group_id == name]
+    return {
+        "group": name,
+        "state": "Dead" if known is None else known.state,
+        "paused": any(each.paused for each in partitions),
+        "partitions": [_partition(each, figures.now, members) for each in partitions],
+    }
+
+
+def _partition(each: PartitionInSight, now: Millis, members: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    held = [
+        {
+            "first_offset": run.first,
+            "last_offset": run.last,
+            "member": run.member,
+            "client_id": members.get(run.member, ("", ""))[0],
+            "host": members.get(run.member, ("", ""))[1],
+            "delivery_count": run.delivery_count,
+            "held_ms": now - run.since,
+            "lock_left_ms": run.lock_deadline - now,
+        }
+        for run in each.held
+    ]
+    return {
+        "topic": each.topic,
+        "partition": each.partition,
+        "start_offset": each.start_offset,
+        "end_offset": each.end_offset,
+        "in_flight": each.in_flight,
+        "archiving": each.archiving,
+        "completed": each.complete_count,
+        "lag": each.lag,
+        "runs": each.runs,
+        "members": each.members,
+        "acknowledged": each.acknowledged,
+        "lock_timeouts": each.lock_timeouts,
+        "dead_letters": each.dead_letters,
+        "held": held,
+    }
+
+
+def metrics(figures: ShareFigures) -> Iterator[Metric]:
+    """Metric families of all share groups."""
+    counts = GaugeMetricFamily(
+        "kafka_server_group_coordinator_metrics_share_group_count", "Share groups by state.", labels=("state",)
+    )
+    for state, count in sorted(Counter(group.state for group in figures.groups).items()):
+        counts.add_metric((state,), count)
+    yield counts
+    sessions = "kafka_server_sharesessioncache_"
+    yield GaugeMetricFamily(sessions + "sharesessionscount", "Share sessions that are open.", value=figures.sessions)
+    yield from _partition_metrics(figures)
+    yield from _group_metrics(figures)
+
+
+def _partition_metrics(figures: ShareFigures) -> Iterator[Metric]:
+    labels = ("group", "topic", "partition")
+    place = "kafka_server_sharepartitionmetrics_"
+    in_flight = GaugeMetricFamily(place + "inflightmessagecount", "Records that members hold.", labels=labels)
+    runs = GaugeMetricFamily(place + "inflightbatchcount", "Runs of records in one state.", labels=labels)
+    start = GaugeMetricFamily(place + "startoffset", "Everything before it is done.", labels=labels)
+    lag = GaugeMetricFamily("kafka_sharegroup_lag", "Records that are not done (KIP-1226).", labels=labels)
+    timeouts = CounterMetricFamily(place + "acquisitionlocktimeout", "Locks that ran out.", labels=labels)
+    for each in figures.partitions:
+        where = (each.group_id, each.topic, str(each.partition))
+        in_flight.add_metric(where, each.in_flight)
+        runs.add_metric(where, each.runs)
+        start.add_metric(where, each.start_offset)
+        lag.add_metric(where, each.lag)
+        timeouts.add_metric(where, each.lock_timeouts)
+    yield from (in_flight, runs, start, lag, timeouts)
+
+
+def _group_metrics(figures: ShareFigures) -> Iterator[Metric]:
+    acknowledged: Counter[tuple[str, str]] = Counter()
+    letters: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    for each in figures.partitions:
+        for kind, count in each.acknowledged.items():
+            acknowledged[each.group_id, kind] += count
+        letters[each.group_id] += each.dead_letters
+        waiting[each.group_id] += each.archiving
+    group = "kafka_server_sharegroupmetrics_"
+    acks = CounterMetricFamily(
+        group + "recordacknowledgements", "Records acknowledged, by type.", labels=("group", "ackType")
+    )
+    for (name, kind), count in sorted(acknowledged.items()):
+        acks.add_metric((name, kind), count)
+    dead = CounterMetricFamily(group + "deadletterqueuerecordcount", "Dead letters written.", labels=("group",))
+    late = GaugeMetricFamily(
+        "ottla_share_group_archiving", "Records that wait for their dead letter.", labels=("group",)
+    )
+    for name in sorted(letters):
+        dead.add_metric((name,), letters[name])
+        late.add_metric((name,), waiting[name])
+    yield from (acks, dead, late)
