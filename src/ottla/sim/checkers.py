@@ -3,12 +3,15 @@
 What clients see is held in `history`; here is what only a glance into the node or the whole of its log can show:
 
 - every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within a life;
+- a partition's leader epoch is higher in every life of the node than in any before, and batches carry it in order;
 - `check()` of the coordinators; no parked request outlives its deadline;
 - after a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state);
 - the audit reads every partition whole: offsets dense where nothing may go, every acknowledged record there, nothing
-  twice from an idempotent producer, everything in each producer's order, the last value of each key kept.
+  twice from an idempotent producer, everything in each producer's order, the last value of each key kept; and it is
+  found by offset and by time as by looking at every record.
 """
 
+import random
 from typing import Any, cast
 
 from ottla.broker.node import Node
@@ -25,6 +28,8 @@ LOOK_EVERY = 25
 """Steps of the node between two looks at all of its logs and coordinators."""
 
 TICKET_LATE_MAX_MS = 100
+LOOKUPS = 12
+"""Offsets and timestamps that the audit looks up in each partition."""
 
 
 class Watch:
@@ -35,6 +40,7 @@ class Watch:
         self._steps = 0
         self._life: Life | None = None
         self._high_watermarks: dict[Partition, int] = {}
+        self._epochs: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __call__(self, life: Life) -> None:
         self._steps += 1
@@ -48,11 +54,21 @@ class Watch:
             self._high_watermarks.clear()
         for partition in partitions_of(node):
             self._look_at_log(partition)
+            self._look_at_epoch(partition)
         node.groups.check()
         deadline = node.waiting.deadline()
         now = self._world.clock.wall_ms
         if deadline is not None and deadline + TICKET_LATE_MAX_MS < now:
             raise Broken(f"a parked request is {now - deadline} ms past its deadline")
+
+    def _look_at_epoch(self, partition: Partition) -> None:
+        key = (partition.topic.id, partition.index)
+        life, epoch = self._epochs.get(key, (0, -1))
+        now = (self._world.lives, partition.leader_epoch)
+        if now != (life, epoch):
+            if partition.leader_epoch <= epoch:
+                raise Broken(f"{partition.name}: life {now[0]} leads in epoch {now[1]}, life {life} did in {epoch}")
+            self._epochs[key] = now
 
     def _look_at_log(self, partition: Partition) -> None:
         log = partition.log
@@ -133,6 +149,7 @@ def audit(workload: Workload, node: Node) -> None:
             if partition is None:
                 raise Broken(f"{rule.name}-{index} is gone")
             notes = _read_whole(workload, partition, dense=workload.history.is_dense(rule.name))
+            _audit_lookups(partition, notes, workload.world.stream(f"audit-{partition.name}"))
             _audit_acknowledged(workload, partition, notes)
             if not workload.history.losses or not _has_holes(partition, notes):
                 _audit_producers(workload, (rule.name, index), notes)
@@ -141,6 +158,7 @@ def audit(workload: Workload, node: Node) -> None:
 def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dict[int, Note]:
     log = partition.log
     notes: dict[int, Note] = {}
+    epoch = -1
     position = log.log_start_offset
     if dense and position != 0:
         raise Broken(f"{partition.name} starts at {position}, and nobody deleted anything")
@@ -156,10 +174,29 @@ def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dic
                 raise Broken(f"{partition.name}: after {position - 1} comes {batch.base_offset}")
             if dense and [note.offset for note in batch.notes] != list(range(position, batch.last_offset + 1)):
                 raise Broken(f"{partition.name}: the batch at {position} has a gap")
+            if batch.leader_epoch < epoch:
+                raise Broken(f"{partition.name}: epoch {batch.leader_epoch} at {batch.base_offset} follows {epoch}")
+            epoch = batch.leader_epoch
             workload.history.see("audit", (partition.topic.name, partition.index), batch)
             notes.update((note.offset, note) for note in batch.notes)
             position = batch.last_offset + 1
     return notes
+
+
+def _audit_lookups(partition: Partition, notes: dict[int, Note], rng: random.Random) -> None:
+    """The indexes, some of which were made anew after a power cut, lead to where every record is."""
+    log = partition.log
+    readable = sorted(offset for offset in notes if offset >= log.log_start_offset)
+    for offset in rng.sample(readable, min(LOOKUPS, len(readable))):
+        file_slice = log.read(offset, 1, Isolation.HIGH_WATERMARK, True).slice
+        found = decode_batches(file_slice.read()) if file_slice is not None else []
+        if not found or not found[0].base_offset <= offset <= found[0].last_offset:
+            raise Broken(f"{partition.name}: {found[0].base_offset if found else 'nothing'} is found at {offset}")
+        wanted_ms = notes[offset].timestamp_ms + rng.randrange(-1, 2)
+        expected = next((at for at in readable if notes[at].timestamp_ms >= wanted_ms), None)
+        answer = log.offset_for_timestamp(wanted_ms)
+        if (None if answer is None else answer.offset) != expected:
+            raise Broken(f"{partition.name}: {wanted_ms} is found at {answer}, it stands at {expected}")
 
 
 def _has_holes(partition: Partition, notes: dict[int, Note]) -> bool:

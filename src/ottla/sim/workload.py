@@ -110,8 +110,11 @@ class Workload:
             return
         rng = self.rng
         gap_us = rng.choice((40, 90)) * MS
+        payload_max = rng.choice((120, 120, 120, 120, 4_000))
         for i in range(rng.randrange(1, 4)):
-            self.producers.append(Producer(self, f"idem-{i}", "events", idempotent=True, gap_us=gap_us))
+            self.producers.append(
+                Producer(self, f"idem-{i}", "events", idempotent=True, gap_us=gap_us, payload_max=payload_max)
+            )
         self.producers.append(Producer(self, "plain-all", "orders", gap_us=2 * gap_us))
         self.producers.append(Producer(self, "plain-one", "orders", acks=1, gap_us=2 * gap_us))
         self.producers.append(Producer(self, "scribble", "scratch", acks=rng.choice((0, 1)), gap_us=gap_us))
