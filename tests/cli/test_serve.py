@@ -150,7 +150,7 @@ def test_metrics_under_kafkas_names(serve: Serve) -> None:
         client.metadata(["made"], create=True)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    assert 'kafka_log_log_logendoffset{partition="0",topic="made"} 0.0' in text
+    assert 'kafka_log_log_logendoffset{topic="made",partition="0"} 0\n' in text
 
 
 def test_help_is_in_the_tree_and_on_its_own(capfd: pytest.CaptureFixture[str]) -> None:

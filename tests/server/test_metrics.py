@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.broker.metrics import Metrics
@@ -140,6 +141,16 @@ def test_the_longest_time_stays_in_its_own_row() -> None:
     metrics = Metrics()
     metrics.request_done(0, (1 << 63) - 1)
     assert metrics.served() == [0]
+
+
+def test_labels_are_escaped_as_prometheus_reads_them(broker: Measured) -> None:
+    """A group may be named anything."""
+    topic, group = broker.create_topic(), 'a "quoted"\\group\nof two lines'
+    produce(broker, topic, b"a")
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    assert of(scrape(broker), "kafka_consumergroup_lag", consumergroup=group, topic=topic, partition="0") == 0
 
 
 def test_quantiles_lie_in_their_bucket() -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -52,18 +52,26 @@ TRAFFIC = {
 """BrokerTopicMetrics without their PerSec, and what we count for each."""
 
 GROUP_PATH = "/share-groups/"
+LOGS = {
+    "size": "Bytes in the segments.",
+    "num_log_segments": "Segments.",
+    "log_start_offset": "First offset.",
+    "log_end_offset": "Offset of the next record.",
+}
+"""What is shown of each partition, by the field that holds it; the metric is named without underscores."""
+
+PARTITIONS_PER_SLICE = 500
 HEAD_BYTES_MAX = 8192
 HEAD_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFigures:
+class PartitionFigures(NamedTuple):
     """One partition as it is now."""
 
     topic: str
-    index: int
+    partition: int
     size: int
-    segments: int
+    num_log_segments: int
     log_start_offset: int
     log_end_offset: int
     failed: bool
@@ -95,10 +103,27 @@ class Figures:
     share: share_sight.ShareFigures
 
 
-def take(node: Node) -> Figures:
-    """Read the node. Runs on its event loop."""
+async def take(node: Node) -> Figures:
+    """Read the node, on its event loop: in slices, so that no request waits long for ten thousand partitions."""
     metrics = node.metrics
-    topics = [node.topics.by_name[name] for name in sorted(node.topics.by_name)]
+    partitions: list[PartitionFigures] = []
+    for name in sorted(node.topics.by_name):
+        topic = node.topics.by_name.get(name)
+        for partition in topic.partitions if topic is not None else ():
+            log = partition.log
+            partitions.append(
+                PartitionFigures(
+                    name,
+                    partition.index,
+                    log.size_bytes,
+                    len(log.segments),
+                    log.log_start_offset,
+                    log.log_end_offset,
+                    log.failed is not None,
+                )
+            )
+            if len(partitions) % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
     shards = [shard for shard in node.groups.shards() if isinstance(shard, GroupShard)]
     return Figures(
         node_id=node.node_id,
@@ -106,21 +131,9 @@ def take(node: Node) -> Figures:
         connections_accepted=metrics.connections_accepted,
         connections_refused=metrics.connections_refused,
         apis=[ApiFigures(APIS[key].name, *metrics.latency(key)) for key in metrics.served()],
-        traffic={name: traffic.copy() for name, traffic in metrics.topics.items()},
+        traffic={name: traffic.copy() for name, traffic in sorted(metrics.topics.items())},
         all_traffic=metrics.totals(),
-        partitions=[
-            PartitionFigures(
-                topic.name,
-                partition.index,
-                partition.log.size_bytes,
-                len(partition.log.segments),
-                partition.log.log_start_offset,
-                partition.log.log_end_offset,
-                partition.log.failed is not None,
-            )
-            for topic in topics
-            for partition in topic.partitions
-        ],
+        partitions=partitions,
         groups=dict(Counter(state for shard in shards for state in shard.states())),
         positions=[position for shard in shards for position in shard.positions()],
         share=share_sight.take(node, clock()),
@@ -129,121 +142,126 @@ def take(node: Node) -> Figures:
 
 def render(figures: Figures) -> bytes:
     """Prometheus' text. Touches nothing of the node, so it may run in any thread."""
+    page = Page()
+    write_node(page, figures)
+    write_traffic(page, figures)
+    write_requests(page, figures)
+    write_logs(page, figures)
+    write_groups(page, figures)
     registry = CollectorRegistry()
-    registry.register(Exposition(figures))
+    registry.register(ShareGroups(figures.share))
     ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return "".join(page.lines).encode() + generate_latest(registry)
 
 
-class Exposition(Collector):
-    """The figures as metric families."""
+class ShareGroups(Collector):
+    """What there is to say of share groups, as the library takes it."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: share_sight.ShareFigures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._node()
-        yield from self._traffic()
-        yield from self._requests()
-        yield from self._logs()
-        yield from self._groups()
-        yield from share_sight.metrics(self._figures.share)
-
-    def _node(self) -> Iterator[Metric]:
-        figures = self._figures
-        info = GaugeMetricFamily(
-            "ottla_build_info", "Always 1; the labels say what runs.", labels=("version", "node_id")
-        )
-        info.add_metric((__version__, str(figures.node_id)), 1)
-        yield info
-        sockets = "kafka_server_socket_server_metrics_"
-        yield gauge(sockets + "connection_count", "Connections that are open.", figures.connections)
-        yield counter(sockets + "connection_creation", "Connections accepted.", figures.connections_accepted)
-        yield counter(sockets + "connection_refused", "Connections refused by a limit.", figures.connections_refused)
-        replicas = "kafka_server_replicamanager_"
-        failed = sum(each.failed for each in figures.partitions)
-        yield gauge(replicas + "partitioncount", "Partitions on this node.", len(figures.partitions))
-        yield gauge(replicas + "leadercount", "Partitions this node leads.", len(figures.partitions) - failed)
-        yield gauge(replicas + "offlinereplicacount", "Partitions whose log failed.", failed)
-        yield gauge(replicas + "underreplicatedpartitions", "Partitions with replicas that are not in sync.", 0)
-        controller = "kafka_controller_kafkacontroller_"
-        yield gauge(controller + "activecontrollercount", "1 where this node is the controller.", 1)
-        yield gauge(controller + "offlinepartitionscount", "Partitions without a leader.", failed)
-        names = {each.topic for each in figures.partitions}
-        yield gauge(controller + "globaltopiccount", "Topics of the cluster.", len(names))
-        yield gauge(controller + "globalpartitioncount", "Partitions of the cluster.", len(figures.partitions))
-
-    def _traffic(self) -> Iterator[Metric]:
-        for name, attribute in TRAFFIC.items():
-            family = f"kafka_server_brokertopicmetrics_{name}"
-            per_topic = CounterMetricFamily(
-                family, f"BrokerTopicMetrics, {name}; without a topic, of all.", labels=("topic",)
-            )
-            per_topic.add_sample(f"{family}_total", {}, getattr(self._figures.all_traffic, attribute))
-            for topic, traffic in sorted(self._figures.traffic.items()):
-                per_topic.add_metric((topic,), getattr(traffic, attribute))
-            yield per_topic
-
-    def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "kafka_network_requestmetrics_requests", "Requests answered.", labels=("request",)
-        )
-        name = "kafka_network_requestmetrics_totaltimems"
-        times = Metric(name, "Milliseconds from a whole request to its answer, since the start of the node.", "summary")
-        for api in self._figures.apis:
-            count = sum(api.buckets)
-            requests.add_metric((api.name,), count)
-            for quantile in QUANTILES:
-                labels = {"request": api.name, "quantile": str(quantile)}
-                times.add_sample(name, labels, quantile_micros(api.buckets, quantile) / 1000)
-            times.add_sample(f"{name}_count", {"request": api.name}, count)
-            times.add_sample(f"{name}_sum", {"request": api.name}, api.micros / 1000)
-        yield requests
-        yield times
-
-    def _logs(self) -> Iterator[Metric]:
-        labels = ("topic", "partition")
-        size = GaugeMetricFamily("kafka_log_log_size", "Bytes in the segments.", labels=labels)
-        segments = GaugeMetricFamily("kafka_log_log_numlogsegments", "Segments.", labels=labels)
-        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset.", labels=labels)
-        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Offset of the next record.", labels=labels)
-        for each in self._figures.partitions:
-            place = (each.topic, str(each.index))
-            size.add_metric(place, each.size)
-            segments.add_metric(place, each.segments)
-            start.add_metric(place, each.log_start_offset)
-            end.add_metric(place, each.log_end_offset)
-        yield from (size, segments, start, end)
-
-    def _groups(self) -> Iterator[Metric]:
-        figures = self._figures
-        coordinator = "kafka_server_group_coordinator_metrics_"
-        counts = GaugeMetricFamily(coordinator + "group_count", "Groups by state.", labels=("protocol", "state"))
-        for state, count in sorted(figures.groups.items()):
-            counts.add_metric(("classic", state), count)
-        for state, count in sorted(Counter(group.state for group in figures.share.groups).items()):
-            counts.add_metric(("share", state), count)
-        yield counts
-        yield gauge(coordinator + "offset_count", "Committed offsets.", len(figures.positions))
-        ends = {(each.topic, each.index): each.log_end_offset for each in figures.partitions}
-        labels = ("consumergroup", "topic", "partition")
-        offsets = GaugeMetricFamily("kafka_consumergroup_current_offset", "Committed offset.", labels=labels)
-        lags = GaugeMetricFamily("kafka_consumergroup_lag", "Records behind the committed offset.", labels=labels)
-        for group, topic, partition, offset in figures.positions:
-            place = (group, topic, str(partition))
-            offsets.add_metric(place, offset)
-            if (topic, partition) in ends:
-                lags.add_metric(place, max(0, ends[topic, partition] - offset))
-        yield offsets
-        yield lags
+        yield from share_sight.metrics(self._figures)
 
 
-def gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+class Page:
+    """Prometheus' text as it grows: what there is one of per partition is too much for the library to be quick."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> None:
+        """One metric and its samples: (labels as `labels` writes them, value)."""
+        self.lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
+        self.lines += [f"{name}{labels} {value}\n" for labels, value in samples]
+
+    def one(self, name: str, kind: str, text: str, value: float) -> None:
+        self.family(name, kind, text, [("", value)])
 
 
-def counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
+def labels(**given: str) -> str:
+    """Labels as they stand behind a name."""
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in given.items()) + "}"
+
+
+def escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def write_node(page: Page, figures: Figures) -> None:
+    node = labels(version=__version__, node_id=str(figures.node_id))
+    page.family("ottla_build_info", "gauge", "Always 1; see its labels.", [(node, 1)])
+    sockets = "kafka_server_socket_server_metrics_connection_"
+    page.one(sockets + "count", "gauge", "Connections that are open.", figures.connections)
+    page.one(sockets + "creation_total", "counter", "Connections accepted.", figures.connections_accepted)
+    page.one(sockets + "refused_total", "counter", "Connections refused by a limit.", figures.connections_refused)
+    count, failed = len(figures.partitions), sum(each.failed for each in figures.partitions)
+    replicas = "kafka_server_replicamanager_"
+    page.one(replicas + "partitioncount", "gauge", "Partitions on this node.", count)
+    page.one(replicas + "leadercount", "gauge", "Partitions this node leads.", count - failed)
+    page.one(replicas + "offlinereplicacount", "gauge", "Partitions whose log failed.", failed)
+    page.one(replicas + "underreplicatedpartitions", "gauge", "Partitions with replicas that are not in sync.", 0)
+    controller = "kafka_controller_kafkacontroller_"
+    page.one(controller + "activecontrollercount", "gauge", "1 where this node is the controller.", 1)
+    page.one(controller + "offlinepartitionscount", "gauge", "Partitions without a leader.", failed)
+    topics = len({each.topic for each in figures.partitions})
+    page.one(controller + "globaltopiccount", "gauge", "Topics of the cluster.", topics)
+    page.one(controller + "globalpartitioncount", "gauge", "Partitions of the cluster.", count)
+
+
+def write_traffic(page: Page, figures: Figures) -> None:
+    rows = [("", figures.all_traffic), *((labels(topic=name), each) for name, each in figures.traffic.items())]
+    for name, attribute in TRAFFIC.items():
+        text = f"{name} of one topic; without a label, of all."
+        samples = ((topic, getattr(traffic, attribute)) for topic, traffic in rows)
+        page.family(f"kafka_server_brokertopicmetrics_{name}_total", "counter", text, samples)
+
+
+def write_requests(page: Page, figures: Figures) -> None:
+    requests = [(labels(request=api.name), sum(api.buckets), api) for api in figures.apis]
+    prefix = "kafka_network_requestmetrics_"
+    counts = [(request, count) for request, count, _ in requests]
+    page.family(prefix + "requests_total", "counter", "Requests answered.", counts)
+    times = prefix + "totaltimems"
+    text = "Milliseconds from a whole request to its answer, since the start of the node."
+    quantiles = (
+        (labels(request=api.name, quantile=str(quantile)), quantile_micros(api.buckets, quantile) / 1000)
+        for api in figures.apis
+        for quantile in QUANTILES
+    )
+    page.family(times, "summary", text, quantiles)
+    for request, count, api in requests:
+        page.lines.append(f"{times}_count{request} {count}\n{times}_sum{request} {api.micros / 1000}\n")
+
+
+def write_logs(page: Page, figures: Figures) -> None:
+    rows = [(labels(topic=each.topic, partition=str(each.partition)), each) for each in figures.partitions]
+    for name, text in LOGS.items():
+        family = f"kafka_log_log_{name.replace('_', '')}"
+        page.family(family, "gauge", text, ((place, getattr(each, name)) for place, each in rows))
+
+
+def write_groups(page: Page, figures: Figures) -> None:
+    coordinator = "kafka_server_group_coordinator_metrics_"
+    by_protocol = {"classic": figures.groups, "share": Counter(group.state for group in figures.share.groups)}
+    states = (
+        (labels(protocol=protocol, state=state), count)
+        for protocol, counts in by_protocol.items()
+        for state, count in sorted(counts.items())
+    )
+    page.family(coordinator + "group_count", "gauge", "Groups by state.", states)
+    page.one(coordinator + "offset_count", "gauge", "Committed offsets.", len(figures.positions))
+    ends = {(each.topic, each.partition): each.log_end_offset for each in figures.partitions}
+    rows = [
+        (labels(consumergroup=group, topic=topic, partition=str(partition)), offset, ends.get((topic, partition)))
+        for group, topic, partition, offset in figures.positions
+    ]
+    committed = ((place, offset) for place, offset, _ in rows)
+    page.family("kafka_consumergroup_current_offset", "gauge", "Committed offset.", committed)
+    lags = ((place, max(0, end - offset)) for place, offset, end in rows if end is not None)
+    page.family("kafka_consumergroup_lag", "gauge", "Records behind the committed offset.", lags)
 
 
 def quantile_micros(buckets: list[int], quantile: float) -> float:
@@ -304,7 +322,7 @@ class MetricsListener:
             return "405 Method Not Allowed", plain, b"GET /metrics\n"
         path = request[1].split(b"?")[0].decode("ascii", "replace")
         if path == "/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, take(self._node))
+            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node))
         if path == "/share-groups" or path.startswith(GROUP_PATH):
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
             sight = share_sight.take(self._node, clock(), group, share_sight.HELD_MAX)
