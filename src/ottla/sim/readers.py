@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BY_TOPIC_ID_SINCE = 13
 SESSIONS_SINCE = 7
+EPOCHS_SINCE = 12
 EARLIEST = -2
 TRY_AGAIN = frozenset(
     {
@@ -33,6 +34,14 @@ TRY_AGAIN = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
@@ -51,6 +60,9 @@ class Reader(KafkaClient):
         self.max_bytes = self.rng.choice((600, 8_000, 1 << 20))
         self.uses_sessions = self.versions[FETCH] >= SESSIONS_SINCE and self.rng.random() < 0.6
         self.fetching = False
+        self.uses_epochs = self.versions[FETCH] >= EPOCHS_SINCE and self.rng.random() < 0.5
+        self.epochs: dict[TopicPartition, tuple[int, int]] = {}
+        """The position behind the last batch that was read, and that batch's leader epoch (KIP-320)."""
         self._session_id = 0
         self._session_epoch = 0
         self._in_session: set[TopicPartition] = set()
@@ -109,7 +121,13 @@ class Reader(KafkaClient):
                 else:
                     entry.topic = topic
             entry.partitions.append(
-                FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=self.max_bytes)
+                FetchPartition(
+                    partition=index,
+                    current_leader_epoch=self._leader_epoch((topic, index)),
+                    fetch_offset=position,
+                    last_fetched_epoch=self._last_epoch((topic, index), position),
+                    partition_max_bytes=self.max_bytes,
+                )
             )
         request = FetchRequest(
             replica_id=-1,
@@ -124,6 +142,14 @@ class Reader(KafkaClient):
             request.forgotten_topics_data = self._forgotten(asked, by_id)
         self._in_session = set(asked)
         return request
+
+    def _leader_epoch(self, where: TopicPartition) -> int:
+        partitions = self.known[where[0]].partitions
+        return partitions[where[1]].leader_epoch if self.uses_epochs and where[1] < len(partitions) else -1
+
+    def _last_epoch(self, where: TopicPartition, position: int) -> int:
+        behind, epoch = self.epochs.get(where, (-1, -1))
+        return epoch if self.uses_epochs and behind == position else -1
 
     def _forgotten(self, asked: dict[TopicPartition, int], by_id: bool) -> list[ForgottenTopic]:
         forgotten: list[ForgottenTopic] = []
@@ -175,8 +201,11 @@ class Reader(KafkaClient):
         if code:
             if code not in TRY_AGAIN:
                 raise Broken(f"{self.name}: Fetch of {where} answers {code}")
-            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            if code in STALE_METADATA:
                 self.after(100 * MS, self._refresh_again)
+            return
+        if part.diverging_epoch is not None:
+            self._diverged(where, part.diverging_epoch)
             return
         if not part.log_start_offset <= part.last_stable_offset <= part.high_watermark and part.log_start_offset >= 0:
             raise Broken(
@@ -202,6 +231,15 @@ class Reader(KafkaClient):
                 if note.offset >= position:
                     self.read(where, note.offset)
             self.positions[where] = expected
+            self.epochs[where] = (expected, batch.leader_epoch)
+
+    def _diverged(self, where: TopicPartition, diverging: Any) -> None:
+        """The log parted ways with what was read: legal only where power cuts may lose something."""
+        if not self.history.losses:
+            raise Broken(f"{self.name}: {where} ends epoch {diverging.epoch} at {diverging.end_offset}, more was read")
+        self.world.trace.add(self.name, f"{where[0]}-{where[1]} diverges at {diverging.end_offset}")
+        self.epochs.pop(where, None)
+        self.positions[where] = min(self.positions.get(where, 0), diverging.end_offset)
 
     def _out_of_range(self, where: TopicPartition, position: int) -> None:
         """Legal where records may have been deleted, or lost with the power."""
