@@ -1,0 +1,56 @@
+"""Which offsets come due when. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
+
+Knows times, rounded up to GRANULARITY_MS so that what comes due together stands together (nothing is ever early).
+Does not know why; an entry that no longer matters is skipped by whoever takes it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from heapq import heappop, heappush
+from typing import Final
+
+GRANULARITY_MS: Final = 10
+
+
+class Agenda:
+    """Offsets by the time they come due; an offset may stand there several times."""
+
+    __slots__ = ("_buckets", "_times", "size")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, array[int]] = {}
+        self._times: list[int] = []
+        self.size = 0
+        """Entries, those that no longer matter included."""
+
+    def add(self, time_ms: int, offset: int) -> None:
+        time_ms = -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
+        bucket = self._buckets.get(time_ms)
+        if bucket is None:
+            bucket = self._buckets[time_ms] = array("q")
+            heappush(self._times, time_ms)
+        bucket.append(offset)
+        self.size += 1
+
+    def next(self) -> int | None:
+        """The earliest time, in ms."""
+        return self._times[0] if self._times else None
+
+    def pop(self) -> int:
+        """Take one offset of the earliest time; there must be one."""
+        bucket = self._buckets[self._times[0]]
+        offset = bucket.pop()
+        self.size -= 1
+        if not bucket:
+            del self._buckets[heappop(self._times)]
+        return offset
+
+    def clear(self) -> None:
+        self._buckets.clear()
+        self._times.clear()
+        self.size = 0
+
+    def offsets(self) -> set[int]:
+        """Every offset that stands here."""
+        return {offset for bucket in self._buckets.values() for offset in bucket}

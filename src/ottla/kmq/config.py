@@ -1,0 +1,88 @@
+"""What a queue is called and how it behaves: the same object for clients, trackers and commands.
+
+Knows: KmqConfig of softwaremill/kmq under its meanings and defaults, and our additions. Does not know: any cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COUNT_HEADER = "kmq-redelivery-count"
+MARKERS_SUFFIX = "__markers"
+DEAD_LETTERS_SUFFIX = "__undelivered"
+
+
+class KmqRefused(Exception):
+    """What cannot be done, as one sentence for the person who asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KmqConfig:
+    """A queue on top of a Kafka topic. Names left empty are made from the queue's.
+
+    - `queue`, `markers`, `dead_letters`: topics; `QUEUE__markers` and `QUEUE__undelivered` by default.
+    - `group_id`: the workers' consumer group, `kmq-QUEUE` by default. `tracker_group_id`: the trackers', by default
+      `kmq-QUEUE-tracker`. Trackers of one queue share one group, and keep their position in the markers topic there.
+    - `timeout_ms`: how long a worker has for a message before somebody else gets it, 30 s.
+    - `use_now_after_ms`: the original's useNowForRedeliverDespiteNoMarkerSeenForMs, 1 s: once the end of the markers
+      topic was reached and no marker came for so long, the tracker takes its own clock for the time; before that, the
+      newest marker's timestamp.
+    - `max_redeliveries`: how often a message comes again before it becomes a dead letter, 3. `count_header`: says how
+      often it did.
+    - `backoff_ms`, `backoff_multiplier`, `backoff_ms_max`: how long after its time-out or failure a message comes again:
+      `backoff_ms * backoff_multiplier ** redeliveries so far`, at most `backoff_ms_max`; 0, none, by default.
+    - `batch_size`: messages per `next_batch()` at most. All have the time-out of their batch's start.
+    - `open_max`: how many messages in work the tracker keeps in memory per partition; with more it reads the markers
+      topic again when there is room (see machine.py). `in_flight_max`: redeliveries of a partition at a time.
+    """
+
+    queue: str
+    markers: str = ""
+    dead_letters: str = ""
+    group_id: str = ""
+    tracker_group_id: str = ""
+    timeout_ms: int = 30_000
+    use_now_after_ms: int = 1_000
+    max_redeliveries: int = 3
+    count_header: str = COUNT_HEADER
+    backoff_ms: int = 0
+    backoff_multiplier: float = 2.0
+    backoff_ms_max: int = 300_000
+    batch_size: int = 1_000
+    open_max: int = 200_000
+    in_flight_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Fill in the names; raises KmqRefused where a value makes no sense."""
+        named = {
+            "markers": self.queue + MARKERS_SUFFIX,
+            "dead_letters": self.queue + DEAD_LETTERS_SUFFIX,
+            "group_id": f"kmq-{self.queue}",
+            "tracker_group_id": f"kmq-{self.queue}-tracker",
+        }
+        for name, default in named.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, default)
+        for name in ("timeout_ms", "batch_size", "open_max", "in_flight_max"):
+            if getattr(self, name) < 1:
+                raise KmqRefused(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("use_now_after_ms", "max_redeliveries", "backoff_ms", "backoff_ms_max"):
+            if getattr(self, name) < 0:
+                raise KmqRefused(f"{name} must not be negative, as {getattr(self, name)} is.")
+        if self.backoff_multiplier < 1:
+            raise KmqRefused(f"backoff_multiplier must be at least 1, not {self.backoff_multiplier}.")
+        if not self.queue:
+            raise KmqRefused("A queue has a name: the topic with its messages.")
+        if len({self.queue, self.markers, self.dead_letters}) < 3:
+            raise KmqRefused("The queue, its markers and its dead letters are three different topics.")
+        if self.group_id == self.tracker_group_id:
+            raise KmqRefused("Workers and trackers are two different groups.")
+
+    def backoff_after_ms(self, redeliveries: int) -> int:
+        """How long a message waits that has come again `redeliveries` times already."""
+        if not self.backoff_ms:
+            return 0
+        try:
+            return min(self.backoff_ms_max, int(self.backoff_ms * self.backoff_multiplier**redeliveries))
+        except OverflowError:
+            return self.backoff_ms_max

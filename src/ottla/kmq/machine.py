@@ -1,0 +1,392 @@
+"""Which messages are being worked on, and which have to come again: one partition of the markers topic, no I/O.
+
+Knows: the open markers, the time, which redelivery is how far. Does not know: Kafka's clients, how a record is read.
+
+**Open** is a message whose last marker is a start. Its end marker, a worker's or ours, closes it. The state is a function
+of the markers from the smallest open marker on (`commit_offset`), so that is what is committed; a tracker that takes
+over reads from there. Nothing is redelivered until it has read past the end that it found (the original's issue 158).
+
+**Time.** A message is due when `clock` has come to its marker's timestamp plus its time-out. The clock is the newest
+timestamp read: however late the markers are read, an end marker that stands before that time in the topic was seen. Only
+when the topic's end was reached and `use_now_after_ms` passed without a marker it is the shell's time.
+
+**A redelivery** goes through READING (the record is fetched; only it knows how often it came), COPYING (the copy or the
+dead letter is being written) and, once the copy is durable, waits in `_copied` for its end marker to be read. Whatever
+fails is tried again with a growing pause, for ever: the marker stays open and the commit stays behind it.
+
+**Back-off** is counted from the deadline, so that a tracker that takes over comes to the same time.
+
+**Bounded.** At `open_max` messages the partition is full: it reads on, follows only what it knows and remembers where it
+began to skip (`_skipped_from`). With half of them closed it reads again from there, as after a start.
+
+Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, ConsumeMarkersActor.scala, Redeliverer.scala.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from struct import Struct
+from struct import error as StructError
+from typing import Final, TypeAlias, assert_never
+
+from ottla.kmq import markers
+from ottla.kmq.agenda import Agenda
+from ottla.kmq.config import KmqConfig
+from ottla.kmq.events import (
+    Copied,
+    DeadLetter,
+    Effect,
+    EndReached,
+    Event,
+    Failed,
+    MarkerRecord,
+    MarkersRead,
+    ReadRecord,
+    Reason,
+    RecordBeyondEnd,
+    RecordGone,
+    RecordRead,
+    Redeliver,
+    Rewind,
+    Tick,
+    WriteEnd,
+)
+from ottla.kmq.markers import Kind, Start
+
+RETRY_MS: Final = 250
+RETRY_MS_MAX: Final = 30_000
+BEYOND_END_ATTEMPTS: Final = 12
+"""After so many attempts, some two minutes, a record beyond the end of its partition counts as lost."""
+STALE_MAX: Final = 4_096
+DURATIONS_MAX: Final = 1_024
+
+_KEY: Final = Struct(">iq")
+
+Open: TypeAlias = tuple[int, int, int, Start | None]
+"""(marker_offset, due_ms, deadline_ms, verdict). Due is the deadline until a back-off is known; verdict: who failed it."""
+
+
+class Phase(Enum):
+    """How far a redelivery is."""
+
+    READING = "reading"
+    COPYING = "copying"
+
+
+class MarkersPartition:
+    """One assigned partition. `replay_end`: the end found at assignment; None where only EndReached will tell.
+
+    `step` takes an event and the shell's time and returns what to do, in order. `deadline` says when to step with Tick.
+    """
+
+    def __init__(self, partition: int, config: KmqConfig, replay_end: int | None = None) -> None:
+        self.partition = partition
+        self.config = config
+        self.markers_read = 0
+        self.malformed = 0
+        """Records that are no marker, or one of another partition: counted, otherwise ignored."""
+        self.skipped = 0
+        """How often the partition was full and began to skip."""
+        self._position: int | None = None
+        self._replaying = True
+        self._replay_end = replay_end
+        self._latest_ms = 0
+        self._read_at = 0
+        self._at_end = False
+        self._skipped_from: int | None = None
+        self._open: dict[int, Open] = {}
+        self._order: deque[tuple[int, int]] = deque()
+        """(marker_offset, offset) in the order of the topic; an entry counts while `_open` says the same."""
+        self._agenda = Agenda()
+        self._phases: dict[int, Phase] = {}
+        self._copied: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        self._retry_at: dict[int, int] = {}
+        self._retries = Agenda()
+        self._durations: dict[bytes, int] = {}
+
+    # What can be asked
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_flight(self) -> int:
+        """Redeliveries under way."""
+        return len(self._phases)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether markers of before the assignment are still being read; nothing is redelivered meanwhile."""
+        return self._replaying
+
+    @property
+    def commit_offset(self) -> int | None:
+        """Where somebody else would have to begin: the smallest open marker; None before anything was read."""
+        order = self._order
+        while order:
+            marker_offset, offset = order[0]
+            found = self._open.get(offset)
+            if found is not None and found[0] == marker_offset:
+                break
+            order.popleft()
+        bounds = [each for each in (self._position, self._skipped_from) if each is not None]
+        if order:
+            bounds.append(order[0][0])
+        return min(bounds, default=None)
+
+    def open_offsets(self) -> list[int]:
+        """The messages that are open, in no order."""
+        return list(self._open)
+
+    def oldest_due_ms(self) -> int | None:
+        """When the first of the open messages is, or was, due."""
+        return min((entry[1] for entry in self._open.values()), default=None)
+
+    def clock(self, now: int) -> int:
+        """The time that deadlines are compared with."""
+        if self._at_end and now - self._read_at >= self.config.use_now_after_ms:
+            return max(now, self._latest_ms)
+        return self._latest_ms
+
+    def deadline(self) -> int | None:
+        """When to step with Tick; None: not before the next event."""
+        if self._replaying or len(self._phases) >= self.config.in_flight_max:
+            return None
+        times = [] if (retry := self._retries.next()) is None else [retry]
+        due = self._agenda.next()
+        if due is not None and (self._at_end or due <= self._latest_ms):
+            times.append(due if due <= self._latest_ms else max(due, self._read_at + self.config.use_now_after_ms))
+        return min(times, default=None)
+
+    # What happens
+
+    def step(self, now: int, event: Event) -> list[Effect]:
+        """Take one event at `now`, by the shell's clock; what to do, in order."""
+        effects: list[Effect] = []
+        match event:
+            case MarkersRead(records):
+                self._read(now, records)
+                self._rewind(effects)
+            case EndReached(position):
+                self._position = max(position, self._position or 0)
+                self._at_end, self._replaying = True, False
+                self._rewind(effects)
+            case Tick():
+                pass
+            case RecordRead(offset, redeliveries):
+                self._decide(now, offset, redeliveries, effects)
+            case RecordGone(offset):
+                self._give_up_lost(now, offset, effects)
+            case RecordBeyondEnd(offset):
+                if self._attempts.get(offset, 0) + 1 >= BEYOND_END_ATTEMPTS:
+                    self._give_up_lost(now, offset, effects)
+                else:
+                    self._retry(now, offset)
+            case Copied(offset):
+                self._end(now, offset, effects)
+            case Failed(offset):
+                self._retry(now, offset)
+            case _:
+                assert_never(event)
+        self._start_due(now, effects)
+        return effects
+
+    def _read(self, now: int, records: Sequence[MarkerRecord]) -> None:
+        """Follow the markers. Hot: two of them for every message."""
+        opened, unpack, begin = self._open, _KEY.unpack_from, self._durations
+        for marker_offset, timestamp_ms, key, value in records:
+            if timestamp_ms > self._latest_ms:
+                self._latest_ms = timestamp_ms
+            try:
+                partition, offset = unpack(key)  # type: ignore[arg-type]  # None is malformed too
+            except (StructError, TypeError):
+                self.malformed += 1
+                continue
+            if partition != self.partition or not value:
+                self.malformed += 1
+            elif value[0] != 1:
+                if opened.pop(offset, None) is not None and (self._phases or self._attempts or self._copied):
+                    self._forget(offset)
+            elif (duration_ms := begin.get(value)) is not None:
+                self._begin(marker_offset, offset, timestamp_ms + duration_ms)
+            else:
+                self._start(marker_offset, offset, timestamp_ms, value)
+        if records:
+            self._position = records[-1][0] + 1
+            self._at_end, self._read_at = False, now
+            self.markers_read += len(records)
+            if self._replay_end is not None and self._position >= self._replay_end:
+                self._replaying = False
+            if max(len(self._order), self._agenda.size) > 2 * len(opened) + STALE_MAX:
+                self._sweep()
+
+    def _begin(self, marker_offset: int, offset: int, due_ms: int) -> None:
+        if len(self._open) >= self.config.open_max and offset not in self._open:
+            if self._skipped_from is None:
+                self._skipped_from = marker_offset
+                self.skipped += 1
+            return
+        self._open[offset] = (marker_offset, due_ms, due_ms, None)
+        self._order.append((marker_offset, offset))
+        self._agenda.add(due_ms, offset)
+        if self._retry_at and offset not in self._copied:
+            self._retry_at.pop(offset, None)
+
+    def _start(self, marker_offset: int, offset: int, timestamp_ms: int, value: bytes) -> None:
+        """A start marker of a time-out that was not met yet, or with a tail."""
+        try:
+            said = markers.decode(value)
+        except markers.BadMarker:
+            self.malformed += 1
+            return
+        assert said is not None
+        due_ms = timestamp_ms + said.duration_ms
+        if said.kind is Kind.BEGIN:
+            if len(self._durations) < DURATIONS_MAX:
+                self._durations[value] = said.duration_ms
+            self._begin(marker_offset, offset, due_ms)
+        elif offset in self._open and offset not in self._copied and self._phases.get(offset) is not Phase.COPYING:
+            verdict = None if said.kind is Kind.EXTEND else said
+            self._open[offset] = (self._open[offset][0], due_ms, due_ms, verdict)  # still open since its first marker
+            self._agenda.add(due_ms, offset)
+            self._retry_at.pop(offset, None)
+
+    def _forget(self, offset: int) -> None:
+        """The message is closed: a redelivery under way leads to nothing more."""
+        self._phases.pop(offset, None)
+        self._copied.discard(offset)
+        self._attempts.pop(offset, None)
+        self._retry_at.pop(offset, None)
+
+    def _sweep(self) -> None:
+        """Drop what no longer counts; costs as much as was added since the last time."""
+        read = self._position or 0
+        self._order = deque(sorted((entry[0], offset) for offset, entry in self._open.items() if entry[0] < read))
+        self._agenda.clear()
+        for offset, entry in self._open.items():
+            if offset not in self._phases and offset not in self._copied and offset not in self._retry_at:
+                self._agenda.add(entry[1], offset)
+
+    def _rewind(self, effects: list[Effect]) -> None:
+        """Read again what was skipped, once there is room for half of what the memory takes."""
+        if self._skipped_from is None or len(self._open) > self.config.open_max // 2:
+            return
+        effects.append(Rewind(self._skipped_from))
+        self._replay_end = max(self._position or 0, self._replay_end or 0)
+        self._order = deque(each for each in self._order if each[0] < self._skipped_from)  # the others come again
+        self._position, self._skipped_from = self._skipped_from, None
+        self._replaying, self._at_end = True, False
+
+    # Redelivery
+
+    def _start_due(self, now: int, effects: list[Effect]) -> None:
+        """Begin what is due, as far as there is room."""
+        if self._replaying:
+            return
+        room = self.config.in_flight_max
+        while (at := self._retries.next()) is not None and at <= now and len(self._phases) < room:
+            offset = self._retries.pop()
+            if self._retry_at.get(offset, at + 1) > at:
+                continue
+            del self._retry_at[offset]
+            if offset in self._copied:
+                self._end(now, offset, effects)
+            elif offset in self._open and offset not in self._phases:
+                self._fetch(offset, effects)
+        clock, agenda = self.clock(now), self._agenda
+        while (at := agenda.next()) is not None and at <= clock and len(self._phases) < room:
+            offset = agenda.pop()
+            entry = self._open.get(offset)
+            if entry is None or entry[1] > clock or offset in self._phases or offset in self._retry_at:
+                continue
+            if offset not in self._copied:
+                self._fetch(offset, effects)
+
+    def _fetch(self, offset: int, effects: list[Effect]) -> None:
+        self._phases[offset] = Phase.READING
+        effects.append(ReadRecord(offset))
+
+    def _decide(self, now: int, offset: int, redeliveries: int, effects: list[Effect]) -> None:
+        """The record is there: copy it, bury it, or wait for its back-off."""
+        if not self._still_due(now, offset):
+            return
+        marker_offset, _, deadline_ms, verdict = self._open[offset]
+        reason = Reason.TIMED_OUT if verdict is None else Reason(verdict.kind.name.lower())
+        text = "" if verdict is None else verdict.reason
+        if reason is Reason.REJECTED or redeliveries >= self.config.max_redeliveries:
+            self._phases[offset] = Phase.COPYING
+            effects.append(DeadLetter(offset, redeliveries, reason, text))
+            return
+        wait_ms = self.config.backoff_after_ms(redeliveries)
+        since_ms = deadline_ms - (0 if verdict is None else verdict.duration_ms)
+        target_ms = max(deadline_ms, since_ms + wait_ms)
+        if target_ms > self.clock(now):
+            del self._phases[offset]
+            self._open[offset] = (marker_offset, target_ms, deadline_ms, verdict)
+            self._agenda.add(target_ms, offset)
+            return
+        self._phases[offset] = Phase.COPYING
+        effects.append(Redeliver(offset, redeliveries + 1))
+
+    def _still_due(self, now: int, offset: int) -> bool:
+        """Whether what was being read has to come again: it may have been closed or extended meanwhile."""
+        if self._phases.get(offset) is not Phase.READING:
+            return False
+        if self._open[offset][1] > self.clock(now):  # the agenda knows when
+            del self._phases[offset]
+            return False
+        return True
+
+    def _give_up_lost(self, now: int, offset: int, effects: list[Effect]) -> None:
+        if self._still_due(now, offset):
+            self._phases[offset] = Phase.COPYING
+            effects.append(DeadLetter(offset, 0, Reason.LOST, "There is no record at this offset any more."))
+
+    def _end(self, now: int, offset: int, effects: list[Effect]) -> None:
+        """Write the end marker, and once more where it is not read in time."""
+        self._phases.pop(offset, None)
+        self._attempts.pop(offset, None)
+        if offset in self._open:
+            self._copied.add(offset)
+            self._later(now + RETRY_MS_MAX, offset)
+            effects.append(WriteEnd(offset))
+
+    def _retry(self, now: int, offset: int) -> None:
+        if self._phases.pop(offset, None) is None:
+            return
+        attempts = self._attempts[offset] = self._attempts.get(offset, 0) + 1
+        self._later(now + min(RETRY_MS_MAX, RETRY_MS << min(attempts - 1, 10)), offset)
+
+    def _later(self, at_ms: int, offset: int) -> None:
+        self._retry_at[offset] = at_ms
+        self._retries.add(at_ms, offset)
+
+    # Invariants
+
+    def check(self) -> None:
+        """Raises AssertionError where the state contradicts itself."""
+        opened = self._open
+        assert len(opened) <= self.config.open_max
+        assert len(self._phases) <= self.config.in_flight_max
+        assert self._phases.keys() <= opened.keys()
+        assert self._copied <= opened.keys()
+        assert self._retry_at.keys() <= opened.keys()
+        assert self._attempts.keys() <= opened.keys()
+        assert not self._phases.keys() & self._retry_at.keys()
+        assert not self._phases.keys() & self._copied
+        assert self._copied <= self._retry_at.keys()
+        assert list(self._order) == sorted(self._order)
+        read = self._position or 0
+        assert {(entry[0], offset) for offset, entry in opened.items() if entry[0] < read} <= set(self._order)
+        planned = self._agenda.offsets()
+        assert opened.keys() <= planned | self._phases.keys() | self._retry_at.keys()
+        assert self._retry_at.keys() <= self._retries.offsets()
+        commit = self.commit_offset
+        assert all(commit is not None and commit <= entry[0] for entry in opened.values())
+        assert commit is None or self._skipped_from is None or commit <= self._skipped_from
+        assert commit is None or self._position is None or commit <= self._position
+        assert max(len(self._order), self._agenda.size) <= 2 * len(opened) + STALE_MAX + self.config.open_max

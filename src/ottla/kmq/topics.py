@@ -1,0 +1,82 @@
+"""Are the topics of a queue there, and do they fit? And making them.
+
+Knows: that every partition of the queue needs one of the same number in the markers topic. Speaks to the cluster
+through confluent-kafka; raises KmqRefused, one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.kmq.config import KmqConfig, KmqRefused
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+METADATA_TIMEOUT_S = 30.0
+MARKERS_CONFIG = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
+"""The broker's clock on every marker: whatever the clocks of workers say, deadlines are of one time."""
+
+
+def properties_of(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's properties, from themselves or from addresses alone."""
+    return {"bootstrap.servers": given} if isinstance(given, str) else dict(given)
+
+
+def partition_counts(client: Any) -> dict[str, int]:
+    """Partitions by topic, of every topic of the cluster; `client`: any of confluent-kafka's."""
+    from confluent_kafka import KafkaException
+
+    try:
+        topics = client.list_topics(timeout=METADATA_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise KmqRefused(f"The cluster does not answer: {error.args[0].str()}.") from None
+    return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+
+def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int:
+    """The number of partitions of the queue, when its topics are there and fit; raises KmqRefused where not."""
+    counts = partition_counts(client)
+    wanted = [config.queue, config.markers, *([config.dead_letters] if dead_letters else [])]
+    absent = [name for name in wanted if name not in counts]
+    if config.queue in absent:
+        raise KmqRefused(f"There is no topic {config.queue}.")
+    if absent:
+        raise KmqRefused(
+            f"The queue {config.queue} has no topic {' and no topic '.join(absent)}: "
+            f"`ottla kmq create {config.queue}` makes what is missing."
+        )
+    if counts[config.queue] != counts[config.markers]:
+        raise KmqRefused(
+            f"{config.queue} has {counts[config.queue]} partitions and {config.markers} has {counts[config.markers]}: "
+            f"they must have the same number, because the markers of a partition stand in the partition of its number."
+        )
+    return counts[config.queue]
+
+
+def create_topics(admin: AdminClient, config: KmqConfig, *, partitions: int = 1, replication_factor: int = -1) -> list[str]:
+    """Make those of the three topics that are missing, and return their names.
+
+    A queue that is there already says how many partitions its markers get. Raises KmqRefused where one can't be made,
+    or where the ones that are there don't fit.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    counts = partition_counts(admin)
+    partitions = counts.get(config.queue, partitions)
+    asked = [
+        NewTopic(config.queue, partitions, replication_factor),
+        NewTopic(config.markers, partitions, replication_factor, config=MARKERS_CONFIG),
+        NewTopic(config.dead_letters, partitions, replication_factor),
+    ]
+    missing = [topic for topic in asked if topic.topic not in counts]
+    for name, future in admin.create_topics(missing).items() if missing else ():
+        try:
+            future.result(METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            raise KmqRefused(f"{name} could not be made: {error.args[0].str()}.") from None
+    if not missing:
+        require_topics(admin, config, dead_letters=True)
+    return [topic.topic for topic in missing]
