@@ -16,8 +16,8 @@ GENERATED = TOP / "src" / "ottla" / "protocol" / "messages"
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES = 40
-FUNCTION_LINES_MAX = 100
-SHORT_FUNCTIONS_MIN = 0.95
+FUNCTION_LINES_MAX = 70
+SHORT_FUNCTIONS_MIN = 0.98
 """The share of functions of at most FUNCTION_LINES lines; the codebases that read easily have 0.9."""
 
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "service", "impl", "info", "data", "misc", "common"}
