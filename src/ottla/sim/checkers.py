@@ -234,8 +234,9 @@ def _audit_keys(
 
 def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int, Note]) -> None:
     """No record twice from an idempotent producer; first appearances in the order in which they were sent."""
-    idempotent = {p.name for p in workload.producers if p.idempotent and where[1] not in p.forgotten}
-    ordered = {producer.name for producer in workload.producers if producer.acks != 0}
+    producers = [producer for producer in workload.producers if where[1] not in producer.forgotten]
+    idempotent = {producer.name for producer in producers if producer.idempotent}
+    ordered = {producer.name for producer in producers if producer.acks != 0}
     newest: dict[str, int] = {}
     seen: set[bytes] = set()
     for offset in sorted(notes):
