@@ -43,7 +43,7 @@ from ottla.protocol.messages.list_groups import ListGroupsRequest  # noqa: E402
 from ottla.protocol.records.record import Record, build_batch  # noqa: E402
 from ottla.protocol.wire import Struct  # noqa: E402
 
-SETTINGS = {**CONFIG, "ottla.partitions.max": "2000"}
+SETTINGS = {**CONFIG, "ottla.partitions.max": "2000", "log.segment.delete.delay.ms": "500"}
 BYSTANDER = "well-behaved"
 LEFT_OUT = ("configs/incremental_broker", "configs/groups", "groups/expelled", "groups/leader_never_syncs")
 """Scenarios that change what the node does for everybody, or that only wait."""
@@ -331,7 +331,7 @@ class Fuzz:
         for target in self.idle:
             target.drop()
         clean(self.node.port)
-        time.sleep(0.5)
+        time.sleep(2.0)  # deleted files are closed after their delay
         self.memory_mb.append(self.node.rss_mb())
         self.files.append(self.node.open_files())
 
