@@ -256,3 +256,43 @@ def test_no_coordinator_while_the_store_is_full() -> None:
     assert isinstance(answer, list)
     _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
     assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_compacted_log_does_not_keep_the_indexes_of_the_old_one() -> None:
+    """The power cut kept the renaming of the log and lost that of its indexes, so old ones stood beside it."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig())
+    for i in range(12):
+        append(log, f"number {i}", NOW + i)
+        if i in (5, 11):
+            log.roll(NOW + i)
+    append(log, "in the last segment", NOW + 21)
+    log.flush()
+    disk.sync_directory("/data")
+    merged = bytearray()
+    for offset in (5, 11):
+        file_slice = log.read(offset, 1, Isolation.HIGH_WATERMARK, True).slice
+        assert file_slice is not None
+        merged += file_slice.read()
+    first, second = f"{DIRECTORY}/00000000000000000000", f"{DIRECTORY}/00000000000000000006"
+    disk.write_atomically(f"{first}.index.swap", b"")
+    disk.write_atomically(f"{first}.timeindex.swap", b"")
+    disk.write_atomically(f"{first}.log", bytes(merged))
+    for suffix in (".log", ".index", ".timeindex"):
+        disk.unlink(f"{second}{suffix}")
+    disk.sync_directory(DIRECTORY)
+    disk.crash()
+    again = Log.open(
+        disk,
+        DIRECTORY,
+        LogConfig(),
+        topic_id=b"0123456789abcdef",
+        now=NOW,
+        recovery_point=13,
+        clean_shutdown=False,
+        same_boot=False,
+    )
+    again.advance_high_watermark(again.log_end_offset)
+    found = again.offset_for_timestamp(NOW + 8)
+    assert found is not None
+    assert found.offset == 11

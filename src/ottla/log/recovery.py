@@ -137,17 +137,31 @@ class _Loading:
                 kept.append(name)
         swaps = [name for name in kept if name.endswith(SWAP_SUFFIX)]
         if swaps:
-            kept = self._complete_swaps(kept, swaps)
+            undecided = {name.split(".")[0] for name in names if name.endswith(".log.cleaned")}
+            kept = self._complete_swaps(kept, swaps, undecided)
         return kept
 
-    def _complete_swaps(self, names: list[str], swaps: list[str]) -> list[str]:
+    def _without_log(self, names: list[str], swaps: list[str], undecided: set[str]) -> None:
+        """Index files of a compaction whose log is no `.swap`: not yet one, and the old segments stand, or no longer.
+
+        Names get lost one by one, so the new log may stand beside the indexes of the old one: they are made anew.
+        """
+        for name in swaps:
+            stem, _, kind = name.removesuffix(SWAP_SUFFIX).partition(".")
+            if kind == "txnindex" and stem not in undecided:
+                self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{stem}.txnindex")
+                names[names.index(name)] = f"{stem}.txnindex"
+                continue
+            for path in (name, f"{stem}.index", f"{stem}.timeindex"):
+                if path in names:
+                    self.files.unlink(f"{self.directory}/{path}")
+                    names.remove(path)
+            self.note(f"{self.directory}: removed {name} of a compaction that was cut short.")
+
+    def _complete_swaps(self, names: list[str], swaps: list[str], undecided: set[str]) -> list[str]:
         decided = [name for name in swaps if _is_of_a_segment(name, f".log{SWAP_SUFFIX}")]
         bases = {name.removesuffix(f".log{SWAP_SUFFIX}") for name in decided}
-        for name in [name for name in swaps if name.split(".")[0] not in bases]:
-            # The log itself was not renamed yet: the compaction had not decided, the old segments stand.
-            self.files.unlink(f"{self.directory}/{name}")
-            names.remove(name)
-            self.note(f"{self.directory}: removed {name} of a compaction that was not complete.")
+        self._without_log(names, [name for name in swaps if name.split(".")[0] not in bases], undecided)
         for name in decided:
             base = int(name.removesuffix(f".log{SWAP_SUFFIX}"))
             swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
