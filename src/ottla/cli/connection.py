@@ -162,3 +162,16 @@ def complete_groups(incomplete: str) -> list[str]:
     except Exception:
         return []
     return sorted(each.group_id for each in listed.valid if each.group_id.startswith(incomplete))
+
+
+def complete_share_groups(incomplete: str) -> list[str]:
+    """Names of share groups for shell completion; nothing when no broker answers."""
+    from ottla.client import Client
+    from ottla.client.share_groups import list_share_groups
+
+    try:
+        with Client(os.environ.get("OTTLA_BOOTSTRAP", HERE), timeout_s=2) as client:
+            names = [name for name, _ in list_share_groups(client)]
+    except Exception:
+        return []
+    return [name for name in names if name.startswith(incomplete)]

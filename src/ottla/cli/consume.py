@@ -1,17 +1,15 @@
 """`ottla consume`: records of topics to standard output, as text or one JSON object a line.
 
 Knows: where to begin, when to stop, how a record is shown. With --group the positions are the group's and are
-committed as records are printed; without it nothing is left behind on the cluster.
+committed as records are printed; without it nothing is left behind on the cluster. With --share each record is
+acknowledged by itself (consume_share.py).
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 import time
 import uuid
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,31 +21,32 @@ from ottla.cli.connection import (
     Properties,
     client_properties,
     complete_groups,
+    complete_share_groups,
     complete_topics,
     plain_errors,
     sentence,
 )
+from ottla.cli.consume_share import Acknowledging, consume_share
 from ottla.cli.output import Failure
+from ottla.cli.printing import Columns, Shape, as_json, as_text
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer
 
 EPILOG = "Example: ottla consume clicks --from-beginning -n 10 --format json --exit-at-end"
 
-TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
 POLL_S = 0.2
-
-
-class Shape(StrEnum):
-    """How a record is shown."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)],
     group: Annotated[str | None, typer.Option("--group", "-g", autocompletion=complete_groups, help="Join it.")] = None,
+    share: Annotated[
+        str | None, typer.Option("--share", "-s", autocompletion=complete_share_groups, help="Join this share group.")
+    ] = None,
+    ack: Annotated[
+        Acknowledging | None, typer.Option("--ack", help="What becomes of records that --share printed.")
+    ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", "-f", help="Where there is no position yet.")
     ] = False,
@@ -74,6 +73,18 @@ def consume(
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
     from confluent_kafka import Consumer
 
+    shown = Columns(keys, timestamps, headers, offsets)
+    if share is not None:
+        if group is not None or partition is not None or exit_at_end:
+            raise Failure("--share goes without --group, --partition and --exit-at-end.")
+        given = client_properties(bootstrap, command_config, properties)
+        count = consume_share(
+            given, share, topics, ack or Acknowledging.ACCEPT, from_beginning, shown, format, records, timeout
+        )
+        print(f"{count} records.", file=sys.stderr)
+        return
+    if ack is not None:
+        raise Failure("--ack is for --share.")
     if partition is not None and (len(topics) != 1 or group is not None):
         raise Failure("--partition is for one topic, without --group.")
     if offset is not None and partition is None:
@@ -86,7 +97,6 @@ def consume(
         "enable.auto.offset.store": False,
         **client_properties(bootstrap, command_config, properties),
     }
-    shown = Columns(keys, timestamps, headers, offsets)
     with plain_errors():
         consumer = Consumer(settings)
         try:
@@ -95,18 +105,6 @@ def consume(
         finally:
             consumer.close()
     print(f"{count} records.", file=sys.stderr)
-
-
-class Columns:
-    """Which parts of a record are shown in text beside its value."""
-
-    __slots__ = ("headers", "keys", "offsets", "timestamps")
-
-    def __init__(self, keys: bool, timestamps: bool, headers: bool, offsets: bool) -> None:
-        self.keys = keys
-        self.timestamps = timestamps
-        self.headers = headers
-        self.offsets = offsets
 
 
 def place(
@@ -180,51 +178,3 @@ def print_records(
             print(sentence(error), file=sys.stderr)
     sys.stdout.flush()
     return count
-
-
-def as_json(message: Message) -> str:
-    """A record as one line of JSON; bytes that are no UTF-8 text come as {"base64": ...}."""
-    kind, timestamp = message.timestamp()
-    return json.dumps(
-        {
-            "topic": message.topic(),
-            "partition": message.partition(),
-            "offset": message.offset(),
-            "timestamp": timestamp,
-            "timestamp_type": TIMESTAMP_TYPES[kind],
-            "headers": [[name, plain(value)] for name, value in message.headers() or []],
-            "key": plain(message.key()),
-            "value": plain(message.value()),
-        },
-        ensure_ascii=False,
-    )
-
-
-def plain(value: bytes | str | None) -> str | dict[str, str] | None:
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def as_text(message: Message, shown: Columns) -> str:
-    """A record as kafka-console-consumer.sh prints it: tabs between its parts, null for none."""
-    parts: list[str] = []
-    if shown.timestamps:
-        kind, timestamp = message.timestamp()
-        parts.append(f"{TIMESTAMP_TYPES[kind]}:{timestamp}")
-    if shown.offsets:
-        parts += [f"Partition:{message.partition()}", f"Offset:{message.offset()}"]
-    if shown.headers:
-        parts.append(",".join(f"{name}:{text(value)}" for name, value in message.headers() or []) or "NO_HEADERS")
-    if shown.keys:
-        parts.append(text(message.key()))
-    return "\t".join((*parts, text(message.value())))
-
-
-def text(value: bytes | str | None) -> str:
-    if value is None:
-        return "null"
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.consume import TIMESTAMP_TYPES, Shape, plain
 from ottla.cli.output import Failure
+from ottla.cli.printing import TIMESTAMP_TYPES, Shape, plain
 
 if TYPE_CHECKING:
     from ottla.protocol.records import BatchHeader, Record

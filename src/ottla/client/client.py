@@ -123,6 +123,10 @@ class Client:
             raise ClientFailure(f"The cluster has no broker {node_id}.")
         return self._connect(self._brokers[node_id])
 
+    def broker_ids(self) -> list[int]:
+        """The brokers that the last metadata named."""
+        return sorted(self._brokers)
+
     def leader(self, topic: str, partition: int) -> Connection:
         """A connection to the broker that leads a partition."""
         known = self._topics.get(topic) or self.topic(topic)

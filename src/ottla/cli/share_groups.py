@@ -1,0 +1,484 @@
+"""`ottla share-groups`: list, describe, delete, reset-offsets, delete-offsets, pause, resume, inspect, redrive.
+
+Knows what kafka-share-groups.sh shows, under its column names, and what Ottla has beyond it. Does not know how new
+positions are chosen (resets.py) nor how dead letters go back (redrive.py).
+
+Pause, resume and redrive work by group configs and records, so by Kafka's own requests. What is held now is in no Kafka
+API: `inspect` asks the metrics port of a node.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli import resets
+from ottla.cli.configs import alter_entries, own_entries
+from ottla.cli.connection import (
+    HERE,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    client_properties,
+    complete_share_groups,
+    complete_topics,
+    connect,
+    pairs,
+    plain_errors,
+)
+from ottla.cli.groups import TopicsGiven, shown
+from ottla.cli.output import Failure, Format, print_done, print_rows
+
+if TYPE_CHECKING:
+    from ottla.cli.redrive import Letter
+    from ottla.client import Client
+
+app = typer.Typer(
+    help="Look at share groups (queues): lag, members, held records; pause them, move them, redrive dead letters.",
+    no_args_is_help=True,
+)
+
+PAUSED = "share.delivery.paused"
+INSPECT_TIMEOUT_S = 30.0
+
+DEAD_LETTERS = "errors.deadletterqueue.topic.name"
+LETTER_COLUMNS = ("OFFSET", "TOPIC", "PARTITION", "SOURCE-OFFSET", "REASON", "DELIVERIES", "REDRIVES", "TIMESTAMP")
+
+HELD_COLUMNS = (
+    "TOPIC",
+    "PARTITION",
+    "FIRST",
+    "LAST",
+    "CONSUMER-ID",
+    "CLIENT-ID",
+    "HOST",
+    "DELIVERIES",
+    "HELD-MS",
+    "LOCK-LEFT-MS",
+)
+
+
+class Reason(StrEnum):
+    """Why a record became a dead letter."""
+
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_share_groups)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_share_groups)]
+MaybeGroups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", autocompletion=complete_share_groups)]
+
+
+@app.command("list", epilog="Example: ottla share-groups list")
+def list_groups(
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """List the share groups of the cluster."""
+    from ottla.client.share_groups import list_share_groups
+
+    with client(bootstrap, command_config, properties) as asked:
+        print_rows(("GROUP", "STATE"), list_share_groups(asked), format)
+
+
+@app.command(epilog="Example: ottla share-groups describe jobs --members")
+def describe(
+    groups: MaybeGroups = None,
+    members: Annotated[bool, typer.Option("--members", help="Show members and what they read.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and epochs.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show start offsets and lag; the default.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show where groups stand and how far behind they are, their members or state; of all when none is named."""
+    from ottla.client.share_groups import list_share_groups
+
+    if members + state + offsets > 1:
+        raise Failure("Choose one of --members, --state and --offsets.")
+    with client(bootstrap, command_config, properties) as asked:
+        names = groups or [name for name, _ in list_share_groups(asked)]
+        if members:
+            columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
+            rows = of_each(asked, names, member_rows)
+        elif state:
+            columns = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS", "GROUP-EPOCH", "ASSIGNMENT-EPOCH")
+            rows = of_each(asked, names, state_rows)
+        else:
+            columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG")
+            rows = of_each(asked, names, offset_rows)
+    print_rows(columns, rows, format)
+
+
+@app.command(epilog="Example: ottla share-groups delete jobs")
+def delete(
+    groups: Groups,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Delete share groups without members, and where they stand."""
+    from ottla.client.share_groups import delete_share_group, describe_share_group
+
+    with client(bootstrap, command_config, properties) as asked:
+        for name in groups:
+            describe_share_group(asked, name)
+            delete_share_group(asked, name)
+    print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
+
+
+@app.command(epilog="Example: ottla share-groups reset-offsets jobs --topic orders --to-earliest --execute")
+def reset_offsets(
+    group: Group,
+    topic: TopicsGiven = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has read.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="ISO", help="The first record since.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Let a share group without members go on somewhere else; shows the plan unless --execute is given."""
+    from ottla.client.share_groups import alter_share_group_offsets
+
+    if execute and dry_run:
+        raise Failure("Choose one of --execute and --dry-run.")
+    target = resets.target(
+        earliest=to_earliest,
+        latest=to_latest,
+        current=to_current,
+        datetime=to_datetime,
+        duration=by_duration,
+        shift=None,
+        offset=to_offset,
+        file=from_file,
+    )
+    admin = connect(bootstrap, command_config, properties)
+    with client(bootstrap, command_config, properties) as asked:
+        require_inactive(asked, group)
+        standing = offsets_of(asked, group)
+        if isinstance(target, resets.Listed):
+            chosen = sorted(target.offsets)
+        else:
+            chosen = resets.partitions(admin, topic or [], all_topics or not topic, standing)
+        planned = resets.plan(admin, target, chosen, standing)
+        if execute:
+            alter_share_group_offsets(asked, group, planned)
+    print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), [(group, *row) for row in planned], format)
+    if not execute and format is Format.TABLE:
+        typer.echo("Nothing was changed: add --execute to do this.", err=True)
+
+
+@app.command(epilog="Example: ottla share-groups delete-offsets jobs --topic orders")
+def delete_offsets(
+    group: Group,
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", autocompletion=complete_topics, help="A topic; may be given again."),
+    ],
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Let a share group without members forget topics."""
+    from ottla.client.share_groups import delete_share_group_offsets
+
+    with client(bootstrap, command_config, properties) as asked:
+        require_inactive(asked, group)
+        delete_share_group_offsets(asked, group, topic)
+    print_rows(("GROUP", "TOPIC"), [(group, name) for name in topic], format)
+
+
+@app.command(epilog="Example: ottla share-groups pause jobs")
+def pause(
+    group: Group,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Give a share group no more records for now; what its members hold they may finish."""
+    set_paused(group, True, bootstrap, command_config, properties)
+    print_done(f"{group} is paused: `ottla share-groups resume {group}` lets it go on.", format, paused=group)
+
+
+@app.command(epilog="Example: ottla share-groups resume jobs")
+def resume(
+    group: Group,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Let a paused share group go on."""
+    set_paused(group, False, bootstrap, command_config, properties)
+    print_done(f"{group} goes on.", format, resumed=group)
+
+
+@app.command(epilog="Example: ottla share-groups inspect jobs --metrics localhost:9100")
+def inspect(
+    group: Group,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", envvar="OTTLA_METRICS", help="A node's metrics port."),
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show which records members hold: since when, how often delivered, how long the lock still lasts."""
+    if metrics is None:
+        raise Failure(
+            "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
+        )
+    found = seen(metrics, group)
+    if found is None:
+        raise Failure(f"The node at {metrics} knows no share group {group}.")
+    if format is Format.JSON:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    print_rows(HELD_COLUMNS, list(held_rows(found)), format)
+    typer.echo(summary(found), err=True)
+
+
+@app.command(epilog="Example: ottla share-groups redrive jobs --reason exhausted --since 2026-01-31 --execute")
+def redrive(
+    group: Group,
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="Where they are; else as the group says.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="From this topic only.")
+    ] = None,
+    reason: Annotated[
+        Reason | None, typer.Option("--reason", help="Rejected by a member, or delivered too often.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="ISO", help="Records of this time or later.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="ISO", help="Records before this time.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With this header; all if several.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", min=0.001, help="At most N records a second.")
+    ] = None,
+    most: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="At most so many.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go back; the default.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Send dead letters back to the topics they came from; shows them unless --execute is given."""
+    from confluent_kafka import Consumer, Producer
+
+    from ottla.cli.redrive import Pace, Redrive, Wanted, run
+
+    if execute and dry_run:
+        raise Failure("Choose one of --execute and --dry-run.")
+    wanted = Wanted(
+        topic,
+        reason.value if reason else None,
+        resets.parse_datetime(since) if since else None,
+        resets.parse_datetime(until) if until else None,
+        tuple(pairs(header, "A header").items()),
+    )
+    source = dead_letters or own_entries(connect(bootstrap, command_config, properties), "group", [group])[group].get(
+        DEAD_LETTERS, ""
+    )
+    if not source:
+        raise Failure(f"The group {group} has no {DEAD_LETTERS}: name a topic with --dead-letters.")
+    given = client_properties(bootstrap, command_config, properties)
+    position = {"group.id": f"ottla-redrive.{group}", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**given, **position})
+    try:
+        with client(bootstrap, command_config, properties) as asked, plain_errors():
+            work = Redrive(consumer, group, source)
+            work.open()
+            if not execute:
+                letters = islice((each for each in work.letters() if wanted.takes(each)), most)
+                print_rows(LETTER_COLUMNS, [letter_row(each) for each in letters], format)
+                if format is Format.TABLE:
+                    typer.echo("Nothing was changed: add --execute to do this.", err=True)
+                return
+            producer = Producer({**given, "enable.idempotence": True, "linger.ms": 5})
+            went, left, gone = run(work, producer, asked, wanted, most, Pace(rate))
+    finally:
+        consumer.close()
+    also = f", {left} left out by the filter" if left else ""
+    also += f", {gone} whose record is not there any more" if gone else ""
+    print_done(f"{went} records went back{also}.", format, redriven=went, left_out=left, gone=gone)
+
+
+# ---- what the commands need ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def client(bootstrap: str, config: Path | None, properties: list[str] | None) -> Iterator[Client]:
+    """Our own client for this cluster; its failures are told as sentences."""
+    from ottla.client import Client, ClientFailure
+
+    given = client_properties(bootstrap, config, properties)
+    protocol = str(given.get("security.protocol", "plaintext")).upper()
+    if protocol.startswith("SASL"):
+        raise Failure("This command cannot authenticate with SASL: use an address without it.")
+    tls = ssl.create_default_context(cafile=given.get("ssl.ca.location")) if protocol == "SSL" else None
+    if tls is not None and "ssl.certificate.location" in given:
+        tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+    try:
+        with Client(bootstrap, tls=tls) as made:
+            yield made
+    except ClientFailure as failure:
+        raise Failure(str(failure)) from None
+
+
+def of_each(
+    asked: Client, names: Iterable[str], rows: Callable[[Client, str], Iterable[tuple[Any, ...]]]
+) -> list[tuple[Any, ...]]:
+    return [row for name in names for row in rows(asked, name)]
+
+
+def offset_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
+    from ottla.client.share_groups import share_group_offsets
+
+    for topic, partition, start_offset, lag in share_group_offsets(asked, name):
+        yield name, topic, partition, known(start_offset), known(lag)
+
+
+def member_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
+    from ottla.client.share_groups import describe_share_group
+
+    for member in sorted(describe_share_group(asked, name).members, key=lambda each: each.member_id):
+        parts = member.assignment.topic_partitions if member.assignment else []
+        reads = sorted((part.topic_name, index) for part in parts for index in part.partitions)
+        yield name, member.member_id, member.client_host, member.client_id, len(reads), shown(reads)
+
+
+def state_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
+    from ottla.client.share_groups import describe_share_group
+
+    group = describe_share_group(asked, name)
+    where = asked.coordinator(name).address
+    yield name, where, group.group_state, len(group.members), group.group_epoch, group.assignment_epoch
+
+
+def known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def offsets_of(asked: Client, group: str) -> dict[tuple[str, int], int]:
+    """Where the group stands; nothing where there is no such group."""
+    from ottla.client import ErrorAnswer
+    from ottla.client.share_groups import share_group_offsets
+
+    try:
+        return {(each.topic, each.partition): each.start_offset for each in share_group_offsets(asked, group)}
+    except ErrorAnswer as error:
+        if error.name != "GROUP_ID_NOT_FOUND":
+            raise
+        return {}
+
+
+def require_inactive(asked: Client, group: str) -> None:
+    from ottla.client import ErrorAnswer
+    from ottla.client.share_groups import describe_share_group
+
+    try:
+        described = describe_share_group(asked, group)
+    except ErrorAnswer as error:
+        if error.name != "GROUP_ID_NOT_FOUND":
+            raise
+        return
+    if described.members:
+        state = described.group_state
+        raise Failure(f"The share group {group} is {state}: its offsets can only be moved while it has no members.")
+
+
+def set_paused(group: str, paused: bool, bootstrap: str, config: Path | None, properties: list[str] | None) -> None:
+    admin = connect(bootstrap, config, properties)
+    if paused:
+        alter_entries(admin, "group", group, set=[f"{PAUSED}=true"])
+    else:
+        alter_entries(admin, "group", group, delete=[PAUSED])
+
+
+def seen(metrics: str, group: str) -> dict[str, Any] | None:
+    """The group as a node's metrics port shows it; None where the node knows nothing of it."""
+    url = f"http://{metrics}/share-groups/{urllib.parse.quote(group, safe='')}"
+    try:
+        with urllib.request.urlopen(url, timeout=INSPECT_TIMEOUT_S) as answer:
+            groups = json.load(answer)["groups"]
+    except (OSError, ValueError) as error:
+        raise Failure(f"{url} cannot be read: {getattr(error, 'reason', error)}.") from None
+    return groups[0] if groups else None
+
+
+def held_rows(found: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for part in found["partitions"]:
+        for run in part["held"]:
+            yield (
+                part["topic"],
+                part["partition"],
+                run["first_offset"],
+                run["last_offset"],
+                run["member"],
+                run["client_id"],
+                run["host"],
+                run["delivery_count"],
+                run["held_ms"],
+                run["lock_left_ms"],
+            )
+
+
+def letter_row(letter: Letter) -> tuple[Any, ...]:
+    return (
+        f"{letter.partition}:{letter.offset}",
+        letter.topic,
+        letter.source_partition,
+        letter.source_offset,
+        letter.reason,
+        letter.deliveries,
+        letter.redrives,
+        letter.timestamp_ms,
+    )
+
+
+def summary(found: dict[str, Any]) -> str:
+    parts = found["partitions"]
+    in_flight, lag = (sum(max(part[name], 0) for part in parts) for name in ("in_flight", "lag"))
+    letters, waiting = (sum(part[name] for part in parts) for name in ("dead_letters", "archiving"))
+    paused = "paused, " if found["paused"] else ""
+    return (
+        f"{found['group']}: {paused}{in_flight} records held, lag {lag}, {letters} dead letters written"
+        f"{f', {waiting} still to be written' if waiting else ''}."
+    )

@@ -1,0 +1,99 @@
+"""Admin calls for share groups (KIP-932), which confluent-kafka lacks: describe them, read and move their offsets.
+
+Each takes a `Client` and raises ClientFailure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from ottla.client.client import Client
+from ottla.client.errors import check
+from ottla.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.share_group_describe import DescribedGroup, ShareGroupDescribeRequest
+
+
+class ShareOffset(NamedTuple):
+    """Where a group stands in one partition: -1 where nobody has read it, or the lag is not known."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    lag: int
+
+
+def list_share_groups(client: Client) -> list[tuple[str, str]]:
+    """(group, state) of every share group, by name."""
+    client.metadata([])
+    found: list[tuple[str, str]] = []
+    for node_id in client.broker_ids():
+        answer = client.broker(node_id).send(ListGroupsRequest([], ["share"]))
+        check(answer.error_code, "the list of share groups")
+        found += [(group.group_id, group.group_state) for group in answer.groups]
+    return sorted(found)
+
+
+def describe_share_group(client: Client, group: str) -> DescribedGroup:
+    """Its state, epochs, members and assignments. Raises ErrorAnswer where there is no such share group."""
+    (described,) = client.send_to_coordinator(group, ShareGroupDescribeRequest([group])).groups
+    check(described.error_code, f"share group {group}", described.error_message)
+    return described
+
+
+def share_group_offsets(client: Client, group: str) -> list[ShareOffset]:
+    """Every partition the group has, in order."""
+    asked = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, None)])
+    (answer,) = client.send_to_coordinator(group, asked).groups
+    check(answer.error_code, f"the offsets of share group {group}", answer.error_message)
+    found: list[ShareOffset] = []
+    for topic in answer.topics:
+        for part in topic.partitions:
+            check(part.error_code, f"the offset of {group} in {topic.topic_name}-{part.partition_index}")
+            found.append(ShareOffset(topic.topic_name, part.partition_index, part.start_offset, part.lag))
+    return sorted(found)
+
+
+def alter_share_group_offsets(client: Client, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+    """Let a group without members go on at (topic, partition, offset)."""
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            name, [AlterShareGroupOffsetsRequestPartition(partition, offset) for _, partition, offset in rows]
+        )
+        for name, rows in groupby(sorted(offsets), key=lambda each: each[0])
+    ]
+    answer = client.send_to_coordinator(group, AlterShareGroupOffsetsRequest(group, topics))
+    check(answer.error_code, f"the offsets of share group {group}", answer.error_message)
+    for topic in answer.responses:
+        for part in topic.partitions:
+            check(part.error_code, f"the offset of {group} in {topic.topic_name}-{part.partition_index}")
+
+
+def delete_share_group_offsets(client: Client, group: str, topics: Iterable[str]) -> None:
+    """Let a group without members forget these topics."""
+    asked = DeleteShareGroupOffsetsRequest(group, [DeleteShareGroupOffsetsRequestTopic(name) for name in topics])
+    answer = client.send_to_coordinator(group, asked)
+    check(answer.error_code, f"the offsets of share group {group}", answer.error_message)
+    for topic in answer.responses:
+        check(topic.error_code, f"the offsets of {group} in {topic.topic_name}", topic.error_message)
+
+
+def delete_share_group(client: Client, group: str) -> None:
+    """Delete a group without members, and where it stands."""
+    (result,) = client.send_to_coordinator(group, DeleteGroupsRequest([group])).results
+    check(result.error_code, f"share group {group}")

@@ -1,0 +1,233 @@
+"""`ottla share-groups` and `ottla consume --share` against a real node."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer, ShareConsumer
+
+from ottla.cli.redrive import Progress
+from ottla.testing import EmbeddedBroker
+from tests.server.test_metrics import Measured
+
+from .conftest import Run
+
+
+@pytest.fixture
+def queue(ottla: Run, ottla_topic: str) -> str:
+    """A share group that has done two of five jobs; it has the topic's name."""
+    ottla("produce", ottla_topic, stdin="0\n1\n2\n3\n4\n")
+    done = ottla("consume", ottla_topic, "--share", ottla_topic, "--from-beginning", "-n", "2", "--timeout", "30")
+    assert done.out == "0\n1\n"
+    return ottla_topic
+
+
+@pytest.fixture
+def dead_letters(ottla: Run, queue: str) -> Iterator[str]:
+    """The dead-letter topic of the queue."""
+    name = f"dlq.{queue}"
+    ottla("topics", "create", name, "--partitions", "1", "--config", "errors.deadletterqueue.group.enable=true")
+    ottla("configs", "alter", "group", queue, "--set", f"errors.deadletterqueue.topic.name={name}")
+    yield name
+    ottla("topics", "delete", name)
+
+
+def offsets(ottla: Run, group: str) -> tuple[int, int]:
+    """(start offset, lag) in its only partition."""
+    (row,) = ottla("share-groups", "describe", group, "--format", "json").json()
+    return row["start_offset"], row["lag"]
+
+
+def take(ottla: Run, queue: str, count: int, *more: str, stdin: str = "") -> list[str]:
+    arguments = ("consume", queue, "--share", queue, "-n", str(count), "--timeout", "30", *more)
+    return ottla(*arguments, stdin=stdin).out.split()
+
+
+# ---- looking -------------------------------------------------------------------------------------------------------
+
+
+def test_lag_is_shown_under_kafkas_names(ottla: Run, queue: str) -> None:
+    shown = ottla("share-groups", "describe", queue)
+    assert shown.out.splitlines()[0].split() == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
+    assert shown.rows() == [[queue, queue, "0", "2", "3"]]
+
+
+def test_states_lists_and_members(ottla: Run, queue: str, ottla_broker: EmbeddedBroker) -> None:
+    assert [queue, "Empty"] in ottla("share-groups", "list").rows()
+    settings = {"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": queue, "client.id": "ann"}
+    with ShareConsumer(settings) as consumer:
+        consumer.subscribe([queue])
+        while not list(consumer.poll(0.2)):
+            pass
+        (member,) = ottla("share-groups", "describe", queue, "--members", "--format", "json").json()
+        assert (member["client_id"], member["partitions"], member["assignment"]) == ("ann", 1, f"{queue}(0)")
+        (state,) = ottla("share-groups", "describe", queue, "--state", "--format", "json").json()
+        assert (state["state"], state["members"]) == ("Stable", 1)
+        assert state["group_epoch"] == state["assignment_epoch"]
+        assert "NON_EMPTY_GROUP" in ottla("share-groups", "delete", queue, code=1).err
+        assert "has no members" in ottla("share-groups", "reset-offsets", queue, "--to-latest", code=1).err
+        assert "has no members" in ottla("share-groups", "delete-offsets", queue, "--topic", queue, code=1).err
+    assert "GROUP_ID_NOT_FOUND" in ottla("share-groups", "describe", "no-such-group", "--state", code=1).err
+    ottla("share-groups", "describe", queue, "--state", "--members", code=1)
+
+
+def test_what_members_hold_is_in_sight(ottla: Run) -> None:
+    with Measured() as broker:
+        assert broker.server.metrics is not None
+        metrics, bootstrap = broker.server.metrics.address, broker.bootstrap_servers
+        ottla("topics", "create", "jobs", "--bootstrap", bootstrap)
+        ottla("configs", "alter", "group", "q", "--set", "share.auto.offset.reset=earliest", "--bootstrap", bootstrap)
+        ottla("produce", "jobs", "--bootstrap", bootstrap, stdin="0\n1\n2\n")
+        settings = {"bootstrap.servers": bootstrap, "group.id": "q", "client.id": "ann"}
+        with ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"}) as consumer:
+            consumer.subscribe(["jobs"])
+            while not (held := list(consumer.poll(0.2))):
+                pass
+            shown = ottla("share-groups", "inspect", "q", "--metrics", metrics)
+            assert shown.rows()[0][:4] == ["jobs", "0", "0", "2"]
+            assert "3 records held" in shown.err
+            found = ottla("share-groups", "inspect", "q", "--metrics", metrics, "--format", "json").json()
+            assert found["partitions"][0]["held"][0]["client_id"] == "ann"
+            for message in held:
+                consumer.acknowledge(message)
+        assert "knows no share group" in ottla("share-groups", "inspect", "z", "--metrics", metrics, code=1).err
+    assert "--metrics" in ottla("share-groups", "inspect", "q", code=1).err
+    assert "cannot be read" in ottla("share-groups", "inspect", "q", "--metrics", metrics, code=1).err
+
+
+# ---- moving --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], 5),
+        (["--to-current"], 2),
+        (["--to-offset", "3"], 3),
+        (["--to-offset", "99"], 5),
+        (["--by-duration", "PT1H"], 0),
+        (["--to-datetime", "2200-01-01"], 5),
+    ],
+)
+def test_offsets_are_moved(ottla: Run, queue: str, target: list[str], offset: int) -> None:
+    command = ("share-groups", "reset-offsets", queue, *target)
+    assert ottla(*command).rows() == [[queue, queue, "0", str(offset)]]
+    assert offsets(ottla, queue) == (2, 3), "a dry run changes nothing"
+    ottla(*command, "--topic", queue, "--execute")
+    assert offsets(ottla, queue) == (offset, 5 - offset)
+
+
+def test_a_moved_group_gets_its_records_again(ottla: Run, queue: str) -> None:
+    ottla("share-groups", "reset-offsets", queue, "--to-offset", "1", "--execute")
+    assert take(ottla, queue, 4) == ["1", "2", "3", "4"]
+
+
+def test_offsets_and_groups_are_deleted(ottla: Run, queue: str) -> None:
+    ottla("share-groups", "delete-offsets", queue, "--topic", queue)
+    assert ottla("share-groups", "describe", queue).rows() == []
+    ottla("share-groups", "delete", queue)
+    assert queue not in ottla("share-groups", "list").out
+    assert take(ottla, queue, 1, "--from-beginning") == ["0"], "a later group of that name begins anew"
+
+
+def test_a_paused_group_gets_nothing_until_it_is_resumed(ottla: Run, queue: str) -> None:
+    ottla("share-groups", "pause", queue)
+    assert ottla("consume", queue, "--share", queue, "--timeout", "1").out == ""
+    ottla("share-groups", "resume", queue)
+    assert take(ottla, queue, 3) == ["2", "3", "4"]
+
+
+# ---- consuming -----------------------------------------------------------------------------------------------------
+
+
+def test_released_records_come_again_and_rejected_ones_do_not(ottla: Run, queue: str) -> None:
+    assert take(ottla, queue, 1, "--ack", "release") == ["2"]
+    assert take(ottla, queue, 1, "--ack", "reject") == ["2"]
+    assert take(ottla, queue, 2) == ["3", "4"]
+    assert offsets(ottla, queue) == (5, 0)
+
+
+def test_a_person_decides(ottla: Run, queue: str) -> None:
+    asked = ottla("consume", queue, "--share", queue, "-n", "3", "--ack", "ask", stdin="r\nwhat\nx\n\n")
+    assert asked.out.split() == ["2", "3", "4"]
+    assert asked.err.count("[a]ccept, [r]elease or [x] reject?") == 4
+    again = ottla("consume", queue, "--share", queue, "-n", "1", "--ack", "ask")
+    assert again.out.split() == ["2"]
+    assert "delivered 3 times" in again.err, "by the fixture, which released it, and twice here"
+    line = ottla("consume", queue, "--share", queue, "-n", "1", "--format", "json").out
+    assert json.loads(line)["offset"] == 2, "the end of the input had released it"
+
+
+def test_options_that_do_not_go_together(ottla: Run, queue: str) -> None:
+    ottla("consume", queue, "--share", queue, "--group", queue, code=1)
+    ottla("consume", queue, "--ack", "accept", code=1)
+
+
+# ---- redriving -----------------------------------------------------------------------------------------------------
+
+
+def produce(broker: EmbeddedBroker, topic: str, **headers: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, b"letter", b"key", headers=list(headers.items()), timestamp=1_700_000_000_000)
+    producer.flush()
+
+
+def redrive(ottla: Run, queue: str, *more: str) -> dict[str, int]:
+    return ottla("share-groups", "redrive", queue, "--execute", "--format", "json", *more).json()
+
+
+def test_dead_letters_go_back_whole_and_only_once(
+    ottla: Run, queue: str, dead_letters: str, ottla_broker: EmbeddedBroker
+) -> None:
+    produce(ottla_broker, queue, colour="red")
+    assert take(ottla, queue, 4, "--ack", "reject") == ["2", "3", "4", "letter"]
+    planned = ottla("share-groups", "redrive", queue, "--header", "colour=red").rows()
+    assert planned == [["0:3", queue, "0", "5", "rejected", "1", "0", "1700000000000"]]
+    assert redrive(ottla, queue, "--header", "colour=red") == {"redriven": 1, "left_out": 3, "gone": 0}
+    shown = ottla("consume", queue, "-p", "0", "-o", "-1", "-n", "1", "--format", "json").out
+    record = json.loads(shown)
+    assert (record["key"], record["value"], record["timestamp"]) == ("key", "letter", 1_700_000_000_000)
+    assert record["headers"] == [["colour", "red"], ["ottla-redrive-count", "1"]]
+    assert redrive(ottla, queue, "--rate", "100") == {"redriven": 3, "left_out": 0, "gone": 0}
+    assert redrive(ottla, queue) == {"redriven": 0, "left_out": 0, "gone": 0}
+    assert take(ottla, queue, 4, "--ack", "reject") == ["letter", "2", "3", "4"]
+    again = ottla("share-groups", "redrive", queue, "--header", "colour=red").rows()
+    assert [row[6] for row in again] == ["1"], "how often it went back is counted"
+
+
+def test_letters_are_chosen(ottla: Run, queue: str, dead_letters: str) -> None:
+    take(ottla, queue, 3, "--ack", "reject")
+    assert redrive(ottla, queue, "--topic", "other")["left_out"] == 3
+    assert redrive(ottla, queue, "--reason", "exhausted")["left_out"] == 3
+    assert redrive(ottla, queue, "--since", "2200-01-01")["left_out"] == 3
+    assert redrive(ottla, queue, "--until", "2000-01-01")["left_out"] == 3
+    assert redrive(ottla, queue, "--since", "2000-01-01", "--until", "2200-01-01", "-n", "1")["redriven"] == 1
+    assert redrive(ottla, queue, "--topic", queue, "--reason", "rejected")["redriven"] == 2
+
+
+def test_letters_without_a_copy_fetch_their_record(ottla: Run, queue: str, dead_letters: str) -> None:
+    ottla("configs", "alter", "group", queue, "--set", "errors.deadletterqueue.copy.record.enable=false")
+    take(ottla, queue, 3, "--ack", "reject")
+    ottla("records", "delete", queue, "--before", "3")
+    assert redrive(ottla, queue) == {"redriven": 2, "left_out": 0, "gone": 1}
+    assert take(ottla, queue, 2) == ["3", "4"]
+
+
+def test_a_group_without_dead_letters(ottla: Run, queue: str) -> None:
+    assert "--dead-letters" in ottla("share-groups", "redrive", queue, code=1).err
+    assert "no dead-letter topic" in ottla("share-groups", "redrive", queue, "--dead-letters", "nope", code=1).err
+
+
+def test_what_went_back_is_remembered_in_a_few_bytes() -> None:
+    progress = Progress(10)
+    for offset in (14, 12, 13, 20):
+        progress.add(offset)
+    assert (progress.position, progress.ranges) == (10, [(12, 15), (20, 21)])
+    assert Progress.of(10, progress.text()) == progress
+    progress.add(10)
+    progress.add(11)
+    assert (progress.position, progress.ranges) == (15, [(20, 21)])
+    assert 14 in progress
+    assert 16 not in progress
+    assert Progress.of(3, "somebody else's") == Progress(3)
