@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.requests import ConnectionContext, Sync
-from ottla.log.answers import Isolation
+from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSlice, FileSystem
 from ottla.log.log import Log
@@ -296,3 +296,30 @@ def test_a_compacted_log_does_not_keep_the_indexes_of_the_old_one() -> None:
     found = again.offset_for_timestamp(NOW + 8)
     assert found is not None
     assert found.offset == 11
+
+
+def test_a_deleted_topic_and_a_full_store() -> None:
+    """The failure of the last commit of a deletion went out of `tick`; a full disk filled the log with one sentence."""
+    notes: list[str] = []
+    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
+    store = SimStore(world.disk)
+    plan = draw_plan(world.stream("plan"))
+    assert world.start_node()
+    assert world.life is not None
+    node = node_of(world.life)
+    node.notes = notes.append
+    now = world.clock.wall_ms
+    topic = node.topics.create(now, "t", 1, {})
+    other = node.topics.create(now, "u", 1, {}).partitions[0]
+    node.topics.delete(now, topic)
+    world.disk.capacity = world.disk.used
+    node.tick(now)
+    for _ in range(3):
+        with pytest.raises(StorageFailed) as failed:
+            other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
+        node.upkeep.storage_failed(other, str(failed.value))
+    assert len(notes) == 2
+    world.disk.capacity = None
+    world.kill_node(power_cut=False)
+    assert world.start_node()
+    assert not any("t-0" in name for name in world.disk.listdir("/data"))

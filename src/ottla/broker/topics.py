@@ -32,7 +32,7 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Delete, Put
+from ottla.metadata.store import ABSENT, Delete, Put, StoreFailed
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
 
 if TYPE_CHECKING:
@@ -356,7 +356,10 @@ class Topics:
         waiting = {topic.topic_id for topic, _ in self._graves}
         done = {topic.key for topic, _ in graves if topic.topic_id not in waiting}
         if done:
-            self._node.store.commit([Delete(key) for key in sorted(done)])
+            try:
+                self._node.store.commit([Delete(key) for key in sorted(done)])
+            except StoreFailed as failed:
+                self._node.notes(f"the next start looks for the files of deleted topics again: {failed}")
 
 
 def _raised(record: TopicRecord, logs: Sequence[Log], node_id: int) -> TopicRecord:

@@ -76,6 +76,7 @@ class Upkeep:
         self._compacted: set[Partition] = set()
         self._flushes: dict[int, tuple[Partition, int]] = {}
         self._flushing: dict[Partition, None] = {}
+        self._failed: dict[Partition, None] = {}
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
@@ -194,7 +195,9 @@ class Upkeep:
     def storage_failed(self, partition: Partition, why: str) -> None:
         """A write of this log failed: it takes nothing more, and who waits for a commit is told."""
         node = self._node
-        node.notes(f"{partition.name} takes no more writes until the node starts again: {why}")
+        if partition not in self._failed:
+            self._failed[partition] = None
+            node.notes(f"{partition.name} takes no more writes until the node starts again: {why}")
         for ticket in partition.resign():
             waiting = node.waiting.get(ticket)
             if waiting is not None:
