@@ -6,7 +6,7 @@ import pytest
 from group_stage import QUICK
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from share_stage import ShareStage, assigned
+from membership_stage import ShareStage, assigned
 
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share_admin import AddShares, AskShares, BeginDeletion, EndDeletion
