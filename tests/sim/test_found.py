@@ -34,9 +34,19 @@ def make_disk() -> Disk:
     return disk
 
 
-def open_log(disk: Disk, config: LogConfig, **how: bool) -> Log:
-    asked = {"clean_shutdown": False, "same_boot": False} | how
-    return Log.open(disk, DIRECTORY, config, topic_id=b"0123456789abcdef", now=NOW, recovery_point=0, **asked)
+def open_log(
+    disk: Disk, config: LogConfig, *, clean_shutdown: bool = False, same_boot: bool = False, recovery_point: int = 0
+) -> Log:
+    return Log.open(
+        disk,
+        DIRECTORY,
+        config,
+        topic_id=b"0123456789abcdef",
+        now=NOW,
+        clean_shutdown=clean_shutdown,
+        same_boot=same_boot,
+        recovery_point=recovery_point,
+    )
 
 
 def append(log: Log, text: str, now: int = NOW) -> int:
@@ -159,20 +169,31 @@ def test_indexes_that_recovery_made_survive_the_next_power_cut() -> None:
     assert {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY)} == found
 
 
-def test_what_a_killed_process_left_unsynced_is_synced_before_it_counts() -> None:
-    """Segments that the killed process had closed were never synced, but the recovery point moved over them."""
+@pytest.mark.parametrize("synced", [False, True])
+def test_what_a_killed_process_left_unsynced_is_synced_before_it_counts(synced: bool) -> None:
+    """Segments that the killed process had closed were never synced, but the recovery point moved over them.
+
+    Nor were the indexes of one that had been synced while it was active.
+    """
     disk = make_disk()
     log = open_log(disk, LogConfig(segment_ms=1_000))
-    for i in range(12):
+    for i in range(11):
         append(log, f"number {i}", NOW + 400 * i)
+    if synced:
+        log.flush()
+    recovery_point = log.recovery_point
+    append(log, "number 11", NOW + 6_000)
     disk.sync_directory("/data")
     disk.kill()
-    again = open_log(disk, LogConfig(segment_ms=1_000), same_boot=True)
+    again = open_log(disk, LogConfig(segment_ms=1_000), same_boot=True, recovery_point=recovery_point)
     append(again, "one more")
     again.flush()
     assert again.recovery_point == 13
+    last_closed = f"{DIRECTORY}/{again.bases[-2]:020d}.timeindex"
+    index = disk.read_bytes(last_closed)
     disk.rng = WorstCase()
     disk.crash()
+    assert disk.read_bytes(last_closed) == index
     after = open_log(disk, LogConfig())
     after.advance_high_watermark(after.log_end_offset)
     assert read_all(after, 1 << 20) == list(range(13))
@@ -203,16 +224,7 @@ def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted(
     disk.crash()
     index = f"{DIRECTORY}/00000000000000000000.index"
     disk.write_atomically(index, bytes(4) + disk.read_bytes(index)[4:])
-    again = Log.open(
-        disk,
-        DIRECTORY,
-        LogConfig(),
-        topic_id=b"0123456789abcdef",
-        now=NOW,
-        recovery_point=12,
-        clean_shutdown=False,
-        same_boot=False,
-    )
+    again = open_log(disk, LogConfig(), recovery_point=12)
     again.advance_high_watermark(again.log_end_offset)
     for offset in range(12):
         again.cursors.clear()
@@ -282,16 +294,7 @@ def test_a_compacted_log_does_not_keep_the_indexes_of_the_old_one() -> None:
         disk.unlink(f"{second}{suffix}")
     disk.sync_directory(DIRECTORY)
     disk.crash()
-    again = Log.open(
-        disk,
-        DIRECTORY,
-        LogConfig(),
-        topic_id=b"0123456789abcdef",
-        now=NOW,
-        recovery_point=13,
-        clean_shutdown=False,
-        same_boot=False,
-    )
+    again = open_log(disk, LogConfig(), recovery_point=13)
     again.advance_high_watermark(again.log_end_offset)
     found = again.offset_for_timestamp(NOW + 8)
     assert found is not None

@@ -372,10 +372,10 @@ class _Loading:
 
     def sync_closed_segments(self) -> None:
         """A killed process may have left closed segments that are not on the disk; from here on only the active one is
-        synced, and the recovery point moves over all of them."""
+        synced, and the recovery point moves over all of them. One that ends there may lack its indexes."""
         loaded = self.loaded
         for segment, following in pairwise(loaded.segments):
-            if following.base_offset > loaded.recovery_point:
+            if following.base_offset >= loaded.recovery_point:
                 segment.file.sync()
                 for path in segment.names():
                     if path != segment.file.path and self.files.exists(path):
