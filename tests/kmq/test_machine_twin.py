@@ -32,7 +32,7 @@ from ottla.kmq.events import (
     Tick,
     WriteEnd,
 )
-from ottla.kmq.machine import MarkersPartition
+from ottla.kmq.machine import UNDERWAY_MS, MarkersPartition
 from ottla.kmq.markers import END, Kind, Start, pack_key, start
 
 PARTITION = 3
@@ -165,7 +165,9 @@ class TrackerAndTwin(RuleBasedStateMachine):
         self.step(Tick())
 
     @precondition(lambda self: self.reading)
-    @rule(pick=st.integers(0), count=st.integers(0, 4), what=st.sampled_from(("read", "read", "gone", "beyond", "fail")))
+    @rule(
+        pick=st.integers(0), count=st.integers(0, 4), what=st.sampled_from(("read", "read", "gone", "beyond", "fail"))
+    )
     def a_record_is_read(self, pick: int, count: int, what: str) -> None:
         offset = sorted(self.reading)[pick % len(self.reading)]
         self.reading.discard(offset)
@@ -250,11 +252,13 @@ TestFullTwin = FullTrackerAndTwin.TestCase
 TestFullTwin.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_deadlines_are_rounded_up() -> None:
+def test_deadlines_are_rounded_up_and_delays_are_not() -> None:
     assert GRANULARITY_MS > 1
     machine = MarkersPartition(0, dataclasses.replace(PLAIN, use_now_after_ms=0))
     machine.step(0, MarkersRead([(0, 1, pack_key(0, 5), start(32))]))
     machine.step(0, EndReached(1))
-    assert machine.deadline() == 40
-    assert machine.step(39, Tick()) == []
-    assert machine.step(40, Tick()) == [ReadRecord(5)]
+    assert machine.deadline() == 40 + UNDERWAY_MS
+    assert machine.step(39 + UNDERWAY_MS, Tick()) == []
+    assert machine.step(40 + UNDERWAY_MS, Tick()) == [ReadRecord(5)]
+    machine.step(0, MarkersRead([(1, 1, pack_key(0, 6), start(32))]))
+    assert machine.step(0, MarkersRead([(2, 3, pack_key(0, 6), start(0, Kind.FAILED))])) == [ReadRecord(6)]

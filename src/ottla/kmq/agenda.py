@@ -1,7 +1,7 @@
 """Which offsets come due when. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
 
-Knows times, rounded up to GRANULARITY_MS so that what comes due together stands together (nothing is ever early).
-Does not know why; an entry that no longer matters is skipped by whoever takes it.
+Knows times; `rounded` ones let what comes due together stand together, and nothing is ever early. Does not know why; an
+entry that no longer matters is skipped by whoever takes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ from heapq import heappop, heappush
 from typing import Final
 
 GRANULARITY_MS: Final = 10
+
+
+def rounded(time_ms: int) -> int:
+    """`time_ms` rounded up to what very many deadlines are told apart by."""
+    return -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
 
 
 class Agenda:
@@ -25,7 +30,6 @@ class Agenda:
         """Entries, those that no longer matter included."""
 
     def add(self, time_ms: int, offset: int) -> None:
-        time_ms = -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
         bucket = self._buckets.get(time_ms)
         if bucket is None:
             bucket = self._buckets[time_ms] = array("q")

@@ -3,24 +3,25 @@
 Knows the order that makes it at least once: read, start markers, *their acknowledgement*, commit, process, end marker.
 Does not know what happens to messages that nobody ends: that is the tracker's (tracker.py).
 
-Two things keep it near a plain consumer's pace. The start markers of a batch are sent together and awaited together. And
-while a batch is being worked on, the next one is read already and its start markers are on their way; its offsets are
-committed when it is handed out. That is done only while batches take less than a tenth of their time-out, because the
-time-out of a message begins with its marker.
+Two things keep it near a plain consumer's pace. The start markers of a batch are sent together and awaited together.
+And while a batch is being worked on, the next one is read already and its start markers are on their way; its offsets
+are committed when it is handed out. That is done only while batches take less than a tenth of their time-out, because
+the time-out of a message begins with its marker.
 
 Two producers: starts must be acknowledged before a batch is handed out, ends need nobody to wait for them. The order of
 a message's own markers is safe, for everything but its first start goes through one idempotent producer.
 
-`processed`, `extend`, `failed` and `reject` may be called from any thread, in any order, as late as one likes; the other
-methods from one thread at a time.
+`processed`, `extend`, `failed` and `reject` may be called from any thread, in any order, as late as one likes; the
+other methods from one thread at a time.
 
 Source: softwaremill/kmq 0.3.2, KmqClient.java.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,16 +36,11 @@ CLOSE_TIMEOUT_S = 30.0
 WORK_SHARE = 10
 """Batches are read ahead while they take less than this fraction of their time-out."""
 
-CONSUMER = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "earliest",
-    "enable.partition.eof": False,
-}
+CONSUMER = {"auto.offset.reset": "earliest"}
+CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": False}
 PRODUCER = {
     "enable.idempotence": True,
     "linger.ms": 1,
-    "delivery.report.only.error": True,
     "queue.buffering.max.messages": 1_000_000,
 }
 
@@ -74,23 +70,23 @@ class KmqClient:
         self._timeout_ms_of = timeout_ms_of
         self._start = start(config.timeout_ms)
         self._starts_lost: list[KafkaError] = []
-        self._broken: KafkaError | None = None
+        self._failure: KafkaError | None = None
         self.markers_lost = 0
         """End markers and the like that could not be written: their messages come again."""
         self._ahead: list[Message] = []
         """Read, and their start markers sent, but not handed out."""
+        self._ahead_ends: dict[int, int] = {}
         self._ahead_since = 0.0
         self._handed: dict[int, int] = {}
-        """Partition to the offset to commit, of what was handed out and is not known to be committed."""
+        """Partition to the offset behind the last message that was handed out."""
         self._handed_at = 0.0
         self._shortest_ms = config.timeout_ms
-        self._read_ahead = False
-        sends = {**PRODUCER, **given, **(producer or {})}
+        sends = {**PRODUCER, **given, **(producer or {}), "delivery.report.only.error": True}
         self._starts = Producer({**sends, "on_delivery": self._start_lost})
         self._ends = Producer({**sends, "on_delivery": self._end_lost})
         require_topics(self._ends, config, dead_letters=False)
-        reads = {**CONSUMER, **given, "group.id": config.group_id, **(consumer or {})}
-        self._consumer: Consumer = Consumer({**reads, "enable.auto.commit": False})
+        reads = {**CONSUMER, **given, "group.id": config.group_id, **(consumer or {}), **CONSUMER_ALWAYS}
+        self._consumer: Consumer = Consumer(reads)
         self._consumer.subscribe([config.queue], on_revoke=self._revoked, on_lost=self._lost)
 
     # Taking messages
@@ -101,19 +97,19 @@ class KmqClient:
         Their start markers are acknowledged. Raises confluent_kafka.KafkaException when they could not be written (then
         the same messages come with the next call), or when a client is broken for good.
         """
-        self._raise_if_broken()
+        self._raise_if_failed()
         spent_ms = (time.monotonic() - self._handed_at) * 1000
-        self._read_ahead = spent_ms * WORK_SHARE < self._shortest_ms
+        read_ahead = spent_ms * WORK_SHARE < self._shortest_ms
         self._ends.poll(0)
         if not self._ahead:
             self._take(timeout_s)
         if not self._ahead:
+            self._raise_if_failed()
             return []
-        self._renew()
         self._await_starts()
         batch, self._ahead = self._ahead, []
-        self._hand_out(batch)
-        if self._read_ahead:
+        self._hand_out()
+        if read_ahead:
             self._take(0)
         self._handed_at = time.monotonic()
         return batch
@@ -126,80 +122,92 @@ class KmqClient:
         found = [first]
         if self.config.batch_size > 1:
             found += self._consumer.consume(self.config.batch_size - 1, 0)
-        taken = [message for message in found if message.error() is None or self._tolerated(message.error())]
-        self._ahead = [message for message in taken if message.error() is None]
-        self._ahead_since = time.monotonic()
-        send, topic = self._starts.produce, self.config.markers
-        shortest_ms, timeout_ms_of = self.config.timeout_ms, self._timeout_ms_of
-        value = self._start
-        for message in self._ahead:
-            partition, offset = message.partition(), message.offset()
+        messages = [message for message in found if message.error() is None]
+        if len(messages) < len(found):
+            self._note_errors(found)
+        try:
+            ends = self._send_starts(messages)
+        except BaseException:
+            self._step_back(messages)  # without their markers they must not be committed
+            raise
+        self._ahead, self._ahead_ends, self._ahead_since = messages, ends, time.monotonic()
+
+    def _send_starts(self, messages: list[Message]) -> dict[int, int]:
+        """Partition to the offset behind its last message. Hot."""
+        send, topic, value, ends = self._starts.produce, self.config.markers, self._start, dict[int, int]()
+        timeout_ms_of = self._timeout_ms_of
+        self._shortest_ms = self.config.timeout_ms
+        for message in messages:
+            partition, offset = placed(message)
             if timeout_ms_of is not None:
                 timeout_ms = timeout_ms_of(message)
-                shortest_ms = min(shortest_ms, timeout_ms)
+                self._shortest_ms = min(self._shortest_ms, timeout_ms)
                 value = start(timeout_ms)
             try:
                 send(topic, value, pack_key(partition, offset), partition)
             except BufferError:
                 self._starts.flush()
                 send(topic, value, pack_key(partition, offset), partition)
-        self._shortest_ms = shortest_ms
+            ends[partition] = offset + 1
+        return ends
 
-    def _tolerated(self, error: Any) -> bool:
-        """True: the event is no message and nothing to stop for. Raises KafkaException for what stays wrong."""
-        from confluent_kafka import KafkaError, KafkaException
+    def _note_errors(self, found: list[Message]) -> None:
+        """Keep what stays wrong for the next call; librdkafka mends the rest itself."""
+        from confluent_kafka import KafkaError
 
-        if error.fatal() or error.code() in (
+        lasting = {
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError._AUTHENTICATION,
-        ):
-            raise KafkaException(error)
-        return True
-
-    def _renew(self) -> None:
-        """Count the time-out anew for what was read ahead and lay there for a while."""
-        if (time.monotonic() - self._ahead_since) * 4000 < self._shortest_ms:
-            return
-        for message in self._ahead:
-            timeout_ms = self.config.timeout_ms if self._timeout_ms_of is None else self._timeout_ms_of(message)
-            self._mark(self._starts, message, start(timeout_ms, Kind.EXTEND))
+        }
+        for message in found:
+            error = message.error()
+            if error is not None and (error.fatal() or error.code() in lasting):
+                self._failure = error
 
     def _await_starts(self) -> None:
         """Return when every start marker is acknowledged; where one is not, go back and raise."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
 
+        if (time.monotonic() - self._ahead_since) * 4000 > self._shortest_ms:
+            for message in self._ahead:  # they lay there for a while: their time counts from now
+                self._mark(self._starts, message, start(self._timeout_ms(message), Kind.EXTEND))
         while self._starts.flush(1.0):
             pass
-        if not self._starts_lost:
-            return
-        error = self._starts_lost[0]
-        self._starts_lost.clear()
-        first: dict[int, int] = {}
-        for message in self._ahead:
-            partition, offset = placed(message)
-            first[partition] = min(offset, first.get(partition, offset))
-        self._ahead = []
-        for partition, offset in first.items():
-            self._consumer.seek(TopicPartition(self.config.queue, partition, offset))
-        raise KafkaException(error)
+        if self._starts_lost:
+            error = self._starts_lost[0]
+            self._starts_lost.clear()
+            messages, self._ahead = self._ahead, []
+            self._step_back(messages)
+            raise KafkaException(error)
 
-    def _hand_out(self, batch: list[Message]) -> None:
+    def _step_back(self, messages: list[Message]) -> None:
+        """Read these once more."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        first: dict[int, int] = {}
+        for message in reversed(messages):
+            partition, first[partition] = placed(message)
+        for partition, offset in first.items():
+            with contextlib.suppress(KafkaException):  # somebody else's by now
+                self._consumer.seek(TopicPartition(self.config.queue, partition, offset))
+
+    def _hand_out(self) -> None:
         """Commit what is handed out. Not awaited: what was not committed in the end is only read twice."""
         from confluent_kafka import KafkaException
 
-        fresh = dict(map(placed, batch))  # of a partition the last one stays
-        self._handed.update((partition, offset + 1) for partition, offset in fresh.items())
-        try:
-            self._consumer.commit(offsets=self._positions(fresh), asynchronous=True)
-        except KafkaException:
-            self._raise_if_broken()
+        self._handed.update(self._ahead_ends)
+        with contextlib.suppress(KafkaException):
+            self._consumer.commit(offsets=self._positions(self._ahead_ends), asynchronous=True)
 
-    def _positions(self, partitions: Any) -> list[TopicPartition]:
+    def _positions(self, partitions: Iterable[int]) -> list[TopicPartition]:
         from confluent_kafka import TopicPartition
 
         return [TopicPartition(self.config.queue, each, self._handed[each]) for each in partitions]
+
+    def _timeout_ms(self, message: Message) -> int:
+        return self.config.timeout_ms if self._timeout_ms_of is None else self._timeout_ms_of(message)
 
     # Saying what became of a message
 
@@ -212,9 +220,7 @@ class KmqClient:
 
     def extend(self, message: Message, timeout_ms: int | None = None) -> None:
         """More time for this message: its time-out counts anew from now, with `timeout_ms` or what it had."""
-        if timeout_ms is None:
-            timeout_ms = self.config.timeout_ms if self._timeout_ms_of is None else self._timeout_ms_of(message)
-        self._mark(self._ends, message, start(timeout_ms, Kind.EXTEND))
+        self._mark(self._ends, message, start(timeout_ms or self._timeout_ms(message), Kind.EXTEND))
 
     def failed(self, message: Message, *, delay_ms: int = 0, reason: str = "") -> None:
         """The work failed: the message comes again after `delay_ms`, or after the back-off where that is longer.
@@ -267,35 +273,37 @@ class KmqClient:
         gone = {each.partition for each in partitions}
         mine = [each for each in gone if each in self._handed]
         if mine:
-            try:
+            with contextlib.suppress(KafkaException):  # they read it once more
                 consumer.commit(offsets=self._positions(mine), asynchronous=False)
-            except KafkaException:
-                pass  # they read it once more
         self._lost(consumer, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {each.partition for each in partitions}
         for each in gone:
             self._handed.pop(each, None)
+            self._ahead_ends.pop(each, None)
         self._ahead = [message for message in self._ahead if message.partition() not in gone]
 
     def _start_lost(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._starts_lost.append(error)
             if error.fatal():
-                self._broken = error
+                self._failure = error
 
     def _end_lost(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.markers_lost += 1
             if error.fatal():
-                self._broken = error
+                self._failure = error
 
-    def _raise_if_broken(self) -> None:
-        if self._broken is not None:
-            from confluent_kafka import KafkaException
+    def _raise_if_failed(self) -> None:
+        from confluent_kafka import KafkaException
 
-            raise KafkaException(self._broken)
+        error = self._failure
+        if error is not None:
+            if not error.fatal():
+                self._failure = None
+            raise KafkaException(error)
 
 
 def placed(message: Message) -> tuple[int, int]:

@@ -29,8 +29,8 @@ class KmqConfig:
       newest marker's timestamp.
     - `max_redeliveries`: how often a message comes again before it becomes a dead letter, 3. `count_header`: says how
       often it did.
-    - `backoff_ms`, `backoff_multiplier`, `backoff_ms_max`: how long after its time-out or failure a message comes again:
-      `backoff_ms * backoff_multiplier ** redeliveries so far`, at most `backoff_ms_max`; 0, none, by default.
+    - `backoff_ms`, `backoff_multiplier`, `backoff_ms_max`: how long after its time-out or failure a message comes
+      again: `backoff_ms * backoff_multiplier ** redeliveries so far`, at most `backoff_ms_max`; 0, none, by default.
     - `batch_size`: messages per `next_batch()` at most. All have the time-out of their batch's start.
     - `open_max`: how many messages in work the tracker keeps in memory per partition; with more it reads the markers
       topic again when there is room (see machine.py). `in_flight_max`: redeliveries of a partition at a time.

@@ -2,13 +2,15 @@
 
 Knows: the open markers, the time, which redelivery is how far. Does not know: Kafka's clients, how a record is read.
 
-**Open** is a message whose last marker is a start. Its end marker, a worker's or ours, closes it. The state is a function
-of the markers from the smallest open marker on (`commit_offset`), so that is what is committed; a tracker that takes
-over reads from there. Nothing is redelivered until it has read past the end that it found (the original's issue 158).
+**Open** is a message whose last marker is a start. Its end marker, a worker's or ours, closes it. The state is a
+function of the markers from the smallest open one on (`commit_offset`), so that is what is committed; a tracker that
+takes over reads from there. Nothing is redelivered until it has read past the end that it found (the original's issue
+158).
 
 **Time.** A message is due when `clock` has come to its marker's timestamp plus its time-out. The clock is the newest
-timestamp read: however late the markers are read, an end marker that stands before that time in the topic was seen. Only
-when the topic's end was reached and `use_now_after_ms` passed without a marker it is the shell's time.
+timestamp read: however late the markers are read, an end marker that stands before that time in the topic was seen.
+Only when the topic's end was reached and `use_now_after_ms` passed without a marker it is the shell's time, a little
+late.
 
 **A redelivery** goes through READING (the record is fetched; only it knows how often it came), COPYING (the copy or the
 dead letter is being written) and, once the copy is durable, waits in `_copied` for its end marker to be read. Whatever
@@ -16,8 +18,8 @@ fails is tried again with a growing pause, for ever: the marker stays open and t
 
 **Back-off** is counted from the deadline, so that a tracker that takes over comes to the same time.
 
-**Bounded.** At `open_max` messages the partition is full: it reads on, follows only what it knows and remembers where it
-began to skip (`_skipped_from`). With half of them closed it reads again from there, as after a start.
+**Bounded.** At `open_max` messages the partition is full: it reads on, follows only what it knows and remembers where
+it began to skip (`_skipped_from`). With half of them closed it reads again from there, as after a start.
 
 Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, ConsumeMarkersActor.scala, Redeliverer.scala.
 """
@@ -25,14 +27,14 @@ Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, Consume
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from struct import error as StructError
 from typing import Final, TypeAlias, assert_never
 
 from ottla.kmq import markers
-from ottla.kmq.agenda import Agenda
+from ottla.kmq.agenda import Agenda, rounded
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.events import (
     Copied,
@@ -57,6 +59,8 @@ from ottla.kmq.markers import Kind, Start
 
 RETRY_MS: Final = 250
 RETRY_MS_MAX: Final = 30_000
+UNDERWAY_MS: Final = 100
+"""A marker may be written and not read yet: the shell's time counts with this much less."""
 BEYOND_END_ATTEMPTS: Final = 12
 """After so many attempts, some two minutes, a record beyond the end of its partition counts as lost."""
 STALE_MAX: Final = 4_096
@@ -65,7 +69,7 @@ DURATIONS_MAX: Final = 1_024
 _KEY: Final = Struct(">iq")
 
 Open: TypeAlias = tuple[int, int, int, Start | None]
-"""(marker_offset, due_ms, deadline_ms, verdict). Due is the deadline until a back-off is known; verdict: who failed it."""
+"""(marker_offset, due_ms, deadline_ms, verdict): due is the deadline until a back-off is known, verdict a worker's."""
 
 
 class Phase(Enum):
@@ -84,7 +88,6 @@ class MarkersPartition:
     def __init__(self, partition: int, config: KmqConfig, replay_end: int | None = None) -> None:
         self.partition = partition
         self.config = config
-        self.markers_read = 0
         self.malformed = 0
         """Records that are no marker, or one of another partition: counted, otherwise ignored."""
         self.skipped = 0
@@ -142,14 +145,14 @@ class MarkersPartition:
         """The messages that are open, in no order."""
         return list(self._open)
 
-    def oldest_due_ms(self) -> int | None:
-        """When the first of the open messages is, or was, due."""
-        return min((entry[1] for entry in self._open.values()), default=None)
+    def due_times_ms(self) -> Iterator[int]:
+        """When each of the open messages is, or was, due."""
+        return (entry[1] for entry in self._open.values())
 
     def clock(self, now: int) -> int:
         """The time that deadlines are compared with."""
         if self._at_end and now - self._read_at >= self.config.use_now_after_ms:
-            return max(now, self._latest_ms)
+            return max(now - UNDERWAY_MS, self._latest_ms)
         return self._latest_ms
 
     def deadline(self) -> int | None:
@@ -159,7 +162,8 @@ class MarkersPartition:
         times = [] if (retry := self._retries.next()) is None else [retry]
         due = self._agenda.next()
         if due is not None and (self._at_end or due <= self._latest_ms):
-            times.append(due if due <= self._latest_ms else max(due, self._read_at + self.config.use_now_after_ms))
+            wall = max(due + UNDERWAY_MS, self._read_at + self.config.use_now_after_ms)
+            times.append(due if due <= self._latest_ms else wall)
         return min(times, default=None)
 
     # What happens
@@ -218,7 +222,6 @@ class MarkersPartition:
         if records:
             self._position = records[-1][0] + 1
             self._at_end, self._read_at = False, now
-            self.markers_read += len(records)
             if self._replay_end is not None and self._position >= self._replay_end:
                 self._replaying = False
             if max(len(self._order), self._agenda.size) > 2 * len(opened) + STALE_MAX:
@@ -232,7 +235,7 @@ class MarkersPartition:
             return
         self._open[offset] = (marker_offset, due_ms, due_ms, None)
         self._order.append((marker_offset, offset))
-        self._agenda.add(due_ms, offset)
+        self._agenda.add(rounded(due_ms), offset)
         if self._retry_at and offset not in self._copied:
             self._retry_at.pop(offset, None)
 
@@ -269,7 +272,7 @@ class MarkersPartition:
         self._agenda.clear()
         for offset, entry in self._open.items():
             if offset not in self._phases and offset not in self._copied and offset not in self._retry_at:
-                self._agenda.add(entry[1], offset)
+                self._agenda.add(rounded(entry[1]) if entry[3] is None else entry[1], offset)
 
     def _rewind(self, effects: list[Effect]) -> None:
         """Read again what was skipped, once there is room for half of what the memory takes."""

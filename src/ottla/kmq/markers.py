@@ -9,8 +9,8 @@ Knows: bytes. Does not know: when a marker is written, or what follows from one.
 
 A marker stands in the partition of its key's number, so the markers topic has as many partitions as the queue.
 
-Ours in addition: a start marker with a tail. The original's reader takes nine bytes and looks no further, so for it each
-is a plain start marker: the message is given again when *either* time-out, the old or the new one, is over.
+Ours in addition: a start marker with a tail. The original's reader takes nine bytes and looks no further, so for it
+each is a plain start marker: the message is given again when *either* time-out, the old or the new one, is over.
 
     9 bytes, 1      EXTEND     the message is still worked on; the time-out counts anew
     9 bytes, 2, r   FAILED     the work failed; r says why (UTF-8); the time-out is the delay until it is given again

@@ -55,7 +55,9 @@ def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int
     return counts[config.queue]
 
 
-def create_topics(admin: AdminClient, config: KmqConfig, *, partitions: int = 1, replication_factor: int = -1) -> list[str]:
+def create_topics(
+    admin: AdminClient, config: KmqConfig, *, partitions: int = 1, replication_factor: int = -1
+) -> list[str]:
     """Make those of the three topics that are missing, and return their names.
 
     A queue that is there already says how many partitions its markers get. Raises KmqRefused where one can't be made,

@@ -1,0 +1,76 @@
+"""A tracker's figures as Prometheus metrics, on a port of their own.
+
+Knows names. Reads the tracker's figures as they were at its last look, at most a second ago; never touches its clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from ottla.kmq.events import Reason
+from ottla.kmq.tracker import RedeliveryTracker, now_ms
+
+
+class TrackerCollector(Collector):
+    """Everything there is to say about a tracker, labelled with its queue."""
+
+    def __init__(self, tracker: RedeliveryTracker) -> None:
+        self._tracker = tracker
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counters()
+        yield from self._gauges()
+
+    def _counters(self) -> Iterator[Metric]:
+        figures, queue = self._tracker.figures, self._tracker.config.queue
+        for name, says, value in (
+            ("markers_read", "Start and end markers read.", figures.markers_read),
+            ("markers_malformed", "Records of the markers topic that are no markers.", figures.markers_malformed),
+            ("redelivered", "Messages given again.", figures.redelivered),
+            ("read_failures", "Attempts to read a message that failed.", figures.read_failures),
+            ("write_failures", "Copies, dead letters and end markers that were not taken.", figures.write_failures),
+            ("rewinds", "Times that a partition was full and its markers were read again.", figures.rewinds),
+            ("assignments", "Partitions taken over.", figures.assignments),
+        ):
+            family = CounterMetricFamily(f"ottla_kmq_{name}", says, labels=["queue"])
+            family.add_metric([queue], value)
+            yield family
+        letters = CounterMetricFamily("ottla_kmq_dead_lettered", "Dead letters written.", labels=["queue", "reason"])
+        for reason in Reason:
+            letters.add_metric([queue, reason.value], figures.dead_lettered[reason])
+        yield letters
+
+    def _gauges(self) -> Iterator[Metric]:
+        queue, partitions, now = self._tracker.config.queue, self._tracker.partitions, now_ms()
+        for name, says, of in (
+            ("open_messages", "Messages being worked on.", lambda each: each.open),
+            ("in_flight_redeliveries", "Redeliveries under way.", lambda each: each.in_flight),
+            ("replaying", "1 while markers of before the take-over are read.", lambda each: int(each.replaying)),
+            (
+                "overdue_seconds",
+                "How long the first open message is overdue.",
+                lambda each: 0.0 if each.oldest_due_ms is None else max(0, now - each.oldest_due_ms) / 1000,
+            ),
+        ):
+            family = GaugeMetricFamily(f"ottla_kmq_{name}", says, labels=["queue", "partition"])
+            for each in partitions:
+                family.add_metric([queue, str(each.partition)], of(each))
+            yield family
+
+
+def serve_metrics(tracker: RedeliveryTracker, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve the tracker's metrics over HTTP; the port, and what ends it. Raises OSError."""
+    registry = CollectorRegistry()
+    registry.register(TrackerCollector(tracker))
+    server, thread = start_http_server(port, host, registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, stop

@@ -1,0 +1,130 @@
+"""How a queue stands, worked out from its topics by somebody who is in none of its groups.
+
+Knows: the same machine that the tracker runs, fed with the markers from the committed position to the end. Changes
+nothing on the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.kmq.client import placed
+from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.events import EndReached, MarkerRecord, MarkersRead
+from ottla.kmq.machine import MarkersPartition
+from ottla.kmq.topics import partition_counts, properties_of, require_topics
+from ottla.kmq.tracker import now_ms
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+CALL_TIMEOUT_S = 30.0
+READ_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One partition of a queue.
+
+    `waiting`: messages that no worker has taken yet. `open`: in work. `overdue`: in work for longer than they may be, with
+    how long the first one is in `overdue_ms`. `markers_lag`: markers that the trackers have to read when they start.
+    """
+
+    partition: int
+    waiting: int
+    open: int
+    overdue: int
+    overdue_ms: int | None
+    markers_lag: int
+
+
+def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[Standing]:
+    """How every partition stands now. Raises KmqRefused where the topics are not there or don't fit."""
+    from confluent_kafka import Consumer, KafkaException
+
+    given = properties_of(properties)
+    ours = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**given, "group.id": config.group_id, **ours})
+    markers = Consumer({**given, "group.id": config.tracker_group_id, **ours})
+    try:
+        count = require_topics(consumer, config, dead_letters=False)
+        return [standing(consumer, markers, config, each) for each in range(count)]
+    except KafkaException as error:
+        raise KmqRefused(f"The cluster does not say how {config.queue} stands: {error.args[0].str()}.") from None
+    finally:
+        consumer.close()
+        markers.close()
+
+
+def standing(consumer: Consumer, markers: Consumer, config: KmqConfig, partition: int) -> Standing:
+    """How one partition stands now."""
+    waiting = left(consumer, config.queue, partition)[1]
+    position, lag = left(markers, config.markers, partition)
+    machine = MarkersPartition(partition, config)
+    if lag:
+        feed(markers, config.markers, machine, position, position + lag)
+    now = now_ms()
+    overdue = [due for due in machine.due_times_ms() if due < now]
+    return Standing(partition, waiting, machine.open_count, len(overdue), now - min(overdue) if overdue else None, lag)
+
+
+def left(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """(position of the consumer's group, records from there to the end)."""
+    from confluent_kafka import TopicPartition
+
+    place = TopicPartition(topic, partition)
+    low, high = consumer.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S) or (0, 0)
+    (committed,) = consumer.committed([place], timeout=CALL_TIMEOUT_S)
+    position = max(low, committed.offset if committed.offset >= 0 else low)
+    return position, max(0, high - position)
+
+
+def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int, end: int) -> None:
+    """Give the machine the markers from `position` to `end`. It redelivers nothing: nobody carries out its effects."""
+    from confluent_kafka import KafkaError, TopicPartition
+
+    markers.assign([TopicPartition(topic, machine.partition, position)])
+    last = time.monotonic()
+    while position < end:
+        messages = markers.consume(5_000, 1)
+        records: list[MarkerRecord] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                _, offset = placed(message)
+                records.append((offset, message.timestamp()[1], message.key(), message.value()))  # type: ignore[arg-type]
+                position = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, message.offset() or 0)
+        if records:
+            last = time.monotonic()
+            machine.step(0, MarkersRead(records))
+        elif time.monotonic() - last > READ_PATIENCE_S:
+            raise KmqRefused(f"The markers in {topic} could not be read to their end within {READ_PATIENCE_S:g} s.")
+    machine.step(0, EndReached(position))
+    markers.unassign()
+
+
+def dead_letters(properties: str | Mapping[str, Any], config: KmqConfig, group_id: str) -> tuple[int, int] | None:
+    """(dead letters that are there, how many of them the group has yet to send back); None without the topic."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({**properties_of(properties), "group.id": group_id})
+    try:
+        partitions = partition_counts(consumer).get(config.dead_letters)
+        if partitions is None:
+            return None
+        total = waiting = 0
+        for partition in range(partitions):
+            from confluent_kafka import TopicPartition
+
+            place = TopicPartition(config.dead_letters, partition)
+            low, high = consumer.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S) or (0, 0)
+            total += high - low
+            waiting += left(consumer, config.dead_letters, partition)[1]
+        return total, waiting
+    finally:
+        consumer.close()

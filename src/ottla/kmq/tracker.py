@@ -1,0 +1,483 @@
+"""The tracker's shell: markers in, messages that nobody finished out again.
+
+Knows: confluent-kafka, threads, the clock; in which order a message is read, copied and ended. Does not know which
+message is due when: that is machine.py's, one machine for each assigned partition of the markers topic.
+
+One loop in one thread: take markers, step the machines, carry out what they say, commit. Nothing in it waits for long.
+Several trackers of a queue share its partitions through a consumer group; what one held goes to the others when it
+stops, and when it dies after `session.timeout.ms` (10 s here).
+
+A redelivery is: read the record at its exact offset, write the copy (or the dead letter), await its acknowledgement,
+write the end marker. A tracker that is killed anywhere in between leaves the marker open, and the next one does it
+again: at least once. The producer is idempotent, so that its own retries make no copies.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from ottla.kmq import headers
+from ottla.kmq.client import placed
+from ottla.kmq.config import KmqConfig
+from ottla.kmq.events import (
+    Copied,
+    DeadLetter,
+    Effect,
+    EndReached,
+    Event,
+    Failed,
+    MarkerRecord,
+    MarkersRead,
+    ReadRecord,
+    Reason,
+    RecordBeyondEnd,
+    RecordGone,
+    RecordRead,
+    Redeliver,
+    Rewind,
+    Tick,
+    WriteEnd,
+)
+from ottla.kmq.figures import PartitionFigures, TrackerFigures
+from ottla.kmq.machine import MarkersPartition
+from ottla.kmq.markers import END, pack_key
+from ottla.kmq.reader import RecordReader
+from ottla.kmq.topics import properties_of, require_topics
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, TopicPartition
+
+log = logging.getLogger("ottla.kmq")
+
+MARKERS_PER_TURN = 10_000
+IDLE_WAIT_S = 0.2
+BUSY_WAIT_S = 0.005
+COMMIT_EVERY_S = 1.0
+CALL_TIMEOUT_S = 10.0
+CREATE_TIME: Final = 1
+
+CONSUMER = {
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": 10_000,
+    "heartbeat.interval.ms": 2_000,
+    "fetch.min.bytes": 65_536,  # nobody waits for a marker to be read, but many small fetches cost everybody
+    "fetch.wait.max.ms": 50,
+    "queued.max.messages.kbytes": 65_536,
+}
+CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+PRODUCER = {
+    "enable.idempotence": True,
+    "linger.ms": 1,
+    "message.timeout.ms": 60_000,
+    "message.max.bytes": 1_000_000_000,
+    "queue.buffering.max.messages": 200_000,
+}
+
+Told: TypeAlias = tuple[MarkersPartition, Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A message or dead letter on its way; `timestamp_ms` 0 leaves the time to the broker."""
+
+    machine: MarkersPartition
+    offset: int
+    topic: str
+    partition: int
+    key: Any
+    value: Any
+    headers: headers.Headers
+    timestamp_ms: int
+    reason: Reason | None = None
+
+
+class RedeliveryTracker:
+    """Gives messages again whose workers did not finish them. `run` until `stop`, or `start` and `close` a thread.
+
+    `properties`: librdkafka's, or HOST:PORT addresses alone; `consumer` and `producer` add some for these only.
+    Raises KmqRefused where the topics are not there or don't fit. `figures` and `partitions` say how it is doing.
+    """
+
+    def __init__(
+        self,
+        properties: str | Mapping[str, Any],
+        config: KmqConfig,
+        *,
+        consumer: Mapping[str, Any] | None = None,
+        producer: Mapping[str, Any] | None = None,
+    ) -> None:
+        from confluent_kafka import Consumer, Producer
+
+        given = properties_of(properties)
+        self.config = config
+        self.figures = TrackerFigures()
+        self.partitions: Sequence[PartitionFigures] = ()
+        self._sends = {**PRODUCER, **given, **(producer or {})}
+        self._producer = Producer(self._sends)
+        require_topics(self._producer, config, dead_letters=True)
+        self._machines: dict[int, MarkersPartition] = {}
+        self._told: list[Told] = []
+        """What delivery reports said since the last turn."""
+        self._seeks: dict[int, int] = {}
+        """Partitions that have to go back to a position before anything of theirs is read."""
+        self._committed: dict[int, int] = {}
+        self._commit_at = 0.0
+        self._malformed_before = 0
+        self._broken = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+        """What ended the thread."""
+        self._reader = RecordReader(given, config)
+        reads = {**CONSUMER, **given, "group.id": config.tracker_group_id, **(consumer or {}), **CONSUMER_ALWAYS}
+        self._consumer = Consumer(reads)
+        self._consumer.subscribe(
+            [config.markers], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._taken_away
+        )
+
+    # Running
+
+    def run(self) -> None:
+        """Work until `stop`. Raises KafkaException when a client is broken for good, or may not do what it must."""
+        try:
+            while not self._stopping.is_set():
+                self.turn()
+        finally:
+            self._consumer.close()
+            self._reader.close()
+            self._producer.flush(CALL_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Ask `run` to end; from any thread, or a signal's handler."""
+        self._stopping.set()
+
+    def start(self) -> None:
+        """Run in a thread of its own."""
+        if self._thread is not None:
+            raise RuntimeError("the tracker runs already")
+        self._thread = threading.Thread(target=self._run_in_thread, name="kmq-tracker", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop and wait for the end; raises what ended the thread."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run_in_thread(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            log.error("the tracker of %s stopped: %s", self.config.queue, error)
+            self.failure = error
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def turn(self) -> None:
+        """Take what there is, do what is to be done; waits a little where there is nothing."""
+        first = self._consumer.poll(self._wait_s())
+        if first is not None:
+            self._take([first, *self._consumer.consume(MARKERS_PER_TURN - 1, 0)])
+        self._producer.poll(0)
+        told, self._told = self._told, []
+        for machine, event in told:
+            self._step(machine, event)
+        self._take_records()
+        now = now_ms()
+        for machine in list(self._machines.values()):
+            due = machine.deadline()
+            if due is not None and due <= now:
+                self._step(machine, Tick())
+        if time.monotonic() >= self._commit_at:
+            self._commit_at = time.monotonic() + COMMIT_EVERY_S
+            self._look()
+            self._commit()
+        if self._broken:
+            self._replace_producer()
+        for partition, position in list(self._seeks.items()):
+            self._seek(partition, position)
+
+    def _wait_s(self) -> float:
+        """How long nothing needs to be done if nothing comes."""
+        if len(self._reader) or len(self._producer) or self._told or self._seeks:
+            return BUSY_WAIT_S
+        due = [each for machine in self._machines.values() if (each := machine.deadline()) is not None]
+        return min(IDLE_WAIT_S, max(0.0, (min(due) - now_ms()) / 1000)) if due else IDLE_WAIT_S
+
+    # Markers in
+
+    def _take(self, messages: list[Message]) -> None:
+        """Give each partition its markers, and the ends between them, in order."""
+        now, by_partition = now_ms(), dict[int, list[list[MarkerRecord] | int]]()
+        for message in messages:
+            error, partition = message.error(), message.partition()
+            if error is not None:
+                position = self._end_or_raise(error, message)
+                if position is not None and partition is not None:
+                    by_partition.setdefault(partition, []).append(position)
+                continue
+            kind, timestamp_ms = message.timestamp()
+            if kind == CREATE_TIME and timestamp_ms > now:
+                timestamp_ms = now  # a worker's clock runs ahead: it must not carry everybody's time-outs along
+            _, offset = placed(message)
+            assert partition is not None
+            parts = by_partition.get(partition)
+            if parts is None:
+                parts = by_partition[partition] = []
+            if not parts or isinstance(parts[-1], int):
+                parts.append([])
+            records = parts[-1]
+            assert not isinstance(records, int)
+            records.append((offset, timestamp_ms, message.key(), message.value()))  # type: ignore[arg-type]
+        for partition, parts in by_partition.items():
+            machine = self._machines.get(partition)
+            for part in parts:
+                if machine is None or partition in self._seeks:
+                    break  # of before a rewind: it comes again
+                if isinstance(part, int):
+                    self._step(machine, EndReached(part))
+                else:
+                    self.figures.markers_read += len(part)
+                    self._step(machine, MarkersRead(part))
+
+    def _end_or_raise(self, error: KafkaError, message: Message) -> int | None:
+        """The position where a partition ends, None for what passes; raises KafkaException for what does not."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        if error.code() == KafkaError._PARTITION_EOF:
+            return message.offset()
+        if error.fatal() or error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError._AUTHENTICATION,
+        ):
+            raise KafkaException(error)
+        log.info("markers of %s: %s", self.config.queue, error.str())
+        return None
+
+    # What the machines say
+
+    def _step(self, machine: MarkersPartition, event: Event, message: Message | None = None) -> None:
+        """Step the machine and carry out its effects. `message`: the record that a RecordRead is about."""
+        if self._machines.get(machine.partition) is not machine:
+            return  # revoked meanwhile: somebody else's
+        for effect in machine.step(now_ms(), event):
+            self._carry_out(machine, effect, message)
+
+    def _carry_out(self, machine: MarkersPartition, effect: Effect, message: Message | None) -> None:
+        match effect:
+            case ReadRecord(offset):
+                self._reader.want(machine.partition, offset)
+            case Redeliver(offset, redeliveries):
+                assert message is not None
+                self._redeliver(machine, message, redeliveries)
+            case DeadLetter():
+                self._bury(machine, effect, message)
+            case WriteEnd(offset):
+                self._write_end(machine.partition, offset)
+            case Rewind(position):
+                self.figures.rewinds += 1
+                self._seeks[machine.partition] = position
+
+    def _take_records(self) -> None:
+        for partition, found in self._reader.step():
+            machine = self._machines.get(partition)
+            if machine is None:
+                continue
+            if isinstance(found, RecordGone | RecordBeyondEnd | Failed):
+                self.figures.read_failures += isinstance(found, Failed)
+                self._step(machine, found)
+            else:
+                _, offset = placed(found)
+                count = headers.count_in(found.headers() or (), self.config.count_header)  # type: ignore[arg-type]
+                self._step(machine, RecordRead(offset, count), found)
+
+    def _redeliver(self, machine: MarkersPartition, message: Message, redeliveries: int) -> None:
+        """The same message once more, at the end of its partition, with the count in its headers."""
+        partition, offset = placed(message)
+        kept = headers.with_count(message.headers() or (), self.config.count_header, redeliveries)  # type: ignore[arg-type]
+        self._send(
+            Copy(machine, offset, self.config.queue, partition, message.key(), message.value(), kept, time_of(message))
+        )
+        log.info("%s-%d@%d: redelivery %d", self.config.queue, partition, offset, redeliveries)
+
+    def _bury(self, machine: MarkersPartition, letter: DeadLetter, message: Message | None) -> None:
+        """Write the dead letter: the message as it was, and where it came from. One that is lost has no content."""
+        if letter.reason is Reason.LOST:
+            message = None
+        said = headers.Provenance(
+            topic=self.config.queue,
+            partition=machine.partition,
+            offset=letter.offset,
+            group=self.config.group_id,
+            delivery_count=None if message is None else letter.redeliveries + 1,
+            reason=letter.reason,
+            text=letter.text or headers.SENTENCES[letter.reason],
+            at_ms=now_ms(),
+        )
+        own = [] if message is None else headers.of_message(message.headers() or ())  # type: ignore[arg-type]
+        key, value, at_ms = (None, None, 0) if message is None else (message.key(), message.value(), time_of(message))
+        self._send(
+            Copy(
+                machine,
+                letter.offset,
+                self.config.dead_letters,
+                -1,
+                key,
+                value,
+                [*own, *said.headers()],
+                at_ms,
+                letter.reason,
+            )
+        )
+        place = f"{self.config.queue}-{machine.partition}@{letter.offset}"
+        log.warning("%s: dead letter, %s: %s", place, letter.reason, said.text)
+
+    def _send(self, copy: Copy) -> None:
+        try:
+            self._producer.produce(
+                copy.topic,
+                copy.value,
+                copy.key,
+                copy.partition,
+                on_delivery=partial(self._delivered, copy),
+                timestamp=copy.timestamp_ms,
+                headers=copy.headers,  # type: ignore[arg-type]
+            )
+        except BufferError:
+            self._told.append((copy.machine, Failed(copy.offset)))
+
+    def _delivered(self, copy: Copy, error: KafkaError | None, message: Message) -> None:
+        from confluent_kafka import KafkaError
+
+        if error is None:
+            if copy.reason is None:
+                self.figures.redelivered += 1
+            else:
+                self.figures.dead_lettered[copy.reason] += 1
+            self._told.append((copy.machine, Copied(copy.offset)))
+        elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
+            self._send(replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost, not the message
+        else:
+            self._note(error, f"{copy.topic} took no copy of {self.config.queue}@{copy.offset}")
+            self._told.append((copy.machine, Failed(copy.offset)))
+
+    def _write_end(self, partition: int, offset: int) -> None:
+        """Its report is of no use: the machine waits until it reads the marker, and says so again if it does not."""
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._note(error, f"no end marker for {self.config.queue}-{partition}@{offset}")
+
+        try:
+            self._producer.produce(self.config.markers, END, pack_key(partition, offset), partition, on_delivery=told)
+        except BufferError:
+            log.warning("no room for an end marker")
+
+    def _note(self, error: KafkaError, what: str) -> None:
+        self.figures.write_failures += 1
+        self._broken |= error.fatal()
+        log.warning("%s: %s", what, error.str())
+
+    def _replace_producer(self) -> None:
+        """A producer with a fatal error writes nothing any more."""
+        from confluent_kafka import Producer
+
+        log.warning("the producer is broken; a new one takes over")
+        self._producer.purge()
+        self._producer.flush(CALL_TIMEOUT_S)
+        self._producer = Producer(self._sends)
+        self._broken = False
+
+    # The group
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        """Follow these from the committed position on; redeliver once the end of now has been read."""
+        from confluent_kafka import KafkaException
+
+        for each in partitions:
+            try:
+                marks = consumer.get_watermark_offsets(each, timeout=CALL_TIMEOUT_S)
+            except KafkaException:
+                marks = None
+            self._machines[each.partition] = MarkersPartition(each.partition, self.config, marks[1] if marks else None)
+            self.figures.assignments += 1
+        log.info("follows markers of %s: %s", self.config.queue, sorted(each.partition for each in partitions))
+
+    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._commit(asynchronous=False)
+        self._taken_away(consumer, partitions)
+
+    def _taken_away(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            machine = self._machines.pop(each.partition, None)
+            if machine is not None:
+                self._malformed_before += machine.malformed
+            self._committed.pop(each.partition, None)
+            self._seeks.pop(each.partition, None)
+            self._reader.drop(each.partition)
+        log.info("gave up markers of %s: %s", self.config.queue, sorted(each.partition for each in partitions))
+
+    def _seek(self, partition: int, position: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            self._consumer.seek(TopicPartition(self.config.markers, partition, position))
+        except KafkaException:
+            return  # not being fetched yet; next turn
+        self._seeks.pop(partition)
+
+    def _commit(self, *, asynchronous: bool = True) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        found = {number: machine.commit_offset for number, machine in self._machines.items()}
+        fresh = {number: at for number, at in found.items() if at is not None and self._committed.get(number) != at}
+        if fresh:
+            offsets = [TopicPartition(self.config.markers, number, at) for number, at in fresh.items()]
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+                self._committed.update(fresh)
+            except KafkaException as error:
+                log.info("positions in %s were not committed: %s", self.config.markers, error)
+
+    def _look(self) -> None:
+        """Note how every partition stands, for whoever asks from another thread."""
+        self.partitions = [
+            PartitionFigures(
+                number,
+                machine.open_count,
+                machine.in_flight,
+                machine.replaying,
+                min(machine.due_times_ms(), default=None),
+                machine.commit_offset,
+            )
+            for number, machine in sorted(self._machines.items())
+        ]
+        self.figures.markers_malformed = self._malformed_before + sum(
+            machine.malformed for machine in self._machines.values()
+        )
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def time_of(message: Message) -> int:
+    """The message's timestamp, 0 where it has none."""
+    return max(0, message.timestamp()[1])
