@@ -19,19 +19,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker import api
 from ottla.broker.authz import Authorizer, Operation, ResourceType
 from ottla.broker.configs import BrokerSettings
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.group_surroundings import GroupShards
 from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
-from ottla.broker.shards import ShardHost
-from ottla.broker.share_host import ShareHost
-from ottla.broker.share_members import ShareMembers
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
@@ -42,7 +39,12 @@ from ottla.machine import Millis, Ticket
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
-from ottla.share.state import ShareStateShard
+
+if TYPE_CHECKING:
+    from ottla.broker.group_surroundings import GroupShards
+    from ottla.broker.shards import ShardHost
+    from ottla.broker.share_host import ShareHost
+    from ottla.broker.share_members import ShareMembers
 
 _PREFIX = struct.Struct(">hhi")
 
@@ -84,11 +86,6 @@ class Node:
         self.metrics = Metrics()
         self.group_commit: bool = settings["ottla.durability"] == "fsync"
         self.topics = Topics(self)
-        self.group_shards = GroupShards(self)
-        self.groups = ShardHost(self, GROUPS_TOPIC, self.group_shards)
-        self.share_state = ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
-        self.share = ShareHost(self)
-        self.share_members = ShareMembers(self)
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
         self.waiting = WaitingRoom()
@@ -110,16 +107,60 @@ class Node:
         """
         clean = self.upkeep.begin(now)
         self.topics.load(now, clean_shutdown=clean)
-        self.groups.start(now)
-        self.share_state.start(now)
+        if GROUPS_TOPIC in self.topics.by_name:
+            self.groups.start(now)
+        if SHARE_STATE_TOPIC in self.topics.by_name:
+            self.share_state.start(now)
         self.upkeep.watch_all(now)
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
-        self.groups.stop()
-        self.share_state.stop()
+        for host in self._in_use("groups", "share_state"):
+            host.stop()
         self.topics.finish(now)
         self.upkeep.finish(now)
+
+    # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
+    # need one, and their modules are a third of what a node imports.
+
+    @cached_property
+    def group_shards(self) -> GroupShards:
+        from ottla.broker.group_surroundings import GroupShards
+
+        return GroupShards(self)
+
+    @cached_property
+    def groups(self) -> ShardHost:
+        """The coordinator of consumer and share groups."""
+        from ottla.broker.shards import ShardHost
+
+        return ShardHost(self, GROUPS_TOPIC, self.group_shards)
+
+    @cached_property
+    def share_state(self) -> ShardHost:
+        """The coordinator of share groups' delivery state."""
+        from ottla.broker.shards import ShardHost
+        from ottla.share.state import ShareStateShard
+
+        return ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
+
+    @cached_property
+    def share(self) -> ShareHost:
+        """The share partitions, sessions and parked share fetches."""
+        from ottla.broker.share_host import ShareHost
+
+        return ShareHost(self)
+
+    @cached_property
+    def share_members(self) -> ShareMembers:
+        """Which connection speaks for which member of a share group."""
+        from ottla.broker.share_members import ShareMembers
+
+        return ShareMembers(self)
+
+    def _in_use(self, *names: str) -> list[Any]:
+        """Those of these coordinators that somebody has asked for."""
+        return [self.__dict__[name] for name in names if name in self.__dict__]
 
     def advertised(self, context: ConnectionContext) -> tuple[str, int]:
         """Host and port of the listener this client asked on."""
@@ -168,8 +209,8 @@ class Node:
             if waiting is not None:
                 waiting.what.abandon(self, ticket)
             self._ready_fetches.pop(ticket, None)
-        self.share.disconnected(now, context)
-        self.share_members.disconnected(now, context)
+        for host in self._in_use("share", "share_members"):
+            host.disconnected(now, context)
 
     # ---- parked requests -------------------------------------------------------------------------------------------
 
@@ -257,7 +298,7 @@ class Node:
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         self.timer_stale = False
-        parts = (self.waiting, self.topics, self.groups, self.share_state, self.share, self.upkeep)
+        parts = (self.waiting, self.topics, *self._in_use("groups", "share_state", "share"), self.upkeep)
         return min((time for part in parts if (time := part.deadline()) is not None), default=None)
 
     def tick(self, now: Millis) -> None:
@@ -267,9 +308,8 @@ class Node:
             if waiting is not None:
                 waiting.what.expire(self, now, ticket)
         self.topics.tick(now)
-        self.groups.tick(now)
-        self.share_state.tick(now)
-        self.share.tick(now)
+        for host in self._in_use("groups", "share_state", "share"):
+            host.tick(now)
         self.upkeep.tick(now)
 
     def take_effects(self, now: Millis) -> list[Effect]:
@@ -301,6 +341,5 @@ class Node:
                     waiting.what.expire(self, now, ticket)
             self._unsynced.pop(partition, None)
             self.upkeep.forget(partition)
-        self.groups.topic_deleted(now, topic)
-        self.share_state.topic_deleted(now, topic)
-        self.share.topic_deleted(now, topic)
+        for host in self._in_use("groups", "share_state", "share"):
+            host.topic_deleted(now, topic)
