@@ -326,3 +326,43 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     world.kill_node(power_cut=False)
     assert world.start_node()
     assert not any("t-0" in name for name in world.disk.listdir("/data"))
+
+
+def test_syncs_under_way_end_one_by_one_when_one_has_failed() -> None:
+    """The first failure took the pins from the others' files, and the disk thread found them closed."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig())
+    rounds = []
+    for i in range(3):
+        append(log, f"number {i}")
+        log.roll(NOW + i)
+        rounds.append(log.pending_sync())
+    for file in rounds[0]:
+        file.sync()
+    log.synced(1)
+    log.sync_failed(OSError("no"))
+    for file in rounds[2]:
+        file.sync()
+    log.synced(3)
+    assert log.recovery_point == 1
+
+
+def test_a_flush_does_not_end_a_sync_that_is_under_way() -> None:
+    """It ended the oldest round instead of its own, and counted what the disk thread had not synced yet."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig())
+    append(log, "one")
+    log.roll(NOW)
+    disk.sync_directory("/data")
+    under_way = log.pending_sync()
+    append(log, "two")
+    log.flush()
+    assert log.recovery_point == 2
+    for file in under_way:
+        file.sync()
+    log.synced(1)
+    disk.rng = WorstCase()
+    disk.crash()
+    again = open_log(disk, LogConfig(), recovery_point=2)
+    again.advance_high_watermark(again.log_end_offset)
+    assert read_all(again, 1 << 20) == [0, 1]

@@ -696,8 +696,8 @@ class Log:
         self.syncing.finish(self, up_to)
 
     def sync_failed(self, error: OSError) -> None:
-        """A sync failed: nothing is known of what is on the disk, so the log closes to writes."""
-        self.syncing.abandon()
+        """The oldest outstanding `pending_sync` failed: nothing is known of the disk, so the log closes to writes."""
+        self.syncing.failed()
         self.fail(f"syncing {self.directory} failed: {error}")
 
     def flush(self, up_to: int | None = None) -> None:
@@ -709,14 +709,10 @@ class Log:
         self._sync_now()
 
     def _sync_now(self) -> None:
-        up_to = self.log_end_offset
         try:
-            for file in self.pending_sync():
-                file.sync()
+            self.syncing.sync_now(self)
         except OSError as error:
-            self.sync_failed(error)
-            raise StorageFailed(self.failed) from error
-        self.synced(up_to)
+            raise self.fail(f"syncing {self.directory} failed: {error}") from error
 
     def flush_due(self, now: int) -> bool:
         """Whether flush.messages or flush.ms ask for a sync."""

@@ -130,9 +130,7 @@ class Syncing:
         return files
 
     def finish(self, log: Log, up_to: int) -> None:
-        """The oldest round is synced."""
-        if not self._rounds:
-            return  # a sync failed before this one ended
+        """The oldest round is synced. It counts for nothing once a sync has failed."""
         done = self._rounds.popleft()
         done.release()
         if log.failed is not None:
@@ -141,10 +139,22 @@ class Syncing:
         if self.recovery_point >= log.log_end_offset:
             self.dirty_since_ms = None
 
-    def abandon(self) -> None:
-        """A sync failed: no round counts."""
-        while self._rounds:
-            self._rounds.popleft().release()
+    def failed(self) -> None:
+        """The oldest round could not be synced. The others end in their turn: a disk thread may have their files."""
+        self._rounds.popleft().release()
+
+    def sync_now(self, log: Log) -> None:
+        """Sync everything here and now, also what rounds under way are at. Raises OSError."""
+        self.begin(log)
+        newest = self._rounds.pop()
+        try:
+            for each in (*self._rounds, newest):
+                for file in each.files:
+                    file.sync()
+        finally:
+            newest.release()
+        self.recovery_point = max(self.recovery_point, newest.up_to)
+        self.dirty_since_ms = None
 
     def truncated(self, offset: int) -> None:
         """The log was cut at `offset`: what comes there next is not on the disk."""
