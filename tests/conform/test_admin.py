@@ -233,7 +233,10 @@ def test_python_cluster(python: KafkaAdminClient) -> None:
     assert (cluster["controller_id"], len(cluster["brokers"])) == (1, 1)
     assert len(cluster["authorized_operations"]) == 7
     assert python.api_versions()
-    assert python.describe_features() == {}
+    features = python.describe_features()
+    assert {name: (each["supported"], each["finalized"]) for name, each in features.items()} == {
+        "share.version": ((0, 1), (1, 1))
+    }
 
 
 # ---- aiokafka ------------------------------------------------------------------------------------------------------

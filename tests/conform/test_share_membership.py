@@ -124,6 +124,11 @@ def produce(broker: EmbeddedBroker, topic: str, *values: str, partition: int = 0
     assert producer.flush(30) == 0
 
 
+def poll_for_ever(consumer: ShareConsumer) -> None:
+    while True:
+        consumer.poll(0.1)
+
+
 def test_one_heartbeat_is_enough_to_join(broker: EmbeddedBroker, client: Client, members: Members) -> None:
     """The next heartbeat would come after an hour."""
     hour = AlterableConfig("share.heartbeat.interval.ms", 0, "3600000")
@@ -248,6 +253,5 @@ def test_a_group_is_full() -> None:
         with ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0}) as late:
             late.subscribe([topic])
             with pytest.raises(KafkaException, match="GROUP_MAX_SIZE_REACHED"):
-                while True:
-                    late.poll(0.1)
+                poll_for_ever(late)
         members.close()

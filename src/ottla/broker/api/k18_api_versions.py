@@ -6,7 +6,7 @@ client's name and version must look like one, else INVALID_REQUEST.
 
 What changed per version: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
 
-What is skipped: no feature is advertised while nothing depends on one: `transaction.version` waits for transactions,
+What is skipped: `share.version` is the one feature that is advertised; `transaction.version` waits for transactions,
 `group.version` for the consumer group protocol, and clients take an absent feature for level 0.
 
 Source: ApiVersionsRequest.java, ApiVersionManager.scala, KIP-584.
@@ -39,7 +39,7 @@ VERSIONS = (0, 4)
 FIRST_VERSION_WITH_CLIENT_NAME = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4
 
-FEATURES: tuple[tuple[str, int, int, int], ...] = ()
+FEATURES: tuple[tuple[str, int, int, int], ...] = (("share.version", 0, 1, 1),)
 """(name, lowest supported, highest supported, finalized level) of each feature that works."""
 
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
