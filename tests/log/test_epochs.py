@@ -108,3 +108,11 @@ def test_the_checkpoint_is_kafkas() -> None:
 def test_torn_checkpoints_are_refused(torn: bytes) -> None:
     with pytest.raises(CheckpointUnreadable):
         EpochCache.decode(torn, "x")
+
+
+def test_a_checkpoint_torn_anywhere_is_refused() -> None:
+    """The last number too: `5 1` is not `5 14`."""
+    text = cache(*THREE).encode()
+    for end in range(len(text)):
+        with pytest.raises(CheckpointUnreadable):
+            EpochCache.decode(text[:end], "x")

@@ -36,7 +36,12 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def decode_checkpoint(text: bytes, path: str) -> list[str]:
-    """The entry lines. Raises CheckpointUnreadable."""
+    """The entry lines. Raises CheckpointUnreadable.
+
+    A file that does not end its last line was torn by a power cut: `2 1` may be the beginning of `2 19`.
+    """
+    if not text.endswith(b"\n"):
+        raise CheckpointUnreadable(f"{path} is not a checkpoint file: its last line has no end")
     try:
         lines = text.decode().split("\n")
         version, count = int(lines[0]), int(lines[1])
