@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import google_crc32c
+from crc32c import crc32c
 
 from ottla.sim.trace import Broken
 
@@ -95,7 +95,7 @@ def encode_batch(
         )
         + payload
     )
-    return _HEAD.pack(0, 9 + len(body), -1, 2, google_crc32c.value(body)) + body
+    return _HEAD.pack(0, 9 + len(body), -1, 2, crc32c(body)) + body
 
 
 def _gzip(octets: bytes) -> bytes:
@@ -121,7 +121,7 @@ def _decode_batch(octets: bytes) -> Batch:
     base_offset, length, leader_epoch, magic, crc = _HEAD.unpack_from(octets)
     if magic != 2 or length + 12 != len(octets):
         raise Broken(f"a batch with magic {magic} and length {length} at offset {base_offset}")
-    if google_crc32c.value(octets[21:]) != crc:
+    if crc32c(octets[21:]) != crc:
         raise Broken(f"the batch at offset {base_offset} does not match its CRC")
     attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count = _BODY.unpack_from(octets, 21)
     payload = octets[61:]
