@@ -18,7 +18,7 @@ from ottla.protocol.records import decode_records, iter_batches
 from .support import DIRECTORY, NOW, TOPIC_ID, batch, disk
 
 CONFIG = LogConfig(
-    segment_bytes=700, index_interval_bytes=100, retention_bytes=-1, retention_ms=-1, file_delete_delay_ms=50
+    segment_bytes=800, index_interval_bytes=100, retention_bytes=-1, retention_ms=-1, file_delete_delay_ms=50
 )
 
 
@@ -161,7 +161,7 @@ class LogTwin(RuleBasedStateMachine):
         self.log.configure(CONFIG)
         self.follow_retention()
         if self.high_watermark == self.end:
-            assert self.log.size_bytes < keep + 700 + 700
+            assert self.log.size_bytes < keep + 800 + 800
 
     @rule(age=st.integers(0, 200))
     def retain_by_time(self, age: int) -> None:
