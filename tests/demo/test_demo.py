@@ -31,6 +31,10 @@ def test_it_proves_that_nothing_is_lost() -> None:
     assert int(rows[0][1].replace(",", "")) > 0
     assert "kill -9 bea" in ended.stdout
     assert "Handed over" in ended.stdout
+    assert "Every job was done or set aside" in ended.stdout
+    counts = dict(re.findall(r"│ (jobs posted|done|broken)\b(?! twice)[^│]*│\W*(\d+)", ended.stdout))
+    assert counts == {"jobs posted": "400", "done": "392", "broken": "8"}
+    assert len(re.findall(r"worker-\d+", ended.stdout)) == 3, "three workers were killed"
 
 
 def test_it_replays_an_access_log(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def demo(
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=3, max=600, help="How long events are produced.")] = 12,
 ) -> int:
-    """Start a node, stream web activity through it to two groups of consumers, and prove that nothing got lost."""
+    """Start a node, stream web activity through it to two groups, run a job queue, and prove that nothing got lost."""
     from ottla.demo.play import play
 
     return play(input, seconds)

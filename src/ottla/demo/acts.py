@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from ottla.demo import events
 from ottla.demo.group import Group, shown
+from ottla.demo.jobs import Jobs, alone_s
 from ottla.demo.producer import Stream
 from ottla.demo.stage import Stage
 
@@ -13,6 +15,7 @@ RATE = 20_000.0
 TOPICS = {events.PAGE_VIEWS: 6, events.ERRORS: 3}
 TEAM, LONER = "dashboard", "archive"
 MEMBERS = ("ada", "bea", "cleo")
+WORKERS, KILLED, JOB_COUNT = 16, 3, 400
 JOIN_TIMEOUT_S = 20.0
 DRAIN_TIMEOUT_S = 20.0
 
@@ -88,6 +91,8 @@ def the_proof(stage: Stage) -> None:
             raise ActFailed(f"{group.name} did not read what was produced.")
     again = sum(group.tally.repeated for group in stage.groups)
     stage.say("[green]Nothing was lost, nothing was duplicated, nothing was reordered.[/green]")
+    for group in stage.groups:
+        group.stop()
     if again:
         stage.say(
             f"(The killed member had not committed {again:,} records: they were read again, and known by offset.)"
@@ -107,4 +112,54 @@ def print_proof(stage: Stage) -> None:
     stage.console.print(table)
 
 
-ACTS: tuple[Callable[[Stage], None], ...] = (a_node, two_groups, a_death, the_proof)
+def a_queue(stage: Stage) -> None:
+    """One partition as a job queue: sixteen workers share it, some are killed, some jobs are broken."""
+    jobs = stage.jobs = Jobs(stage.node.address)
+    jobs.set_up()
+    jobs.hire(WORKERS)
+    if not jobs.work(JOIN_TIMEOUT_S, lambda: all(worker.ready for worker in jobs.workers)):
+        raise ActFailed("Not every worker of the queue began in time.")
+    kinds = ["broken" if n % 50 == 25 else "flaky" if n % 20 == 10 else "good" for n in range(JOB_COUNT)]
+    began = time.monotonic()
+    jobs.post(kinds)
+    stage.say(f"{JOB_COUNT} jobs in one partition of [bold]jobs[/bold], {WORKERS} workers in one share group.")
+    jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() >= JOB_COUNT // 4)
+    stage.say(f"[red]kill -9 {', '.join(jobs.kill(KILLED))}[/red], each with a job in its hands.")
+    if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() == JOB_COUNT):
+        raise ActFailed(f"Only {jobs.settled()} of {JOB_COUNT} jobs were finished in time.")
+    took_s = time.monotonic() - began
+    broken = {n for n, kind in enumerate(kinds) if kind == "broken"}
+    letters = jobs.dead_letters(len(broken))
+    if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.lag() == 0):
+        raise ActFailed("The node says that jobs are left.")
+    if set(letters) != broken or jobs.done.keys() != set(range(JOB_COUNT)) - broken:
+        raise ActFailed("A job was lost, or one was set aside that was not broken.")
+    print_jobs(stage, jobs, kinds, letters)
+    stage.say(f"[green]Every job was done or set aside, in {took_s:.1f} s.[/green]")
+    stage.say(
+        f"A consumer group gives a partition to one member: alone it would have needed {alone_s(JOB_COUNT):.1f} s."
+    )
+
+
+def print_jobs(stage: Stage, jobs: Jobs, kinds: list[str], letters: list[int]) -> None:
+    from rich.table import Table
+
+    again = [n for n, deliveries in jobs.delivered.items() if deliveries > 1]
+    rows = (
+        ("jobs posted", len(kinds)),
+        ("done", len(jobs.done)),
+        ("retried: released once, or in the hands of a killed worker", len(again)),
+        ("done twice: a worker was killed before it could say so", sum(count > 1 for count in jobs.done.values())),
+        ("broken, in the dead-letter topic", len(letters)),
+        ("jobs of the busiest worker left", max(worker.jobs for worker in jobs.workers)),
+        ("jobs of the idlest worker left", min(worker.jobs for worker in jobs.workers)),
+    )
+    table = Table(title="What became of the jobs", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in rows:
+        table.add_row(name, f"{count:,}")
+    stage.console.print(table)
+
+
+ACTS: tuple[Callable[[Stage], None], ...] = (a_node, two_groups, a_death, the_proof, a_queue)

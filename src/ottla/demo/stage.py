@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.demo.group import Group, shown
+from ottla.demo.jobs import Jobs
 from ottla.demo.node import NodeProcess
 from ottla.demo.producer import Stream
 
@@ -36,6 +37,7 @@ class Stage:
         self.node = NodeProcess(self.directory)
         self.stream: Stream | None = None
         self.groups: list[Group] = []
+        self.jobs: Jobs | None = None
         self.began = time.monotonic()
         self._rates: dict[str, tuple[float, int, float]] = {}
         self._live: Live | None = None
@@ -81,6 +83,8 @@ class Stage:
             self.stream.stop()
         for group in self.groups:
             group.stop()
+        if self.jobs is not None:
+            self.jobs.stop()
         self.node.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -1,0 +1,178 @@
+"""The job queue on the stage: its topics, its worker processes, and the tally of what became of every job.
+
+A job's number is its offset: one producer, one partition.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+
+from ottla.demo.worker import DONE, REJECTED, WORK_S
+
+JOBS, DEAD_LETTERS, QUEUE = "jobs", "dlq.jobs", "workers"
+GROUP_CONFIGS = {
+    "share.auto.offset.reset": "earliest",
+    "share.retry.backoff.ms": "100",
+    "errors.deadletterqueue.topic.name": DEAD_LETTERS,
+}
+REQUEST_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 10.0
+TICK_S = 0.1
+
+
+class Worker:
+    """One worker process and the pipe it tells through. `jobs`: how many it has finished."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.name = name
+        self.ready = False
+        self.jobs = 0
+        read, write = os.pipe()
+        self.pipe = Connection(read, writable=False)
+        command = [sys.executable, "-m", "ottla.demo.worker", bootstrap, QUEUE, name, str(write), JOBS]
+        self.process = subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL)
+        os.close(write)
+
+
+class Jobs:
+    """`done`: how often each job was; `delivered`: the most deliveries of it that a worker has told of."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.workers: list[Worker] = []
+        self.done: Counter[int] = Counter()
+        self.rejected: set[int] = set()
+        self.delivered: dict[int, int] = {}
+
+    def set_up(self) -> None:
+        """One topic of one partition, one for dead letters, and what the group is configured to."""
+        from confluent_kafka.admin import (
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            NewTopic,
+            ResourceType,
+        )
+
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        letters = NewTopic(DEAD_LETTERS, 1, config={"errors.deadletterqueue.group.enable": "true"})
+        for future in admin.create_topics([NewTopic(JOBS, 1), letters]).values():
+            future.result(REQUEST_TIMEOUT_S)
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in GROUP_CONFIGS.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, QUEUE, incremental_configs=entries)
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(REQUEST_TIMEOUT_S)
+
+    def hire(self, count: int) -> None:
+        self.workers = [Worker(self._bootstrap, f"worker-{n + 1}") for n in range(count)]
+
+    def post(self, kinds: list[str]) -> None:
+        """One job of each of these kinds, in order, each in a batch of its own: a batch is the least a worker takes."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0, "batch.num.messages": 1})
+        for number, kind in enumerate(kinds):
+            producer.produce(JOBS, f"{number} {kind}", partition=0)
+            producer.poll(0)
+        producer.flush(REQUEST_TIMEOUT_S)
+
+    def settled(self) -> int:
+        """How many jobs are done or rejected."""
+        return len(self.done.keys() | self.rejected)
+
+    def work(self, seconds: float, until: Callable[[], bool]) -> bool:
+        """Listen to the workers until something holds; whether it came to hold in time."""
+        end = time.monotonic() + seconds
+        while not until() and time.monotonic() < end:
+            self._listen()
+        return until()
+
+    def _listen(self) -> None:
+        by_pipe = {worker.pipe: worker for worker in self.workers}
+        for pipe in wait(list(by_pipe), TICK_S):
+            worker = by_pipe[pipe]  # type: ignore[index]
+            if not self._take(worker):
+                raise RuntimeError(f"{worker.name} ended by itself.")
+
+    def _take(self, worker: Worker) -> bool:
+        """Take in what one worker tells; False when it has nothing more to tell, ever."""
+        try:
+            told = worker.pipe.recv()
+        except (EOFError, OSError):
+            return False
+        if told[0] == "ready":
+            worker.ready = True
+            return True
+        did, number, deliveries = told
+        self.delivered[number] = max(deliveries, self.delivered.get(number, 0))
+        if did == DONE:
+            self.done[number] += 1
+            worker.jobs += 1
+        elif did == REJECTED:
+            self.rejected.add(number)
+        return True
+
+    def kill(self, count: int) -> list[str]:
+        """kill -9 some workers; what they had told is taken in first. Their names."""
+        victims = self.workers[:count]
+        for worker in victims:
+            worker.process.send_signal(signal.SIGKILL)
+        for worker in victims:
+            worker.process.wait()
+            while self._take(worker):
+                pass
+            worker.pipe.close()
+        self.workers = self.workers[count:]
+        return [worker.name for worker in victims]
+
+    def dead_letters(self, count: int) -> list[int]:
+        """The numbers of the jobs in the dead-letter topic, which should be so many."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "demo-letters"})
+        found: list[int] = []
+        try:
+            consumer.assign([TopicPartition(DEAD_LETTERS, 0, OFFSET_BEGINNING)])
+            end = time.monotonic() + REQUEST_TIMEOUT_S
+            while len(found) < count and time.monotonic() < end:
+                letters = [each for each in consumer.consume(100, 0.2) if each.error() is None]
+                found += [int((letter.value() or b"").split()[0]) for letter in letters]
+        finally:
+            consumer.close()
+        return found
+
+    def lag(self) -> int:
+        """Records that the queue has not finished with, as the node says."""
+        from ottla.client import Client
+        from ottla.client.share_groups import share_group_offsets
+
+        with Client(self._bootstrap) as client:
+            return sum(each.lag for each in share_group_offsets(client, QUEUE))
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.process.terminate()
+        for worker in self.workers:
+            try:
+                worker.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            worker.pipe.close()
+        self.workers = []
+
+
+def alone_s(jobs: int) -> float:
+    """How long one worker would need."""
+    return jobs * WORK_S
