@@ -21,6 +21,9 @@ from ottla.sim.clock import Micros
 from ottla.sim.trace import Broken
 
 TopicPartition: TypeAlias = tuple[str, int]
+NOTHING_COMMITTED = -1
+"""What OffsetFetch answers where there is no committed offset."""
+
 Content: TypeAlias = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
 
@@ -169,15 +172,15 @@ class History:
         for commit in commits:
             if commit.ended_us is not None and not commit.refused and commit.ended_us <= begun_us:
                 newest_us = max(newest_us, commit.begun_us)
-        if offset < 0:
-            if newest_us >= 0:
-                raise Broken(f"{group} has lost its committed offset of {where}")
+        if offset < 0 and newest_us < 0:
             return
         for commit in commits:
             if commit.offset == offset and not commit.refused:
                 ended_us = commit.ended_us
                 if ended_us is None or ended_us >= newest_us:
                     return
+        if offset < 0:
+            raise Broken(f"{group} has lost its committed offset of {where}")
         if newest_us >= 0 or not self.losses:
             raise Broken(f"{group} finds {offset} committed for {where}: never committed, or long superseded")
 

@@ -43,6 +43,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     DELETE_RECORDS: (0, 2),
     INIT_PRODUCER_ID: (0, 5),
     CREATE_PARTITIONS: (0, 3),
+    DELETE_GROUPS: (0, 2),
     INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ottla.sim.admins import Admin
 from ottla.sim.clock import MS
+from ottla.sim.committers import Committer
 from ottla.sim.consumers import GroupMember
 from ottla.sim.history import History, TopicRule
 from ottla.sim.kafka import KafkaClient
@@ -81,12 +82,13 @@ class Workload:
         self.producers: list[Producer] = []
         self.members: list[GroupMember] = []
         self.scanners: list[Scanner] = []
+        self.committers: list[Committer] = []
         self.admin = Admin(self, "admin")
         self._producer_ids: set[int] = set()
 
     @property
     def clients(self) -> list[KafkaClient]:
-        return [self.admin, *self.producers, *self.members, *self.scanners]
+        return [self.admin, *self.producers, *self.members, *self.scanners, *self.committers]
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
         """The configs that a topic is created with."""
@@ -125,6 +127,7 @@ class Workload:
             self.members.append(GroupMember(self, f"alpha-{i}", "alpha", ("events",), instance=instance))
         for i in range(rng.randrange(1, 3)):
             self.members.append(GroupMember(self, f"beta-{i}", "beta", ("events", "orders")))
+        self.committers.append(Committer(self, "commit-only", "gamma", ("events", 0)))
         self.scanners.append(Scanner(self, "scan-table", "table"))
         self.scanners.append(Scanner(self, "scan-all", rng.choice(("events", "orders", "scratch"))))
 
@@ -138,6 +141,8 @@ class Workload:
         self.admin.disturbs = False
         for producer in self.producers:
             producer.makes = False
+        for committer in self.committers:
+            committer.works = False
         for scanner in self.scanners:
             scanner.running_scan = False
         for member in self.members:
