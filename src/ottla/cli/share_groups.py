@@ -118,7 +118,7 @@ def describe(
             columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
             rows = of_each(asked, names, member_rows)
         elif state:
-            columns = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS", "GROUP-EPOCH", "ASSIGNMENT-EPOCH")
+            columns = ("GROUP", "COORDINATOR (ID)", "STATE", "GROUP-EPOCH", "ASSIGNMENT-EPOCH", "#MEMBERS")
             rows = of_each(asked, names, state_rows)
         else:
             columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG")
@@ -386,10 +386,12 @@ def member_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
 
 def state_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
     from ottla.client.share_groups import describe_share_group
+    from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 
     group = describe_share_group(asked, name)
-    where = asked.coordinator(name).address
-    yield name, where, group.group_state, len(group.members), group.group_epoch, group.assignment_epoch
+    (found,) = asked.send(FindCoordinatorRequest(coordinator_keys=[name])).coordinators
+    where = f"{found.host}:{found.port} ({found.node_id})"
+    yield name, where, group.group_state, group.group_epoch, group.assignment_epoch, len(group.members)
 
 
 def known(number: int) -> int | None:
