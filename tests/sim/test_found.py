@@ -366,3 +366,29 @@ def test_a_flush_does_not_end_a_sync_that_is_under_way() -> None:
     again = open_log(disk, LogConfig(), recovery_point=2)
     again.advance_high_watermark(again.log_end_offset)
     assert read_all(again, 1 << 20) == [0, 1]
+
+
+def test_producers_outlive_the_segments_that_retention_takes() -> None:
+    """After a recovery without a sound snapshot nothing but the deleted batches knew them."""
+    disk = make_disk()
+    config = LogConfig(segment_ms=1_000)
+    log = open_log(disk, config)
+    for i in range(6):
+        now, who = NOW + 600 * i, 7 + i // 3
+        batch = encode_batch([(b"k", b"v")], now, producer_id=who, producer_epoch=0, base_sequence=i % 3)
+        end = log.append_as_leader(memoryview(bytearray(batch)), now=now, leader_epoch=1).last_offset + 1
+        log.advance_high_watermark(end)
+    log.flush()
+    disk.sync_directory("/data")
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.unlink(f"{DIRECTORY}/{name}")
+    disk.crash()
+    again = open_log(disk, config)
+    again.advance_high_watermark(again.log_end_offset)
+    assert sorted(again.producers.entries) == [7, 8]
+    again.delete_records_before(5)
+    again.delete_old_segments(NOW)
+    assert again.segments[0].base_offset > 2
+    disk.kill()
+    assert sorted(open_log(disk, config, same_boot=True).producers.entries) == [7, 8]

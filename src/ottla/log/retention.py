@@ -108,6 +108,8 @@ def _delete_first(log: Log, count: int, now: int) -> int:
         return 0
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
+    if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
+        log.write_snapshot()  # what the batches that go say of their producers would be known nowhere else
     for segment in log.segments[:count]:
         drop_segments(log, [segment], now)
         # One by one: names are lost one by one too, and a log must not come back with a hole.
