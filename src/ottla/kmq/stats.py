@@ -29,8 +29,8 @@ READ_PATIENCE_S = 30.0
 class Standing:
     """One partition of a queue.
 
-    `waiting`: messages that no worker has taken yet. `open`: in work. `overdue`: in work for longer than they may be, with
-    how long the first one is in `overdue_ms`. `markers_lag`: markers that the trackers have to read when they start.
+    `waiting`: messages that no worker has taken yet. `open`: in work. `overdue`: in work for longer than they may be,
+    with how long the first one is in `overdue_ms`. `markers_lag`: markers that a tracker has to read when it starts.
     """
 
     partition: int
@@ -110,7 +110,7 @@ def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int
 
 def dead_letters(properties: str | Mapping[str, Any], config: KmqConfig, group_id: str) -> tuple[int, int] | None:
     """(dead letters that are there, how many of them the group has yet to send back); None without the topic."""
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**properties_of(properties), "group.id": group_id})
     try:
@@ -119,8 +119,6 @@ def dead_letters(properties: str | Mapping[str, Any], config: KmqConfig, group_i
             return None
         total = waiting = 0
         for partition in range(partitions):
-            from confluent_kafka import TopicPartition
-
             place = TopicPartition(config.dead_letters, partition)
             low, high = consumer.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S) or (0, 0)
             total += high - low

@@ -1,0 +1,321 @@
+"""`ottla kmq`: create, tracker, stats, redrive.
+
+Knows: queues by start and end markers as their operator sees them. Does not know: how they work (ottla.kmq).
+Nothing here needs an Ottla node: any Kafka will do.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.connection import (
+    HERE,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    address,
+    client_properties,
+    complete_groups,
+    complete_topics,
+    connect,
+    pairs,
+    plain_errors,
+)
+from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
+
+if TYPE_CHECKING:
+    from ottla.kmq import KmqConfig
+    from ottla.kmq.redrive import Letter, Outcome
+
+app = typer.Typer(
+    help="Queues on any Kafka by start and end markers, compatible with softwaremill/kmq.", no_args_is_help=True
+)
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete_topics, help="The topic.")]
+Markers = Annotated[str, typer.Option("--markers", metavar="TOPIC", help="The markers topic (QUEUE__markers).")]
+DeadLetters = Annotated[
+    str, typer.Option("--dead-letters", metavar="TOPIC", help="The dead-letter topic (QUEUE__undelivered).")
+]
+Group = Annotated[
+    str, typer.Option("--group", "-g", autocompletion=complete_groups, help="The workers' group (kmq-QUEUE).")
+]
+TrackerGroup = Annotated[str, typer.Option("--tracker-group", help="The trackers' group (kmq-QUEUE-tracker).")]
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What KMQ refuses, and what Kafka does, as a sentence."""
+    from ottla.kmq import KmqRefused
+
+    with plain_errors():
+        try:
+            yield
+        except KmqRefused as refused:
+            raise Failure(str(refused)) from None
+
+
+def config_of(queue: str, **settings: Any) -> KmqConfig:
+    from ottla.kmq import KmqConfig
+
+    with refusals():
+        return KmqConfig(queue=queue, **settings)
+
+
+@app.command(epilog="Example: ottla kmq create jobs --partitions 4")
+def create(
+    queue: Queue,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the queue, if it is new.")] = 1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="Of what is made (the cluster's default).")
+    ] = -1,
+    markers: Markers = "",
+    dead_letters: DeadLetters = "",
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Make those of a queue's three topics that are missing: messages, markers, dead letters."""
+    from ottla.kmq import create_topics
+
+    config = config_of(queue, markers=markers, dead_letters=dead_letters)
+    with refusals():
+        made = create_topics(
+            connect(bootstrap, command_config, properties),
+            config,
+            partitions=partitions,
+            replication_factor=replication_factor,
+        )
+    print_done(f"Created {', '.join(made)}." if made else "Nothing was missing.", format, created=made)
+
+
+@app.command(epilog="Example: ottla kmq tracker jobs --max-redeliveries 5 --backoff-ms 1000 --metrics 127.0.0.1:9200")
+def tracker(
+    queue: Queue,
+    markers: Markers = "",
+    dead_letters: DeadLetters = "",
+    group: Group = "",
+    tracker_group: TrackerGroup = "",
+    max_redeliveries: Annotated[
+        int, typer.Option("--max-redeliveries", min=0, help="Then a message becomes a dead letter.")
+    ] = 3,
+    backoff_ms: Annotated[int, typer.Option("--backoff-ms", min=0, help="Wait so long before the first one.")] = 0,
+    backoff_multiplier: Annotated[float, typer.Option("--backoff-multiplier", min=1, help="And longer each time.")] = 2,
+    backoff_max_ms: Annotated[int, typer.Option("--backoff-max-ms", min=0, help="But no longer than that.")] = 300_000,
+    use_now_after_ms: Annotated[
+        int, typer.Option("--use-now-after-ms", min=0, help="Trust the own clock when no marker came for so long.")
+    ] = 1_000,
+    count_header: Annotated[str, typer.Option("--count-header", help="Says how often a message came again.")] = "",
+    open_max: Annotated[int, typer.Option("--open-max", min=1, help="Messages in work kept per partition.")] = 200_000,
+    metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")] = False,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+) -> None:
+    """Give messages again whose workers did not finish them, until SIGTERM or SIGINT. Run two for fail-over."""
+    from ottla.kmq import RedeliveryTracker
+
+    named = {"count_header": count_header} if count_header else {}
+    config = config_of(
+        queue,
+        markers=markers,
+        dead_letters=dead_letters,
+        group_id=group,
+        tracker_group_id=tracker_group,
+        max_redeliveries=max_redeliveries,
+        backoff_ms=backoff_ms,
+        backoff_multiplier=backoff_multiplier,
+        backoff_ms_max=backoff_max_ms,
+        use_now_after_ms=use_now_after_ms,
+        open_max=open_max,
+        **named,
+    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("ottla.kmq").setLevel(logging.WARNING if quiet else logging.INFO)
+    with refusals():
+        made = RedeliveryTracker(client_properties(bootstrap, command_config, properties), config)
+        with stopped_by_signals(made.stop), serving(made, metrics):
+            made.run()
+
+
+@contextmanager
+def stopped_by_signals(stop: Any) -> Iterator[None]:
+    """SIGTERM and SIGINT end it in an orderly way: positions committed, the group left."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, frame: stop())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def serving(made: Any, where: str | None) -> Iterator[None]:
+    """Metrics over HTTP meanwhile."""
+    if where is None:
+        yield
+        return
+    from ottla.kmq.metrics import serve_metrics
+
+    host, port = address(where)
+    try:
+        _, stop = serve_metrics(made, host, port)
+    except OSError as error:
+        raise Failure(f"Metrics can't be served at {where}: {error.strerror or error}.") from None
+    try:
+        yield
+    finally:
+        stop()
+
+
+@app.command(epilog="Example: ottla kmq stats jobs --format json")
+def stats(
+    queue: Queue,
+    markers: Markers = "",
+    dead_letters: DeadLetters = "",
+    group: Group = "",
+    tracker_group: TrackerGroup = "",
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show how many messages wait, are in work or overdue, and how many dead letters there are."""
+    from ottla.kmq import stats as kmq_stats
+    from ottla.kmq.redrive import redrive_group
+
+    config = config_of(
+        queue, markers=markers, dead_letters=dead_letters, group_id=group, tracker_group_id=tracker_group
+    )
+    given = client_properties(bootstrap, command_config, properties)
+    with refusals():
+        found = kmq_stats.standings(given, config)
+        letters = kmq_stats.dead_letters(given, config, redrive_group(config))
+    columns = ("QUEUE", "PARTITION", "WAITING", "OPEN", "OVERDUE", "OVERDUE-MS", "MARKERS-LAG")
+    rows = [
+        (queue, each.partition, each.waiting, each.open, each.overdue, each.overdue_ms, each.markers_lag)
+        for each in found
+    ]
+    total, to_send = letters or (0, 0)
+    if format is Format.JSON:
+        partitions = [dict(zip(("partition", *map(str.lower, columns[2:])), row[1:], strict=True)) for row in rows]
+        print_json({"queue": queue, "partitions": partitions, "dead_letters": total, "not_redriven": to_send})
+        return
+    print_rows(columns, rows, format)
+    print(f"{config.dead_letters}: {total} dead letters, {to_send} not looked at by a redrive.")
+
+
+@app.command(
+    epilog="Example: ottla kmq redrive jobs --reason timed-out --since 2026-01-31T08:00:00Z --rate 100 --dry-run"
+)
+def redrive(
+    queue: Queue,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="From this one of QUEUE.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="timed-out, failed, rejected or lost.", metavar="REASON")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="ISO", help="Dead letters since then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="ISO", help="And before then.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="With this key.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With it; may be given again.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many per second.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    markers: Markers = "",
+    dead_letters: DeadLetters = "",
+    tracker_group: TrackerGroup = "",
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Send dead letters back to their partitions, each once, with all its own headers and a new count."""
+    from ottla.kmq.redrive import Choice, Redrive
+
+    config = config_of(queue, markers=markers, dead_letters=dead_letters, tracker_group_id=tracker_group)
+    choice = Choice(
+        partition=partition,
+        reason=reason_of(reason),
+        since_ms=time_ms(since),
+        until_ms=time_ms(until),
+        key=None if key is None else key.encode(),
+        headers=tuple((name, value.encode()) for name, value in pairs(header, "A header").items()),
+    )
+    shown: list[tuple[Any, ...]] = []
+    with (
+        refusals(),
+        Redrive(
+            client_properties(bootstrap, command_config, properties),
+            config,
+            choice,
+            rate=rate,
+            limit=limit,
+            dry_run=dry_run,
+            on_letter=lambda letter: shown.append(row_of(letter)),
+        ) as walk,
+    ):
+        outcome = walk.run()
+    print_rows(("PARTITION", "OFFSET", "SOURCE", "KEY", "REASON", "DELIVERIES", "AT", "MESSAGE"), shown, format)
+    if format is Format.TABLE:
+        typer.echo(sentence_of(outcome, dry_run), err=True)
+    if outcome.scattered:
+        raise Failure(
+            f"Stopped early in partition {', '.join(map(str, outcome.scattered))} of {config.dead_letters}: the letters"
+            " chosen lie too scattered to keep in mind which were sent. Send back some of those between them, or all."
+        )
+
+
+def sentence_of(outcome: Outcome, dry_run: bool) -> str:
+    did = "Would send" if dry_run else "Sent"
+    lost = f" {outcome.lost} were lost: nothing to send." if outcome.lost else ""
+    return f"{did} {outcome.sent} back, left {outcome.not_chosen}.{lost}"
+
+
+def reason_of(text: str | None) -> Any:
+    from ottla.kmq.events import Reason
+
+    if text is None:
+        return None
+    try:
+        return Reason(text)
+    except ValueError:
+        raise Failure(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
+
+
+def time_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise Failure(f"{text!r} is no time: expected one as 2026-01-31T08:00:00Z.") from None
+
+
+def row_of(letter: Letter) -> tuple[Any, ...]:
+    source = letter.source
+    key = letter.message.key()
+    came = f"{source.topic}-{source.partition}@{source.offset}" if source.topic else None
+    at = None if source.at_ms is None else datetime.fromtimestamp(source.at_ms / 1000).astimezone().isoformat()
+    return (
+        letter.partition,
+        letter.offset,
+        came,
+        key.decode(errors="backslashreplace") if isinstance(key, bytes) else key,
+        source.reason,
+        source.delivery_count,
+        at,
+        source.text,
+    )
