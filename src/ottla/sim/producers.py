@@ -297,8 +297,7 @@ class Producer(KafkaClient):
         if code in SEQUENCE_LOST and self.idempotent:
             if lane.parcels[0] is not parcel:
                 return  # the one before it failed; both go again
-            if self.history.losses > lane.losses_known or self.workload.rules[lane.topic].sparse:
-                # In a topic where records go, those that would have told a duplicate may be gone too.
+            if self.history.losses > lane.losses_known or self.workload.may_forget(lane.topic):
                 self.forgotten.add(lane.index)
                 lane.renew = True
                 return

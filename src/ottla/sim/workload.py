@@ -131,6 +131,12 @@ class Workload:
         self.scanners.append(Scanner(self, "scan-table", "table"))
         self.scanners.append(Scanner(self, "scan-all", rng.choice(("events", "orders", "scratch"))))
 
+    def may_forget(self, topic: str) -> bool:
+        """Whether the batches that would tell a late duplicate may be gone from a topic: by retention or compaction,
+        and then only a snapshot knows of them, which a recovery after a power cut does not trust."""
+        rule = self.rules[topic]
+        return rule.sparse or (rule.compacted and self.plan.power_cuts)
+
     def check_new_producer_id(self, producer_id: int) -> None:
         if producer_id in self._producer_ids:
             raise Broken(f"producer id {producer_id} is handed out twice")
