@@ -1,0 +1,189 @@
+"""Share groups on a node: answers that wait for an fsync, work in several rounds, crashes between them."""
+
+from typing import Any
+
+from host_stage import HostStage
+
+from ottla.broker.requests import ConnectionContext
+from ottla.broker.share_offsets import question
+from ottla.groups.shard import GroupShard
+from ottla.groups.share_admin import AskShares, BeginDeletion
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+
+
+def started(**settings: str) -> HostStage:
+    stage = HostStage(**settings)
+    stage.coordinate()
+    stage.run(10)
+    return stage
+
+
+def beat(stage: HostStage, epoch: int, member: str = "m", connection: int = 1) -> Any:
+    topics = ["t"] if epoch == 0 else None
+    return stage.ask(ShareGroupHeartbeatRequest("g", member, epoch, None, topics), connection=connection)
+
+
+def alter(stage: HostStage, offset: int) -> Any:
+    part = AlterShareGroupOffsetsRequestPartition(0, offset)
+    return stage.ask(AlterShareGroupOffsetsRequest("g", [AlterShareGroupOffsetsRequestTopic("t", [part])]))
+
+
+def start_offset(stage: HostStage) -> int:
+    asked = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup("g", None)])
+    (group,) = stage.ask(asked).groups
+    assert group.error_code == ErrorCode.NONE, group.error_message
+    return group.topics[0].partitions[0].start_offset
+
+
+def shard(stage: HostStage) -> GroupShard:
+    (found,) = [each for each in stage.node.groups.shards() if isinstance(each, GroupShard) and each.share]
+    return found
+
+
+def assigned(answer: Any) -> list[int]:
+    return [index for part in answer.assignment.topic_partitions for index in part.partitions]
+
+
+def test_joining_and_living_through_a_restart() -> None:
+    stage = started()
+    assert assigned(beat(stage, 0)) == [0, 1]
+    stage.restart()
+    stage.run(10)
+    again = beat(stage, 1)
+    assert (again.error_code, again.member_epoch, again.assignment) == (ErrorCode.NONE, 1, None)
+
+
+def test_an_answer_waits_for_the_fsync_that_covers_it() -> None:
+    stage = started(ottla_durability="fsync")
+    stage.sync_at_once = False
+    ticket = beat(stage, 0)
+    assert isinstance(ticket, int)
+    stage.sync()
+    stage.settle()
+    assert assigned(stage.answers[ticket]) == [0, 1]
+
+
+def test_work_in_rounds_is_answered_when_the_last_one_is_durable() -> None:
+    stage = started(ottla_durability="fsync")
+    stage.sync_at_once = False
+    ticket = alter(stage, 5)
+    assert isinstance(ticket, int)
+    rounds = 0
+    while ticket not in stage.answers:
+        stage.sync()
+        stage.settle()
+        rounds += 1
+    assert rounds == 2, "one fsync for the group's record, one for the share coordinator's"
+    assert stage.answers[ticket].responses[0].partitions[0].error_code == ErrorCode.NONE
+    assert start_offset(stage) == 5
+
+
+def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
+    stage = started(ottla_durability="fsync")
+    stage.sync_at_once = False
+    alter(stage, 5)
+    stage.node.disconnected(stage.now, ConnectionContext(1, "127.0.0.1"))
+    stage.asked.clear()
+    stage.sync_at_once = True
+    while stage.syncs:
+        stage.sync()
+        stage.settle()
+    assert start_offset(stage) == 5
+    assert len(stage.node.waiting) == 0
+
+
+def test_a_fsync_that_fails_between_rounds_is_told_and_leaves_nobody_waiting() -> None:
+    stage = started(ottla_durability="fsync")
+    stage.sync_at_once = False
+    ticket = alter(stage, 5)
+    stage.sync("No space left on device")
+    stage.settle()
+    assert stage.answers[ticket].error_code == ErrorCode.NOT_COORDINATOR
+    assert len(stage.node.waiting) == 0
+
+
+def test_a_deletion_that_a_crash_broke_off_is_finished_by_the_next_one() -> None:
+    stage = started()
+    alter(stage, 5)
+    index, call = question(stage.node, BeginDeletion("g", None))
+    stage.node.groups.tell(stage.now, "g", call)
+    stage.restart()
+    stage.run(10)
+    found = shard(stage).share.of("g")
+    assert found is not None
+    assert [name for _, name in found.shares.deleting] == ["t"]
+    assert stage.ask(DeleteGroupsRequest(["g"])).results[0].error_code == ErrorCode.NONE
+    assert not any(each.image() for each in stage.node.share_state.shards())  # type: ignore[attr-defined]
+    assert index == stage.node.groups.partition_for("g")
+    beat(stage, 0)
+    assert start_offset(stage) == -1, "a later group of that name begins anew"
+
+
+def test_a_lost_connection_is_told_to_the_group() -> None:
+    stage = started(**{"group.share.assignment.interval.ms": "0"})
+    beat(stage, 0, "a", connection=1)
+    beat(stage, 0, "b", connection=2)
+    beat(stage, 1, "a", connection=3)
+    stage.node.disconnected(stage.now, ConnectionContext(1, "127.0.0.1"))
+    found = shard(stage).share.of("g")
+    assert found is not None
+    assert not found.absent, "the member had moved to another connection"
+    stage.node.disconnected(stage.now, ConnectionContext(3, "127.0.0.1"))
+    assert list(found.absent) == ["a"]
+    assert assigned(beat(stage, 2, "b", connection=2)) == [0, 1]
+    beat(stage, -1, "b", connection=2)
+    stage.node.disconnected(stage.now, ConnectionContext(2, "127.0.0.1"))
+    stage.node.share_members.check()
+    assert list(found.members) == ["a"]
+
+
+def test_a_deleted_topic_leaves_the_group_and_the_share_coordinator() -> None:
+    stage = started()
+    alter(stage, 5)
+    topic = stage.node.topics.get("t")
+    assert topic is not None
+    stage.node.topics.delete(stage.now, topic)
+    found = shard(stage).share.of("g")
+    assert found is not None
+    assert list(found.shares.topics()) == []
+    assert not any(each.image() for each in stage.node.share_state.shards())  # type: ignore[attr-defined]
+
+
+def test_coordinators_of_share_partitions_are_found() -> None:
+    stage = started()
+
+    def error(key: str, version: int = 6) -> ErrorCode:
+        answer = stage.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=[key]), version)
+        return ErrorCode(answer.coordinators[0].error_code)
+
+    good = "g:0123456789abcdefABCDEF:0"
+    assert error(good) == ErrorCode.NONE
+    assert error("a:b:0123456789abcdefABCDEF:7") == ErrorCode.NONE
+    assert stage.node.topics.get("__share_group_state") is not None
+    for bad in ("g", "g:0:0", ":0123456789abcdefABCDEF:0", "g:0123456789abcdefABCDEF:x", ""):
+        assert error(bad) == ErrorCode.INVALID_REQUEST, bad
+    assert error(good, 5) == ErrorCode.INVALID_REQUEST
+
+
+def test_describing_several_groups_in_the_order_asked() -> None:
+    stage = started()
+    beat(stage, 0)
+    described = stage.ask(ShareGroupDescribeRequest(["x", "g", "x"])).groups
+    assert [group.group_id for group in described] == ["x", "g", "x"]
+    assert [group.group_state for group in described] == ["", "Stable", ""]
+    index, call = question(stage.node, AskShares("g"))
+    assert call.body == AskShares("g")
+    assert index == stage.node.groups.partition_for("g")
