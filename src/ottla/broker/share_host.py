@@ -36,6 +36,7 @@ from ottla.broker.topic_names import SHARE_STATE_TOPIC
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
 from ottla.machine.timers import Timers
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -259,17 +260,20 @@ class ShareHost:
             self._node.timer_stale = True
         elif error is ErrorCode.INVALID_REQUEST:
             # Nobody initialized it: the first member that asks does.
-            key = hosted.key
-            part = initialize.PartitionData(key.partition, 0, self._reset_offset(now, hosted))
-            body = initialize.InitializeShareGroupStateRequest(
-                key.group_id, [initialize.InitializeStateData(key.topic_id, [part])]
-            )
-            self._submit(now, StateErrand(hosted, self._call(now, key, body)))
+            self._initialize(now, hosted, hosted.key, self._reset_offset(now, hosted), 0)
         elif error is not ErrorCode.NONE:
             self._node.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
             self._drop(now, hosted.key, error)
         else:
             self._begin(now, hosted, found)
+
+    def _initialize(
+        self, now: Millis, hosted: HostedShare | None, key: Key, start_offset: int, state_epoch: int
+    ) -> None:
+        """Let the coordinator know nothing but this; `hosted` is loaded afterwards."""
+        kind = initialize.InitializeShareGroupStateRequest
+        call = self.state_call(now, kind, *key, start_offset=start_offset, state_epoch=state_epoch)
+        self._submit(now, StateErrand(hosted, call))
 
     def _begin(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         log = hosted.partition.log
@@ -282,9 +286,15 @@ class ShareHost:
         ]
         machine = SharePartition(hosted.config.settings, start_offset, batches)
         machine.log_start_moved(log.log_start_offset)
-        machine.log_end_is(hosted.log_end_offset)
-        if found.start_offset != start_offset:
-            machine.remember_start()
+        if machine.log_end_is(hosted.log_end_offset):
+            self._node.notes(
+                f"{hosted.partition.name} lost its end to a crash; {hosted.key.group_id} forgets what it knew beyond "
+                f"{hosted.log_end_offset}"
+            )
+            self._initialize(now, None, hosted.key, machine.start, found.state_epoch)
+            machine.rewrite()
+        elif found.start_offset != start_offset:
+            machine.rewrite()
         hosted.machine = machine
         hosted.state_epoch = found.state_epoch
         self._loading.pop(hosted.key, None)
@@ -385,12 +395,19 @@ class ShareHost:
         return self._call(now, key, delete.DeleteShareGroupStateRequest(group_id, topics))
 
     def _call(self, now: Millis, key: Key, body: Any) -> tuple[int, Call]:
-        """The body's call and the shard that answers for this key."""
-        self._node.topics.ensure_internal(now, SHARE_STATE_TOPIC)
+        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
+        self.ensure_state_topic(now)
         if self._prune_at is None:
             self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
         index = self._node.share_state.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+
+    def ensure_state_topic(self, now: Millis) -> None:
+        """Make `__share_group_state` where there is none. Where it can't be made, nobody coordinates."""
+        try:
+            self._node.topics.ensure_internal(now, SHARE_STATE_TOPIC)
+        except (StoreFailed, OSError) as failed:
+            self._node.notes(f"{SHARE_STATE_TOPIC} can't be made: {failed}")
 
     def _submit(self, now: Millis, errand: StateErrand) -> None:
         reply = self._node.share_state.submit(now, self.internal_request, errand)

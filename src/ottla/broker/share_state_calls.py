@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
 from ottla.broker.shards import Errand
-from ottla.broker.topic_names import SHARE_STATE_TOPIC
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.share.state import coordinator_key, refuse
@@ -57,7 +56,7 @@ def ask(node: Node, request: Request) -> Any:
             elif checks and (known is None or not 0 <= part.partition < len(known.partitions)):
                 refused.append(refuse(single, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
-                node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC)
+                node.share.ensure_state_topic(request.now)
                 key = coordinator_key(body.group_id, bytes(topic.topic_id), part.partition)
                 index = node.share_state.partition_for(key)
                 calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))

@@ -60,6 +60,7 @@ class SharePartition:
         "_last_released",
         "_next_write",
         "_ready",
+        "_under_way",
         "acknowledged",
         "archiving",
         "complete_count",
@@ -91,6 +92,8 @@ class SharePartition:
         self._last_released = Standing(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
         self._ready: list[int] = []
+        self._under_way: dict[int, tuple[int, int]] = {}
+        """Writes that may fail yet, by number: the start offset they lead to, and how many records are done by them."""
         self._load(batches)
 
     def _load(self, batches: Iterable[StateBatch]) -> None:
@@ -274,12 +277,14 @@ class SharePartition:
     def persisted(self, write: Write) -> None:
         """The coordinator has this write: what it changed stands now."""
         if not write.stands:
+            del self._under_way[write.number]
             self._settle(write.changes)
 
     def failed(self, write: Write) -> None:
         """The coordinator does not have this write: held records are held as before, so that the member may repeat."""
         if write.stands:
             return
+        del self._under_way[write.number]
         for first, end, before, _ in write.changes:
             first = max(first, self.start)
             if first < end:
@@ -347,11 +352,16 @@ class SharePartition:
         """What the coordinator has to remember of these changes, with the start offset they lead to."""
         number = self._next_write
         self._next_write += 1
-        start, complete_count = self.start, self.complete_count
+        start, done = self.start, 0
         if not stands:
             start = self._start_after(changes)
             done = sum(end - first for first, end, _, after in changes if after.state in _TERMINAL)
-            complete_count += done - (start - self.start)
+        # The count is as it will be when the writes under way have ended well; it decides nothing.
+        begins = max([start, *(other for other, _ in self._under_way.values())])
+        complete_count = self.complete_count + done + sum(each for _, each in self._under_way.values())
+        complete_count -= begins - self.start
+        if not stands:
+            self._under_way[number] = (start, done)
         write = Write(number, start, complete_count, _batches(changes, start), changes, stands)
         self.writes.append(write)
         return write
@@ -372,10 +382,6 @@ class SharePartition:
             if standing.state not in _TERMINAL:
                 return start
             start = end
-
-    def remember_start(self) -> None:
-        """Write down where the window begins, so that a group keeps the place it was given."""
-        self._write([], stands=True)
 
     def take_writes(self) -> list[Write]:
         """What has to be submitted, in this order."""
@@ -457,16 +463,16 @@ class SharePartition:
             heappush(self._ready, runs.start)  # the note of this run may have been below
         self._write([], stands=True)
 
-    def log_end_is(self, log_end_offset: int) -> None:
+    def log_end_is(self, log_end_offset: int) -> bool:
         """Right after loading: what the coordinator remembers of records that a crash took from the log is void.
 
         `log_end_offset` is where the log of the leader that wrote this state ends now; other records may stand beyond.
-        The window may begin beyond it too; then it begins there.
+        The window may begin beyond it too; then it begins there. True where something was void: the coordinator must
+        forget all of it, and then be told what `rewrite` writes.
         """
         runs = self.runs
         if log_end_offset >= runs.end:
-            return
-        void = StateBatch(log_end_offset, runs.end - 1, _AVAILABLE, 0)
+            return False
         for first, end, standing in runs.within(log_end_offset, runs.end):
             if standing.state == _ARCHIVING:
                 self.archiving -= end - first
@@ -475,8 +481,16 @@ class SharePartition:
         runs.cut(log_end_offset)
         self.letters = [letter for letter in self.letters if letter.first < log_end_offset]
         self._advance()
-        # Other records will stand there: what was remembered must not be taken for theirs after the next start.
-        self._write([], stands=True).batches.append(void)
+        return True
+
+    def rewrite(self) -> None:
+        """Write all there is to remember, right after loading."""
+        changes = [
+            Change(first, end, standing, standing)
+            for first, end, standing in self.runs.within(self.start, self.end)
+            if standing.state != _AVAILABLE or standing.delivery_count
+        ]
+        self._write(changes, stands=True)
 
     def dead_lettered(self, first: int, end: int) -> None:
         """These records are safe in the dead-letter topic, or gone from the log."""

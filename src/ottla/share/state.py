@@ -116,10 +116,8 @@ class Kept:
         self.update_bytes += size
         if update.leader_epoch != UNCHANGED:
             self.leader_epoch = update.leader_epoch
-        if update.start_offset != UNCHANGED:
+        if update.start_offset > self.start_offset:  # a write begun earlier may know less and end later
             self.start_offset = update.start_offset
-            if update.start_offset < self.runs.start:
-                self.runs = Runs(max(update.start_offset, 0))  # the log lost its end, and the window went back with it
             self.runs.trim(update.start_offset)
         if update.complete_count != UNCHANGED:
             self.complete_count = update.complete_count

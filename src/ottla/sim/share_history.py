@@ -1,0 +1,65 @@
+"""What the members of a share group were told: deliveries, acknowledgements and their outcomes.
+
+Checked line by line as they are written. The promises held here:
+- nobody is told the same delivery of a record that somebody else was told in the same life of the node: there is at
+  most one holder;
+- no delivery count goes beyond the limit, and after a confirmed release the next one is higher;
+- what was accepted or rejected, and confirmed, is never delivered again;
+- an acknowledgement by somebody who does not hold the record succeeds only where the record is done already.
+
+`forget` is what a power cut does to promises that were not fsynced.
+"""
+
+from ottla.sim.history import TopicPartition
+from ottla.sim.trace import Broken
+
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+
+Place = tuple[TopicPartition, int]
+"""A record: its partition and offset."""
+
+
+class ShareHistory:
+    """See the module."""
+
+    def __init__(self, delivery_count_limit: int) -> None:
+        self.limit = delivery_count_limit
+        self.losses = 0
+        self.deliveries = 0
+        self.accept_sent: set[Place] = set()
+        """Acceptances that were sent, whatever became of them: those records count as processed."""
+        self._done: dict[Place, tuple[int, int]] = {}
+        """Confirmed to be accepted or rejected: in which life of the node, and as which delivery."""
+        self._released: dict[Place, tuple[int, int]] = {}
+        """Confirmed to be released: the same."""
+        self._told: dict[tuple[int, Place, int], str] = {}
+        """(life, record, delivery count): who was told. An answer may come late, so counts need not rise."""
+
+    def deliver(self, who: str, life: int, place: Place, count: int) -> None:
+        """A member was given this record, over a connection to this life of the node."""
+        self.deliveries += 1
+        where, offset = place
+        if not 1 <= count <= self.limit:
+            raise Broken(f"{who}: {where} delivers {offset} for the {count}. time, the limit is {self.limit}")
+        other = self._told.setdefault((life, place, count), who)
+        if other != who:
+            raise Broken(f"{who}: {where} delivers {offset} as number {count}, which {other} was given")
+        done_life, done_count = self._done.get(place, (life, count))
+        if (life, count) > (done_life, done_count):
+            raise Broken(f"{who}: {where} delivers {offset} as number {count}, and it was done as number {done_count}")
+        released_life, released_count = self._released.get(place, (life, 0))
+        if life > released_life and count <= released_count:
+            raise Broken(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
+
+    def confirm(self, life: int, place: Place, kind: int, count: int) -> None:
+        """An acknowledgement by the record's holder went well; kinds are Kafka's."""
+        if kind in (ACCEPT, REJECT) or count >= self.limit:
+            self._done[place] = (life, count)
+        elif kind == RELEASE:
+            self._released[place] = max(self._released.get(place, (0, 0)), (life, count))
+
+    def forget(self) -> None:
+        """The power went, and what was confirmed since the last fsync may be void."""
+        self.losses += 1
+        self._done.clear()
+        self._released.clear()

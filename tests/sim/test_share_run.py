@@ -1,0 +1,64 @@
+"""Share groups in the simulated world: seeds that must pass, and planted bugs that must be found."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ottla.broker.share_letters import Letters
+from ottla.share.partition import SharePartition
+from ottla.sim.share_run import ShareRun
+
+FOUND = (3, 10, 35, 233, 260, 265)
+"""Seeds that once failed: a start offset that went back behind a pending write, and the checkers' own mistakes."""
+
+
+@pytest.mark.parametrize("seed", [*FOUND, *range(6)])
+def test_every_promise_holds(seed: int) -> None:
+    assert ShareRun(seed).outcome().failure is None
+
+
+def found_by(seeds: range) -> str:
+    for seed in seeds:
+        failure = ShareRun(seed).outcome().failure
+        if failure is not None:
+            return failure
+    return ""
+
+
+def test_acknowledgements_that_are_not_remembered_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.share.partition._batches", lambda changes, start: [])
+    failure = found_by(range(30))
+    assert "it was done as number" in failure or "came back" in failure
+
+
+def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(self: Letters, now: int, parcel: Any) -> None:
+        self.arrived(parcel)
+
+    monkeypatch.setattr(Letters, "_send", lose)
+    assert "has no letter of it" in found_by(range(30))
+
+
+def test_a_start_offset_that_runs_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that are still held are passed over."""
+    start_after = SharePartition._start_after
+
+    def run_ahead(self: SharePartition, changes: Any) -> int:
+        start = start_after(self, changes)
+        return min(start + 1, self.end) if changes and start > self.start else start
+
+    monkeypatch.setattr(SharePartition, "_start_after", run_ahead)
+    assert found_by(range(30))
+
+
+def test_hashes_of_text_change_nothing() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        code = "from ottla.sim.share_run import ShareRun; print(ShareRun(4).outcome().digest)"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        digests.add(done.stdout)
+    assert len(digests) == 1
