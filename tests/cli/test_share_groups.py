@@ -123,6 +123,14 @@ def test_a_moved_group_gets_its_records_again(ottla: Run, queue: str) -> None:
     assert take(ottla, queue, 4) == ["1", "2", "3", "4"]
 
 
+def test_a_queue_goes_on_where_a_consumer_group_stopped(ottla: Run, queue: str) -> None:
+    ottla("consume", queue, "--group", f"{queue}-readers", "--from-beginning", "-n", "4")
+    command = ("share-groups", "reset-offsets", queue, "--from-consumer-group")
+    ottla(*command, f"{queue}-readers", "--execute")
+    assert offsets(ottla, queue) == (4, 1)
+    assert "has committed nothing" in ottla(*command, "nobody", code=1).err
+
+
 def test_offsets_and_groups_are_deleted(ottla: Run, queue: str) -> None:
     ottla("share-groups", "delete-offsets", queue, "--topic", queue)
     assert ottla("share-groups", "describe", queue).rows() == []

@@ -38,7 +38,7 @@ from ottla.cli.connection import (
     pairs,
     plain_errors,
 )
-from ottla.cli.groups import TopicsGiven, shown
+from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.output import Failure, Format, print_done, print_rows
 
 if TYPE_CHECKING:
@@ -162,6 +162,9 @@ def reset_offsets(
     from_file: Annotated[
         Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
     ] = None,
+    from_group: Annotated[
+        str | None, typer.Option("--from-consumer-group", metavar="GROUP", help="Where this consumer group is.")
+    ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")] = False,
     bootstrap: Bootstrap = HERE,
@@ -174,17 +177,23 @@ def reset_offsets(
 
     if execute and dry_run:
         raise Failure("Choose one of --execute and --dry-run.")
-    target = resets.target(
-        earliest=to_earliest,
-        latest=to_latest,
-        current=to_current,
-        datetime=to_datetime,
-        duration=by_duration,
-        shift=None,
-        offset=to_offset,
-        file=from_file,
-    )
     admin = connect(bootstrap, command_config, properties)
+    if from_group is not None:
+        committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, from_group)}
+        if not committed:
+            raise Failure(f"The consumer group {from_group} has committed nothing.")
+        target: resets.Target = resets.Listed(committed)
+    else:
+        target = resets.target(
+            earliest=to_earliest,
+            latest=to_latest,
+            current=to_current,
+            datetime=to_datetime,
+            duration=by_duration,
+            shift=None,
+            offset=to_offset,
+            file=from_file,
+        )
     with client(bootstrap, command_config, properties) as asked:
         require_inactive(asked, group)
         standing = offsets_of(asked, group)
