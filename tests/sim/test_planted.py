@@ -130,7 +130,7 @@ def test_compaction_that_drops_the_newest_value(monkeypatch: pytest.MonkeyPatch)
         return [(key, offset + 1) for key, offset in original(*args)]
 
     monkeypatch.setattr(compaction, "key_offsets", reckless)
-    assert_found("was last acknowledged at", "its committed offset", "after the restart", "never committed", "belongs to")
+    assert_found("was last acknowledged", "its committed offset", "after the restart", "never committed", "belongs to")
 
 
 def test_everybody_gets_the_leaders_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
