@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.configs import BrokerSettings, ConfigRefused
 from ottla.broker.requests import ConnectionContext, Sync
 from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
@@ -392,3 +393,10 @@ def test_producers_outlive_the_segments_that_retention_takes() -> None:
     assert again.segments[0].base_offset > 2
     disk.kill()
     assert sorted(open_log(disk, config, same_boot=True).producers.entries) == [7, 8]
+
+
+@pytest.mark.parametrize("name", ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"])
+def test_segments_too_small_for_any_topic_are_refused_at_the_start(name: str) -> None:
+    """The node started, and then could make no coordinator: the topic's own config was refused."""
+    with pytest.raises(ConfigRefused, match="at least"):
+        BrokerSettings.load({f"{name}.segment.bytes": "1000"})
