@@ -6,7 +6,7 @@ Real processes all: a node, workers (worker.py), trackers (`ottla kmq tracker`).
 
 - a message was sent and no worker finished it, but for those that nobody ever finishes;
 - one of those is no dead letter, or a dead letter has another count than the last;
-- a message came again though no time-out of it, nor a delay after a failure, was over, or though it was finished in time;
+- a message came again though no time-out of it nor a delay was over, or though it was finished in time;
 - a copy's count does not follow its original's;
 - in the end something is still open.
 
@@ -37,6 +37,7 @@ sys.path.insert(0, str(TOP / "tools"))
 from node_process import NodeProcess  # noqa: E402
 
 from ottla.kmq import KmqConfig, create_topics, headers, markers  # noqa: E402
+from ottla.kmq.client import taken  # noqa: E402
 from ottla.kmq.stats import standings  # noqa: E402
 
 PARTITIONS = 3
@@ -248,9 +249,7 @@ class KillLoop:
             number, kind = message.value().decode().split()
             found = message.headers() or []
             count = headers.count_in(found, self.config.count_header)
-            yield Sent(
-                int(number), kind, message.partition(), message.offset(), message.timestamp()[1], count, found
-            )
+            yield Sent(int(number), kind, message.partition(), message.offset(), message.timestamp()[1], count, found)
 
     def read(self, topic: str) -> Iterator[Any]:
         """Every record of a topic."""
@@ -259,7 +258,7 @@ class KillLoop:
             position, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
             consumer.assign([TopicPartition(topic, partition, position)])
             while position < end:
-                for message in consumer.consume(1000, 1):
+                for message in taken(consumer, 1000, 1):
                     assert message.error() is None, message.error()
                     position = message.offset() + 1
                     yield message

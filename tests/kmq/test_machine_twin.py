@@ -1,8 +1,8 @@
 """The machine against a twin that keeps every marker for ever and works everything out anew each time it is asked.
 
-Time, markers good and bad, ends of the topic, redeliveries that succeed, fail, find nothing or are overtaken by a worker,
-trackers that die and begin again at the committed position: in any order. The machine has to know of the same messages,
-must redeliver each as soon as it may and none earlier, and must never commit past what is still open.
+Time, markers good and bad, ends of the topic, redeliveries that succeed, fail, find nothing or are overtaken by a
+worker, trackers that die and begin again at the committed position: in any order. The machine has to know of the same
+messages, redeliver none before it is due, close all in the end, and never commit past what is still open.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class Twin:
     """(timestamp_ms, key, value)"""
 
     def open_at(self, position: int, since: int = 0) -> dict[int, tuple[int, int, Start]]:
-        """offset -> (marker_offset of its start, timestamp_ms, last marker) of what is open to a reader of this part."""
+        """offset -> (marker_offset of its start, timestamp_ms, last marker): what is open to a reader of this part."""
         found: dict[int, tuple[int, int, Start]] = {}
         for marker_offset, (timestamp_ms, key, value) in enumerate(self.log[since:position], since):
             try:

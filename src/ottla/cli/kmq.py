@@ -6,6 +6,7 @@ Nothing here needs an Ottla node: any Kafka will do.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -139,6 +140,7 @@ def tracker(
         open_max=open_max,
         **named,
     )
+    gc.set_threshold(100_000, 20, 20)  # markers come by the thousand, and none of them is garbage in a circle
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("ottla.kmq").setLevel(logging.WARNING if quiet else logging.INFO)
     with refusals():

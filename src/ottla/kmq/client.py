@@ -84,6 +84,8 @@ class KmqClient:
         sends = {**PRODUCER, **given, **(producer or {}), "delivery.report.only.error": True}
         self._starts = Producer({**sends, "on_delivery": self._start_lost})
         self._ends = Producer({**sends, "on_delivery": self._end_lost})
+        self._send_end = self._ends.produce
+        self._markers = config.markers
         require_topics(self._ends, config, dead_letters=False)
         reads = {**CONSUMER, **given, "group.id": config.group_id, **(consumer or {}), **CONSUMER_ALWAYS}
         self._consumer: Consumer = Consumer(reads)
@@ -116,12 +118,9 @@ class KmqClient:
 
     def _take(self, timeout_s: float) -> None:
         """Read what is there, wait for one message at most, and send start markers."""
-        first = self._consumer.poll(timeout_s)
-        if first is None:
+        found = taken(self._consumer, self.config.batch_size, timeout_s)
+        if not found:
             return
-        found = [first]
-        if self.config.batch_size > 1:
-            found += self._consumer.consume(self.config.batch_size - 1, 0)
         messages = [message for message in found if message.error() is None]
         if len(messages) < len(found):
             self._note_errors(found)
@@ -138,7 +137,8 @@ class KmqClient:
         timeout_ms_of = self._timeout_ms_of
         self._shortest_ms = self.config.timeout_ms
         for message in messages:
-            partition, offset = placed(message)
+            partition: Any = message.partition()
+            offset: Any = message.offset()
             if timeout_ms_of is not None:
                 timeout_ms = timeout_ms_of(message)
                 self._shortest_ms = min(self._shortest_ms, timeout_ms)
@@ -146,8 +146,7 @@ class KmqClient:
             try:
                 send(topic, value, pack_key(partition, offset), partition)
             except BufferError:
-                self._starts.flush()
-                send(topic, value, pack_key(partition, offset), partition)
+                self._mark(self._starts, message, value)
             ends[partition] = offset + 1
         return ends
 
@@ -216,7 +215,11 @@ class KmqClient:
 
         When the marker is lost, with this process for example, the message comes again.
         """
-        self._mark(self._ends, message, END)
+        partition: Any = message.partition()
+        try:  # hot: what _mark does, with one call less
+            self._send_end(self._markers, END, pack_key(partition, message.offset()), partition)
+        except BufferError:
+            self._mark(self._ends, message, END)
 
     def extend(self, message: Message, timeout_ms: int | None = None) -> None:
         """More time for this message: its time-out counts anew from now, with `timeout_ms` or what it had."""
@@ -304,6 +307,14 @@ class KmqClient:
             if not error.fatal():
                 self._failure = None
             raise KafkaException(error)
+
+
+def taken(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
+    """What is there, `most` at most, once there is anything: `consume` alone waits until it has them all."""
+    first = consumer.poll(timeout_s)
+    if first is None:
+        return []
+    return [first, *consumer.consume(most - 1, 0)] if most > 1 else [first]
 
 
 def placed(message: Message) -> tuple[int, int]:

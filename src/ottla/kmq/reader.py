@@ -67,6 +67,7 @@ class RecordReader:
 
     def want(self, partition: int, offset: int) -> None:
         """Read this one; an offset before the ones being read now waits until they are done."""
+        self._suspects.discard((partition, offset))
         insort(self._wanted.setdefault(partition, []), offset)
         if partition == self._reading and self._wanted[partition][0] == offset:
             self._reading = None
@@ -127,13 +128,15 @@ class RecordReader:
                 continue
             if error is None:
                 _, last = placed(message)
-                self._skip(partition, last, found)
+                if not self._passed(partition, last, found):
+                    break
                 if wanted and wanted[0] == last:
                     self._suspects.discard((partition, wanted.pop(0)))
                     found.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                last = message.offset()
-                self._skip(partition, last or 0, found)
+                last = message.offset() or 0
+                if not self._passed(partition, last, found):
+                    break
                 found += [RecordBeyondEnd(offset) for offset in wanted]
                 wanted.clear()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -142,17 +145,19 @@ class RecordReader:
                 found += self._fail(partition)
         return last
 
-    def _skip(self, partition: int, seen: int, found: list[Found]) -> None:
-        """Nothing came for wanted offsets before `seen`: gone, if that was found twice."""
+    def _passed(self, partition: int, seen: int, found: list[Found]) -> bool:
+        """Nothing came for wanted offsets before `seen`: gone, if a fetch at that very offset began behind it again.
+
+        False: the first of them has to be fetched once more to know.
+        """
         wanted = self._wanted[partition]
-        for offset in [each for each in wanted if each < seen]:
-            if (partition, offset) in self._suspects and offset == wanted[0]:
-                self._suspects.discard((partition, offset))
-                wanted.remove(offset)
-                found.append(RecordGone(offset))
-            else:
-                self._suspects.add((partition, offset))
-                break
+        while wanted and wanted[0] < seen:
+            if (partition, wanted[0]) not in self._suspects:
+                self._suspects.add((partition, wanted[0]))
+                return False
+            self._suspects.discard((partition, wanted[0]))
+            found.append(RecordGone(wanted.pop(0)))
+        return True
 
     def _compare_with_log(self, partition: int, found: list[Found]) -> int | None:
         """An offset was out of range: tell the wanted ones before the log's start and behind its end."""

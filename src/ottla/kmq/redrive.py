@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.kmq import headers
-from ottla.kmq.client import placed
+from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
 from ottla.kmq.stats import CALL_TIMEOUT_S, READ_PATIENCE_S
@@ -274,7 +274,7 @@ class Redrive:
         self._consumer.assign([TopicPartition(self.config.dead_letters, partition, position)])
         last = time.monotonic()
         while position < end:
-            for message in self._consumer.consume(500, 1):
+            for message in taken(self._consumer, 500, 1):
                 error = message.error()
                 if error is None:
                     last, (_, offset) = time.monotonic(), placed(message)

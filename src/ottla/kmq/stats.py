@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.kmq.client import placed
+from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import EndReached, MarkerRecord, MarkersRead
 from ottla.kmq.machine import MarkersPartition
@@ -89,7 +89,7 @@ def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int
     markers.assign([TopicPartition(topic, machine.partition, position)])
     last = time.monotonic()
     while position < end:
-        messages = markers.consume(5_000, 1)
+        messages = taken(markers, 5_000, 1)
         records: list[MarkerRecord] = []
         for message in messages:
             error = message.error()

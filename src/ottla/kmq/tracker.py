@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from ottla.kmq import headers
-from ottla.kmq.client import placed
+from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.events import (
     Copied,
@@ -191,9 +191,7 @@ class RedeliveryTracker:
 
     def turn(self) -> None:
         """Take what there is, do what is to be done; waits a little where there is nothing."""
-        first = self._consumer.poll(self._wait_s())
-        if first is not None:
-            self._take([first, *self._consumer.consume(MARKERS_PER_TURN - 1, 0)])
+        self._take(taken(self._consumer, MARKERS_PER_TURN, self._wait_s()))
         self._producer.poll(0)
         told, self._told = self._told, []
         for machine, event in told:
@@ -223,28 +221,25 @@ class RedeliveryTracker:
     # Markers in
 
     def _take(self, messages: list[Message]) -> None:
-        """Give each partition its markers, and the ends between them, in order."""
-        now, by_partition = now_ms(), dict[int, list[list[MarkerRecord] | int]]()
+        """Give each partition its markers, and the ends between them, in order. Hot: two for every message."""
+        now, current = now_ms(), -1
+        by_partition: dict[int, list[list[MarkerRecord] | int]] = {}
+        records: list[Any] = []
         for message in messages:
-            error, partition = message.error(), message.partition()
+            error = message.error()
+            partition: Any = message.partition()
             if error is not None:
-                position = self._end_or_raise(error, message)
-                if position is not None and partition is not None:
+                position, current = self._end_or_raise(error, message), -1
+                if position is not None:
                     by_partition.setdefault(partition, []).append(position)
                 continue
+            if partition != current:
+                records, current = [], partition
+                by_partition.setdefault(partition, []).append(records)
             kind, timestamp_ms = message.timestamp()
-            if kind == CREATE_TIME and timestamp_ms > now:
+            if timestamp_ms > now and kind == CREATE_TIME:
                 timestamp_ms = now  # a worker's clock runs ahead: it must not carry everybody's time-outs along
-            _, offset = placed(message)
-            assert partition is not None
-            parts = by_partition.get(partition)
-            if parts is None:
-                parts = by_partition[partition] = []
-            if not parts or isinstance(parts[-1], int):
-                parts.append([])
-            records = parts[-1]
-            assert not isinstance(records, int)
-            records.append((offset, timestamp_ms, message.key(), message.value()))  # type: ignore[arg-type]
+            records.append((message.offset(), timestamp_ms, message.key(), message.value()))
         for partition, parts in by_partition.items():
             machine = self._machines.get(partition)
             for part in parts:
