@@ -19,7 +19,7 @@ from ottla.protocol.messages.share_acknowledge import (
 )
 from ottla.protocol.messages.share_fetch import AcknowledgementBatch as FetchBatch
 from ottla.protocol.messages.share_fetch import FetchPartition, FetchTopic, ForgottenTopic, ShareFetchRequest
-from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.batch import has_valid_crc, iter_batches
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 NOW = 1_800_000_000_000
@@ -196,6 +196,8 @@ class Member:
         self.context = stage.connect()
         self.epoch = 0
         self.version = 2
+        self.sent: dict[int, Record] = {}
+        """The records of the last answer."""
 
     def ask(
         self,
@@ -250,8 +252,13 @@ class Member:
         ranges = [(each.first_offset, each.last_offset, each.delivery_count) for each in part.acquired_records]
         held = {offset for first, last, _ in ranges for offset in range(first, last + 1)}
         raw = bytes(part.records)
-        sent = {r.offset for header, at in iter_batches(raw) if not header.is_control for r in decode_records(raw, at)}
-        assert held <= sent, f"acquired {held - sent} but did not send it"
+        batches = [(header, at) for header, at in iter_batches(raw) if not header.is_control]
+        assert all(has_valid_crc(raw, at, header) for header, at in batches)
+        records = [record for _, at in batches for record in decode_records(raw, at)]
+        sent = [record.offset for record in records]
+        assert held <= set(sent), f"acquired {held - set(sent)} but did not send it"
+        assert sent == sorted(set(sent)), "a client would deliver a record twice"
+        self.sent = {record.offset: record for record in records}
         return ranges
 
     def part(self, asked: Asked, place: int = 0) -> Any:

@@ -20,6 +20,12 @@ def test_every_promise_holds(seed: int) -> None:
     assert ShareRun(seed).outcome().failure is None
 
 
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_every_promise_holds_where_batches_are_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.share_reading.CUT_BYTES_MIN", 0)
+    assert ShareRun(seed).outcome().failure is None
+
+
 def found_by(seeds: range) -> str:
     for seed in seeds:
         failure = ShareRun(seed).outcome().failure

@@ -48,7 +48,7 @@ class ShareAnswer:
         """None: nothing was acknowledged."""
         self.acknowledge_message: str | None = None
         self.current_leader: tuple[int, int] = (0, 0)
-        self.records: list[FileSlice] = []
+        self.records: list[FileSlice | bytes] = []
         self.size = 0
         self.acquired: list[Acquired] = []
 
@@ -84,7 +84,7 @@ def encode_share_fetch_response(
             _write_acquired(current, answer.acquired)
         current.append(0)
     _write_endpoint(current, endpoint)
-    size = spliced + sum(len(part) for part in parts if isinstance(part, bytearray)) - 4
+    size = spliced + sum(len(part) for part in parts if isinstance(part, bytearray)) - 4  # bytearrays are not records
     _INT32.pack_into(head, 0, size)
     return parts
 

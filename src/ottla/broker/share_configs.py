@@ -36,6 +36,7 @@ class ShareGroupConfig:
     isolation: Isolation
     paused: bool
     delayed_delivery: bool
+    fair: bool
     dead_letter_topic: str
     copy_record: bool
     dead_letters_per_minute_max: int
@@ -80,6 +81,7 @@ class GroupConfigs:
             reset=value("share.auto.offset.reset"),
             isolation=Isolation.TXN_COMMITTED if committed else Isolation.HIGH_WATERMARK,
             paused=value(PAUSED),
+            fair=value("share.delivery.fair.enable"),
             delayed_delivery=value("share.delayed.delivery.enable"),
             dead_letter_topic=dead_letter_topic,
             copy_record=value("errors.deadletterqueue.copy.record.enable"),

@@ -32,6 +32,7 @@ from ottla.broker.share_configs import GroupConfigs, duration_ms
 from ottla.broker.share_letters import Letters
 from ottla.broker.share_partitions import HostedShare
 from ottla.broker.share_sessions import Place, ShareSession, ShareSessions
+from ottla.broker.share_slices import Slices
 from ottla.broker.topic_names import SHARE_STATE_TOPIC
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
@@ -115,6 +116,7 @@ class ShareHost:
         self.sessions = ShareSessions(node)
         self.configs = GroupConfigs(node)
         self.letters = Letters(self)
+        self.slices = Slices()
         self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}

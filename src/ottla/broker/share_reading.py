@@ -3,9 +3,12 @@
 Knows batch headers: which offsets a batch covers, which are markers, which belong to aborted transactions, where
 compaction left nothing. Decodes records only for groups that opted into delayed delivery. Does not know sessions.
 
-Costs are per batch: headers are read, records leave as file slices; only batches that hold an acquired record are sent.
-Batch-optimized acquisition takes whole batches until the asked number is reached; record-limit takes exactly that many
-(KIP-1206). HOT.
+Costs are per batch: headers are read, records leave as file slices; only batches that hold an acquired record are
+sent, and of a large batch that mostly belongs to others only a part (share_slices.py). Batch-optimized acquisition
+takes whole batches until the asked number is reached; record-limit takes exactly that many (KIP-1206). HOT.
+
+With several members a fetch takes at most its share of what is there, so that one of them does not sit on everything
+while the others have nothing to do: the backlog divided by the members, ever smaller pieces towards its end.
 
 Sources: Kafka's SharePartition.acquire, ShareFetchUtils.java; KIP-932, KIP-1206.
 """
@@ -16,18 +19,22 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.share_answer import ShareAnswer
 from ottla.broker.share_delays import delays_in
+from ottla.broker.share_slices import Slices
 from ottla.log.answers import Isolation, OffsetOutOfRange, ReadResult
 from ottla.log.files import File, FileSlice
-from ottla.log.segment import LOG_OVERHEAD, walk_headers
+from ottla.log.segment import LOG_OVERHEAD, RawHeader, walk_headers
 from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import Millis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
+from ottla.protocol.records.errors import CorruptRecords
 from ottla.share.partition import SharePartition
 from ottla.share.standing import Piece
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
+CUT_BYTES_MIN: Final = 4096
+"""Smaller batches are not worth cutting."""
 WALK_BYTES: Final = 4096
 """Read at once to look at headers: many small batches, or the beginning of a large one."""
 
@@ -35,13 +42,16 @@ WALK_BYTES: Final = 4096
 class Budget:
     """What one fetch may still take, over all its partitions."""
 
-    __slots__ = ("batch_size", "bytes_left", "exactly", "records_left", "took_any")
+    __slots__ = ("batch_size", "bytes_left", "exactly", "records_left", "share_left", "shared", "took_any")
 
     def __init__(self, bytes_max: int, records_max: int, batch_size: int, exactly: bool) -> None:
         self.bytes_left = bytes_max
         self.records_left = records_max
         self.batch_size = batch_size
         self.exactly = exactly
+        self.share_left = records_max
+        """What is left of the fair share of the partition that is read now."""
+        self.shared = False
         self.took_any = False
 
 
@@ -58,6 +68,7 @@ class Reader:
         "_bounds",
         "_budget",
         "_cursor",
+        "_cut_from",
         "_delayed",
         "_file",
         "_first",
@@ -66,10 +77,13 @@ class Reader:
         "_machine",
         "_member",
         "_now",
+        "_slices",
         "_stop",
     )
 
     _file: File
+    _cut_from: tuple[File, int] | None
+    """The batch that the last part was cut from: the same answer must not hold it whole as well."""
 
     def __init__(
         self,
@@ -81,6 +95,7 @@ class Reader:
         delayed: bool,
         budget: Budget,
         answer: ShareAnswer,
+        slices: Slices,
     ) -> None:
         self._now = now
         self._machine = machine
@@ -90,17 +105,24 @@ class Reader:
         self._delayed = delayed
         self._budget = budget
         self._answer = answer
+        self._slices = slices
+        self._cut_from = None
         self._first = self._cursor = 0
         self._begin = self._stop = 0
         self._bounds: list[int] = []
 
-    def fill(self) -> None:
-        """Acquire what there is and the budget allows. Raises StorageFailed, OSError."""
+    def fill(self, members: int) -> None:
+        """Acquire what there is and the budget allows; `members` share it. Raises StorageFailed, OSError."""
         machine, log, budget = self._machine, self._log, self._budget
         if machine.start < log.log_start_offset:
             machine.log_start_moved(log.log_start_offset)
         limit = readable_end(log, self._isolation)
-        while budget.records_left > 0 and (budget.bytes_left > 0 or not budget.took_any):
+        budget.share_left = budget.records_left
+        budget.shared = members > 1
+        if budget.shared:
+            backlog = max(limit - machine.end, 0) + machine.available_count
+            budget.share_left = max(1, -(-backlog // members))
+        while budget.records_left > 0 and budget.share_left > 0 and (budget.bytes_left > 0 or not budget.took_any):
             piece = machine.next_piece(self._now)
             if piece is None or piece.first >= limit or (piece.exact and self._answer.acquired):
                 return
@@ -143,8 +165,8 @@ class Reader:
                 and _is_aborted(result.aborted, producer_id, base)
             ):
                 self._pass_over(high)
-            elif not (self._delayed and piece.fresh and self._hold_back(position, size, high)):
-                self._extend(position, size, high)
+            elif not (self._delayed and piece.fresh and self._hold_back(position, header, high)):
+                self._extend(position, header, high)
             if self._cursor - self._first >= self._room():
                 self._close()
                 return True
@@ -155,18 +177,56 @@ class Reader:
 
     def _room(self) -> int:
         """How many records may be acquired now."""
-        settings, machine = self._machine.settings, self._machine
-        return min(self._budget.records_left, max(settings.record_locks_max - machine.in_flight, 0))
+        machine, budget = self._machine, self._budget
+        locks = max(machine.settings.record_locks_max - machine.in_flight, 0)
+        return min(budget.records_left, budget.share_left, locks)
 
-    def _extend(self, position: int, size: int, high: int) -> None:
-        """The batch there, up to `high`, is to be acquired too."""
+    def _extend(self, position: int, header: RawHeader, high: int) -> None:
+        """The batch there, up to `high`, is to be acquired too, or what there is room for."""
+        budget, room = self._budget, self._room()
+        if budget.exactly:
+            high = min(high, self._first + room)
+        elif budget.shared and high - self._first > 2 * max(room, budget.share_left):
+            high = self._first + max(room, budget.share_left)
+        size, offsets = header[1] + LOG_OVERHEAD, header[6] + 1
+        cut_from = self._cut_from
+        if (size >= CUT_BYTES_MIN and 2 * (high - max(self._cursor, header[0])) <= offsets) or (
+            cut_from is not None and cut_from == (self._file, position)
+        ):
+            self._cut(position, size, high)
+            return
         if not self._stop:
             self._begin = position
         self._stop = position + size
-        if self._budget.exactly:
-            high = min(high, self._first + self._room())
         self._cursor = high
         self._bounds.append(high)
+
+    def _cut(self, position: int, size: int, high: int) -> None:
+        """Lock what is left of a batch up to `high` and send only that."""
+        low = self._cursor
+        self._close()
+        self._first, self._cursor = low, high
+        if high <= low or self._is_sent(position):
+            part = None
+        else:
+            try:
+                part = self._slices.cut(self._file, position, size, low, high)
+            except CorruptRecords:
+                part = None  # it is sent as it is: whoever reads it will say so
+                self._send(position, position + size)
+        self._lock([high])
+        if part is not None:
+            self._cut_from = (self._file, position)
+            self._answer.records.append(part)
+            self._answer.size += len(part)
+            self._budget.bytes_left -= len(part)
+
+    def _is_sent(self, position: int) -> bool:
+        """Whether the batch there is in the answer whole."""
+        for each in reversed(self._answer.records):
+            if isinstance(each, FileSlice):
+                return each.file is self._file and each.position <= position < each.position + each.length
+        return False
 
     def _pass_over(self, high: int) -> None:
         """Up to `high` nothing will ever be delivered."""
@@ -174,17 +234,17 @@ class Reader:
         self._machine.skip(self._cursor, high)
         self._first = self._cursor = high
 
-    def _hold_back(self, position: int, size: int, high: int) -> bool:
+    def _hold_back(self, position: int, header: RawHeader, high: int) -> bool:
         """Some records of this batch must wait: True when that was so, and all of it is dealt with."""
         low = self._cursor
-        held = delays_in(self._file.read(position, size), low, high, self._now)
+        held = delays_in(self._file.read(position, header[1] + LOG_OVERHEAD), low, high, self._now)
         if not held:
             return False
         self._close()
         for first, end, until in [*held, (high, high, 0)]:
             if self._first < first:
-                self._extend(position, size, first)
-                if self._cursor < first:  # record-limit: the rest stays for another fetch
+                self._extend(position, header, first)
+                if self._cursor < first:  # the rest stays for another fetch
                     return True
                 self._close()
             if first < end:
@@ -196,26 +256,34 @@ class Reader:
         """Lock [first, cursor) and put its batches into the answer."""
         first, end = self._first, self._cursor
         if first < end and self._stop:
-            count = self._machine.acquire(self._now, self._member, first, end)
-            acquired, budget = self._answer.acquired, self._budget
-            begin, least = first, budget.batch_size
-            for bound in self._bounds:
-                if bound - begin >= least and bound < end:
-                    acquired.append((begin, bound - 1, count))
-                    begin = bound
-            acquired.append((begin, end - 1, count))
-            budget.records_left -= end - first
-            budget.took_any = True
+            self._lock(self._bounds)
             self._send(self._begin, self._stop)
-            self._first = end
         self._stop = 0
         self._bounds.clear()
+
+    def _lock(self, bounds: list[int]) -> None:
+        """Acquire [first, cursor); ranges end where batches do, once they are as long as the member likes them."""
+        first, end = self._first, self._cursor
+        if first >= end:
+            return
+        count = self._machine.acquire(self._now, self._member, first, end)
+        acquired, budget = self._answer.acquired, self._budget
+        begin, least = first, budget.batch_size
+        for bound in bounds:
+            if bound - begin >= least and bound < end:
+                acquired.append((begin, bound - 1, count))
+                begin = bound
+        acquired.append((begin, end - 1, count))
+        budget.records_left -= end - first
+        budget.share_left -= end - first
+        budget.took_any = True
+        self._first = end
 
     def _send(self, begin: int, stop: int) -> None:
         """Add this part of the file to the answer, unless it is in there already."""
         records, file = self._answer.records, self._file
-        if records and records[-1].file is file:
-            last = records[-1]
+        last = records[-1] if records else None
+        if isinstance(last, FileSlice) and last.file is file:
             last_stop = last.position + last.length
             begin = max(begin, last_stop)
             if begin >= stop:

@@ -268,9 +268,19 @@ class ShareFetching(ShareExchange):
             return
         log = hosted.partition.log
         try:
-            Reader(
-                now, machine, log, self.member_id, config.isolation, config.delayed_delivery, self._budget, answer
-            ).fill()
+            share = node.share
+            reader = Reader(
+                now,
+                machine,
+                log,
+                self.member_id,
+                config.isolation,
+                config.delayed_delivery,
+                self._budget,
+                answer,
+                share.slices,
+            )
+            reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except (StorageFailed, OSError) as failed:
             node.notes(f"{hosted.partition.name} can't be read: {failed}")
             answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -58,6 +58,11 @@ class ShareSessions:
         self._node = node
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._of_connection: dict[int, dict[tuple[str, str], None]] = {}
+        self._members: dict[str, int] = {}
+
+    def members_of(self, group_id: str) -> int:
+        """How many sessions the group has."""
+        return self._members.get(group_id, 0)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -70,6 +75,7 @@ class ShareSessions:
             return None
         session = self._sessions[key] = ShareSession(group_id, member_id, connection, places)
         self._of_connection.setdefault(connection, {})[key] = None
+        self._members[group_id] = self._members.get(group_id, 0) + 1
         return session
 
     def get(self, group_id: str, member_id: str) -> ShareSession | None:
@@ -93,6 +99,11 @@ class ShareSessions:
 
     def close(self, session: ShareSession) -> None:
         del self._sessions[(session.group_id, session.member_id)]
+        left = self._members[session.group_id] - 1
+        if left:
+            self._members[session.group_id] = left
+        else:
+            del self._members[session.group_id]
         self._leave_connection(session)
 
     def of_connection(self, connection: int) -> list[ShareSession]:
@@ -106,6 +117,7 @@ class ShareSessions:
 
     def check(self) -> None:
         assert sum(map(len, self._of_connection.values())) == len(self._sessions)
+        assert sum(self._members.values()) == len(self._sessions)
         for connection, keys in self._of_connection.items():
             for key in keys:
                 assert self._sessions[key].connection == connection

@@ -137,6 +137,9 @@ _GROUP_ROWS: Final = (
          "hold a record back. Only Ottla has this."),
     _key("share.delivery.count.limit", _INT, 5,
          "How often a record is delivered at most.", low=2, fallbacks=("group.share.delivery.count.limit",)),
+    _key("share.delivery.fair.enable", _BOOLEAN, True,
+         "Whether a fetch takes no more than its share of the backlog where the group has several members; else one "
+         "may take whole batches while others have nothing to do, as in Kafka. Only Ottla has this."),
     _key("share.delivery.paused", _BOOLEAN, False,
          "Whether the group is given no records for now; what its members hold they may acknowledge. Only Ottla has "
          "this."),

@@ -117,6 +117,11 @@ class SharePartition:
         """Everything from here on is new."""
         return self.runs.end
 
+    @property
+    def available_count(self) -> int:
+        """Records in the window that nobody holds and that are not done; some may be held back."""
+        return self.end - self.start - self.in_flight - self.archiving - self.complete_count
+
     # ---- delivery --------------------------------------------------------------------------------------------------
 
     def has_more(self, now: Millis, log_end: int) -> bool:

@@ -1,0 +1,125 @@
+"""A part of a record batch as a batch of its own: what a member is sent when it acquires little of a large batch.
+
+Knows the layout of a batch. Records keep their offsets, timestamps and bytes; the header keeps all but its length, the
+number of records, the last offset and the CRC, and what was compressed leaves uncompressed. To a client it looks like a
+batch that compaction has thinned out.
+
+Without it one released record of a 1 MB batch would travel with the whole batch at each attempt, and several members
+could not share one batch. A few batches are kept unpacked with the places of their records, so that the next part costs
+no second walk. Source: DefaultRecordBatch.java.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from ottla.log.files import File
+from ottla.protocol.records import batch as b
+from ottla.protocol.records.compression import decompress
+from ottla.protocol.records.errors import CorruptRecords
+
+KEPT_MAX: Final = 8
+"""Batches that stay unpacked; each takes what it takes in memory, usually less than a few megabytes."""
+
+
+class _Unpacked:
+    """A batch's records, and where each begins; the last entry is where they end."""
+
+    __slots__ = ("body", "deltas", "header", "starts")
+
+    def __init__(self, raw: bytes) -> None:
+        """Raises CorruptRecords."""
+        self.header = b.peek(raw)
+        body = raw[b.HEADER_BYTES :]
+        self.body = decompress(self.header.compression, body) if self.header.compression else body
+        starts, deltas = array("q"), array("q")
+        body, position = self.body, 0
+        try:
+            for _ in range(self.header.record_count):
+                starts.append(position)
+                length, after = _varint(body, position)
+                _, at = _varint(body, after + 1)  # one byte of attributes, then the timestamp
+                delta, _ = _varint(body, at)
+                deltas.append(delta)
+                position = after + length
+        except IndexError as error:
+            raise CorruptRecords("the records are cut short") from error
+        if position != len(body):
+            raise CorruptRecords(f"{len(body) - position} bytes behind the last record")
+        starts.append(position)
+        self.starts = starts
+        self.deltas = deltas
+
+
+class Slices:
+    """Cuts parts out of batches."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int], tuple[File, _Unpacked]] = {}
+
+    def cut(self, file: File, position: int, size: int, low: int, high: int) -> bytes:
+        """The records with offsets in [low, high) of the batch there, as a batch. Raises CorruptRecords, OSError."""
+        key = (id(file), position, size)
+        known = self._kept.pop(key, None)
+        if known is None:
+            known = (file, _Unpacked(file.read(position, size)))
+            if len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = known
+        unpacked = known[1]
+        header, deltas, starts = unpacked.header, unpacked.deltas, unpacked.starts
+        first = _index_of(deltas, low - header.base_offset)
+        end = _index_of(deltas, high - header.base_offset)
+        body = unpacked.body[starts[first] : starts[end]]
+        out = bytearray(
+            b.HEADER.pack(
+                header.base_offset,
+                b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES + len(body),
+                header.partition_leader_epoch,
+                header.magic,
+                0,
+                header.attributes & ~b.ATTRIBUTES_COMPRESSION,
+                high - 1 - header.base_offset,
+                header.base_timestamp,
+                header.max_timestamp,
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                end - first,
+            )
+        )
+        out += body
+        b.set_crc(out)
+        return bytes(out)
+
+
+def _index_of(deltas: array[int], delta: int) -> int:
+    """The first record whose offset is at least this far from the base; most batches have every offset."""
+    if len(deltas) == 0 or delta <= deltas[0]:
+        return 0
+    if delta < len(deltas) and deltas[delta] == delta:
+        return delta
+    low, high = 0, len(deltas)
+    while low < high:
+        middle = (low + high) // 2
+        if deltas[middle] < delta:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    byte = body[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
