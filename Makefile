@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 .DEFAULT_GOAL = help
-.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash fuzz bench bench-peer
+.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash fuzz bench bench-queues bench-peer
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ fuzz: setup  ## throw a million mutated frames at a node
 
 bench: setup  ## measure a node
 	$(PYTHON) bench/run.py $(ARGS)
+
+bench-queues: setup  ## measure share groups, KMQ and other queues
+	$(PYTHON) bench/queues.py $(ARGS)
 
 bench-peer: setup  ## measure a node and a Kafka peer in turns; appends to bench/RESULTS.md
 	$(PYTHON) bench/peer.py $(ARGS)
