@@ -2,7 +2,8 @@
 
 A job is a record in a batch of its own, as services produce them one by one; the work is a sleep. Each cell has a
 topic of its own with more jobs than can be done. Nobody begins before everybody has a job in hand, and the clock starts
-a while later and stops after the window: neither joining, nor the first jobs, nor a last straggler count.
+a while later and stops after the window: neither joining, nor the first jobs, nor a last straggler count. Jobs that are
+at work when the clock starts or stops count by the part of their work that is done.
 
 `of linear` is the rate over that of one worker times their number; `of ideal` is the rate over number / work, so it
 also contains what one worker loses.
@@ -69,7 +70,7 @@ class Work:
     def _rate(self, broker: Broker, workers: int, window_s: float) -> tuple[float, int]:
         """(jobs per second in the window, jobs done in all)."""
         count = int(workers * (window_s + 2 * JOBS_AHEAD_S) * 1000 / self.work_ms) + 2 * workers * self.jobs_per_poll
-        done, over = [0] * workers, threading.Event()
+        done, begun, over = [0] * workers, [0.0] * workers, threading.Event()
         everybody = threading.Barrier(workers + 1)
         with broker.topic(self.partitions) as topic:
             fill(broker, topic, count, batch=1)
@@ -86,7 +87,9 @@ class Work:
                         with contextlib.suppress(threading.BrokenBarrierError):
                             everybody.wait(TIMEOUT_S)
                     for job in jobs:
+                        begun[index] = time.perf_counter()
                         time.sleep(pause_s)
+                        begun[index] = 0.0
                         member.consumer.acknowledge(job, AcknowledgeType.ACCEPT)
                         done[index] += 1
                         if over.is_set():
@@ -99,9 +102,14 @@ class Work:
                 except threading.BrokenBarrierError:
                     raise BenchFailed(f"not each of {workers} workers got a job") from None
                 time.sleep(max(JOBS_AHEAD_S, self.work_ms / 1000))
-                before, began = sum(done), time.perf_counter()
+                before, began = self._progress(done, begun), time.perf_counter()
                 time.sleep(window_s)
-                rate = (sum(done) - before) / (time.perf_counter() - began)
+                rate = (self._progress(done, begun) - before) / (time.perf_counter() - began)
                 if sum(done) >= count:
                     raise BenchFailed("the jobs ran out before the window was over")
         return rate, sum(done)
+
+    def _progress(self, done: list[int], begun: list[float]) -> float:
+        """Jobs done, and the parts of those at work."""
+        now = time.perf_counter()
+        return sum(done) + sum(min(1.0, (now - since) * 1000 / self.work_ms) for since in begun if since)
