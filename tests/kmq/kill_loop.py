@@ -92,6 +92,7 @@ class KillLoop:
         self.kinds: list[str] = []
         self._count = {"worker": workers, "tracker": trackers}
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._kills = 0
         self._logs = (directory / "trackers.log").open("ab")
 
     # Processes
@@ -157,7 +158,7 @@ class KillLoop:
                 self.send(self.random.randrange(1, 12))
                 time.sleep(0.05)
                 if time.monotonic() > next_kill:
-                    next_kill = time.monotonic() + self.random.uniform(0.3, 2.5)
+                    next_kill = time.monotonic() + self.random.uniform(0.3, 2.0)
                     self._kill(kill_node)
             self.producer.flush(60)
             self.drain()
@@ -176,7 +177,9 @@ class KillLoop:
         self.verdict.messages += count
 
     def _kill(self, kill_node: bool) -> None:
-        what = self.random.choice(("worker", "worker", "tracker", *(["node"] if kill_node else [])))
+        victims = ("worker", "tracker", *(["node"] if kill_node else []))
+        what = victims[self._kills % len(victims)]
+        self._kills += 1
         if what == "node":
             self.node.kill()
             self.node.start()
