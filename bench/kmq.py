@@ -1,4 +1,4 @@
-"""What a queue by start and end markers costs: KMQ's client against a plain consumer, on the same topic in the same run.
+"""What a queue by start and end markers costs: KMQ's client against a plain consumer, same topic, same run.
 
     python bench/kmq.py [--only kmq-throughput kmq-work-1ms kmq-latency-500] [--rounds 5] [--seconds 3]
                         [--node HOST:PORT[,PID]] [--peer HOST:PORT[,PID]]
