@@ -41,15 +41,14 @@ def set_configs(broker: Broker, group: str, **configs: str) -> None:
         future.result(TIMEOUT_S)
 
 
-def fill(broker: Broker, topic: str, count: int, batch: int = 10_000) -> None:
-    """So many records of VALUE_BYTES, at most `batch` of them in one record batch."""
+def fill(broker: Broker, topic: str, count: int, batch: int = 10_000, partitions: int = 1) -> None:
+    """So many records of VALUE_BYTES, in turns to the partitions, at most `batch` of them in one record batch."""
     producer = Producer(
         {
             **properties(broker),
             "linger.ms": 5,
             "acks": "1",
             "batch.num.messages": batch,
-            "sticky.partitioning.linger.ms": 0 if batch == 1 else 5,
             "queue.buffering.max.messages": 1_000_000,
         }
     )
@@ -57,7 +56,7 @@ def fill(broker: Broker, topic: str, count: int, batch: int = 10_000) -> None:
     for index in range(count):
         while True:
             try:
-                producer.produce(topic, value)
+                producer.produce(topic, value, partition=index % partitions)
                 break
             except BufferError:
                 producer.poll(0.01)

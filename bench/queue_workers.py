@@ -73,7 +73,7 @@ class Work:
         done, begun, over = [0] * workers, [0.0] * workers, threading.Event()
         everybody = threading.Barrier(workers + 1)
         with broker.topic(self.partitions) as topic:
-            fill(broker, topic, count, batch=1)
+            fill(broker, topic, count, batch=1, partitions=self.partitions)
             group = new_group(broker)
             members = [Member(broker, group, explicit=True, max_poll_records=self.jobs_per_poll) for _ in done]
 
