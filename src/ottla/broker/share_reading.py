@@ -7,8 +7,9 @@ Costs are per batch: headers are read, records leave as file slices; only batche
 sent, and of a large batch that mostly belongs to others only a part (share_slices.py). Batch-optimized acquisition
 takes whole batches until the asked number is reached; record-limit takes exactly that many (KIP-1206). HOT.
 
-With several members a fetch takes at most its share of what is there, so that one of them does not sit on everything
-while the others have nothing to do: the backlog divided by the members, ever smaller pieces towards its end.
+With several members a fetch takes at most its share of what is there and may be held, so that one of them does not sit
+on everything while the others have nothing to do: ever smaller pieces towards the backlog's end. Members that are done
+with more than that within BRIEF_MS get more: fast ones are not slowed down by small pieces.
 
 Sources: Kafka's SharePartition.acquire, ShareFetchUtils.java; KIP-932, KIP-1206.
 """
@@ -33,6 +34,7 @@ from ottla.share.standing import Piece
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
+BRIEF_MS: Final = 100
 CUT_BYTES_MIN: Final = 4096
 """Smaller batches are not worth cutting."""
 WALK_BYTES: Final = 4096
@@ -121,7 +123,11 @@ class Reader:
         budget.shared = members > 1
         if budget.shared:
             backlog = max(limit - machine.end, 0) + machine.available_count
-            budget.share_left = max(1, -(-backlog // members))
+            share = max(1, -(-min(backlog, machine.settings.record_locks_max) // members))
+            pace_ms = machine.pace_ms
+            if pace_ms is not None:
+                share = max(share, int(BRIEF_MS / pace_ms) if pace_ms > 0 else budget.records_left)
+            budget.share_left = share
         while budget.records_left > 0 and budget.share_left > 0 and (budget.bytes_left > 0 or not budget.took_any):
             piece = machine.next_piece(self._now)
             if piece is None or piece.first >= limit or (piece.exact and self._answer.acquired):
@@ -177,17 +183,19 @@ class Reader:
 
     def _room(self) -> int:
         """How many records may be acquired now."""
-        machine, budget = self._machine, self._budget
-        locks = max(machine.settings.record_locks_max - machine.in_flight, 0)
-        return min(budget.records_left, budget.share_left, locks)
+        return min(self._budget.records_left, self._budget.share_left, self._locks_left())
+
+    def _locks_left(self) -> int:
+        """How many records the members may still hold."""
+        return max(self._machine.settings.record_locks_max - self._machine.in_flight, 0)
 
     def _extend(self, position: int, header: RawHeader, high: int) -> None:
         """The batch there, up to `high`, is to be acquired too, or what there is room for."""
         budget, room = self._budget, self._room()
         if budget.exactly:
             high = min(high, self._first + room)
-        elif budget.shared and high - self._first > 2 * max(room, budget.share_left):
-            high = self._first + max(room, budget.share_left)
+        elif budget.shared and high - self._first > 2 * budget.share_left:
+            high = self._first + max(min(budget.share_left, self._locks_left()), 1)
         size, offsets = header[1] + LOG_OVERHEAD, header[6] + 1
         cut_from = self._cut_from
         if (size >= CUT_BYTES_MIN and 2 * (high - max(self._cursor, header[0])) <= offsets) or (

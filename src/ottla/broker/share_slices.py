@@ -12,6 +12,8 @@ no second walk. Source: DefaultRecordBatch.java.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.log.files import File
@@ -33,23 +35,18 @@ class _Unpacked:
         self.header = b.peek(raw)
         body = raw[b.HEADER_BYTES :]
         self.body = decompress(self.header.compression, body) if self.header.compression else body
-        starts, deltas = array("q"), array("q")
-        body, position = self.body, 0
+        count = self.header.record_count
         try:
-            for _ in range(self.header.record_count):
-                starts.append(position)
-                length, after = _varint(body, position)
-                _, at = _varint(body, after + 1)  # one byte of attributes, then the timestamp
-                delta, _ = _varint(body, at)
-                deltas.append(delta)
-                position = after + length
+            starts = _starts(self.body, count)
+            if count == self.header.last_offset_delta + 1:
+                self.deltas: Sequence[int] = range(count)  # every offset is there
+            else:
+                self.deltas = array("q", [_delta(self.body, start) for start in starts[:-1]])
         except IndexError as error:
             raise CorruptRecords("the records are cut short") from error
-        if position != len(body):
-            raise CorruptRecords(f"{len(body) - position} bytes behind the last record")
-        starts.append(position)
+        if starts[-1] != len(self.body):
+            raise CorruptRecords(f"{len(self.body) - starts[-1]} bytes behind the last record")
         self.starts = starts
-        self.deltas = deltas
 
 
 class Slices:
@@ -69,8 +66,8 @@ class Slices:
         self._kept[key] = known
         unpacked = known[1]
         header, deltas, starts = unpacked.header, unpacked.deltas, unpacked.starts
-        first = _index_of(deltas, low - header.base_offset)
-        end = _index_of(deltas, high - header.base_offset)
+        first = bisect_left(deltas, low - header.base_offset)
+        end = bisect_left(deltas, high - header.base_offset)
         body = unpacked.body[starts[first] : starts[end]]
         out = bytearray(
             b.HEADER.pack(
@@ -94,20 +91,28 @@ class Slices:
         return bytes(out)
 
 
-def _index_of(deltas: array[int], delta: int) -> int:
-    """The first record whose offset is at least this far from the base; most batches have every offset."""
-    if len(deltas) == 0 or delta <= deltas[0]:
-        return 0
-    if delta < len(deltas) and deltas[delta] == delta:
-        return delta
-    low, high = 0, len(deltas)
-    while low < high:
-        middle = (low + high) // 2
-        if deltas[middle] < delta:
-            low = middle + 1
+def _starts(body: bytes, count: int) -> array[int]:
+    """Where each record begins, and where the last one ends. Raises IndexError."""
+    starts = array("q", [0])
+    position = 0
+    for _ in range(count):
+        byte = body[position]
+        if byte < 0x80:
+            position += 1 + (byte >> 1)
+        elif (high := body[position + 1]) < 0x80:
+            position += 2 + ((byte & 0x7F | high << 7) >> 1)
         else:
-            high = middle
-    return low
+            length, after = _varint(body, position)
+            position = after + length
+        starts.append(position)
+    return starts
+
+
+def _delta(body: bytes, start: int) -> int:
+    """How far a record's offset is from the batch's."""
+    _, after = _varint(body, start)
+    _, at = _varint(body, after + 1)  # one byte of attributes, then the timestamp
+    return _varint(body, at)[0]
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:

@@ -68,6 +68,7 @@ class SharePartition:
         "in_flight",
         "letters",
         "lock_timeouts",
+        "pace_ms",
         "runs",
         "settings",
         "writes",
@@ -88,6 +89,8 @@ class SharePartition:
         self.acknowledged = [0, 0, 0, 0, 0]
         """Records by type of acknowledgement since this partition was loaded."""
         self.lock_timeouts = 0
+        self.pace_ms: float | None = None
+        """How long members take for a record, lately: from its delivery to its acknowledgement."""
         self._next_write = 1
         self._last_released = Standing(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
@@ -220,6 +223,7 @@ class SharePartition:
             error = self._acknowledge_batch(now, member, first, last, types, said)
             if error is not ErrorCode.NONE:
                 return error, None
+        self._keep_pace(now, said)
         changes: list[Change] = []
         for kind, change in said:
             first, end, _, after = change
@@ -235,6 +239,17 @@ class SharePartition:
         for first, end, before, _ in changes:
             self.runs.assign(first, end, before._replace(write=write.number))
         return ErrorCode.NONE, write
+
+    def _keep_pace(self, now: Millis, said: list[tuple[int, Change]]) -> None:
+        """A moving average over requests: what came together was worked on one after the other."""
+        since, count = now, 0
+        for kind, (first, end, before, _) in said:
+            if kind != Acknowledge.RENEW:
+                since = min(since, before.since)
+                count += end - first
+        if count:
+            pace_ms = (now - since) / count
+            self.pace_ms = pace_ms if self.pace_ms is None else 0.8 * self.pace_ms + 0.2 * pace_ms
 
     def _acknowledge_batch(
         self, now: Millis, member: str, first: int, last: int, types: bytes, said: list[tuple[int, Change]]
