@@ -41,14 +41,15 @@ class Agenda:
         """The earliest time, in ms."""
         return self._times[0] if self._times else None
 
-    def pop(self) -> int:
-        """Take one offset of the earliest time; there must be one."""
+    def take(self, most: int) -> array[int]:
+        """Take the first offsets of the earliest time, `most` at most; there must be one."""
         bucket = self._buckets[self._times[0]]
-        offset = bucket.pop()
-        self.size -= 1
+        taken = bucket[:most]
+        del bucket[:most]
+        self.size -= len(taken)
         if not bucket:
             del self._buckets[heappop(self._times)]
-        return offset
+        return taken
 
     def clear(self) -> None:
         self._buckets.clear()

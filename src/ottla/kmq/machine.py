@@ -290,24 +290,26 @@ class MarkersPartition:
         """Begin what is due, as far as there is room."""
         if self._replaying:
             return
-        room = self.config.in_flight_max
-        while (at := self._retries.next()) is not None and at <= now and len(self._phases) < room:
-            offset = self._retries.pop()
-            if self._retry_at.get(offset, at + 1) > at:
-                continue
-            del self._retry_at[offset]
-            if offset in self._copied:
-                self._end(now, offset, effects)
-            elif offset in self._open and offset not in self._phases:
-                self._fetch(offset, effects)
-        clock, agenda = self.clock(now), self._agenda
-        while (at := agenda.next()) is not None and at <= clock and len(self._phases) < room:
-            offset = agenda.pop()
-            entry = self._open.get(offset)
-            if entry is None or entry[1] > clock or offset in self._phases or offset in self._retry_at:
-                continue
-            if offset not in self._copied:
-                self._fetch(offset, effects)
+        most, retries, agenda, clock = self.config.in_flight_max, self._retries, self._agenda, self.clock(now)
+        while (at := retries.next()) is not None and at <= now and (room := most - len(self._phases)) > 0:
+            for offset in retries.take(room):
+                self._try_again(now, offset, effects)
+        while (at := agenda.next()) is not None and at <= clock and (room := most - len(self._phases)) > 0:
+            for offset in agenda.take(room):
+                entry = self._open.get(offset)
+                busy = offset in self._phases or offset in self._retry_at  # what was copied waits there too
+                if entry is not None and entry[1] <= clock and not busy:
+                    self._fetch(offset, effects)
+
+    def _try_again(self, now: int, offset: int, effects: list[Effect]) -> None:
+        """A retry is due, unless it was put off or led to something meanwhile."""
+        if self._retry_at.get(offset, now + 1) > now:
+            return
+        del self._retry_at[offset]
+        if offset in self._copied:
+            self._end(now, offset, effects)
+        elif offset in self._open and offset not in self._phases:
+            self._fetch(offset, effects)
 
     def _fetch(self, offset: int, effects: list[Effect]) -> None:
         self._phases[offset] = Phase.READING

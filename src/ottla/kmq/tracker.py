@@ -130,6 +130,7 @@ class RedeliveryTracker:
         self._committed: dict[int, int] = {}
         self._commit_at = 0.0
         self._malformed_before = 0
+        self._logged = 0
         self._broken = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -310,7 +311,7 @@ class RedeliveryTracker:
         self._send(
             Copy(machine, offset, self.config.queue, partition, message.key(), message.value(), kept, time_of(message))
         )
-        log.info("%s-%d@%d: redelivery %d", self.config.queue, partition, offset, redeliveries)
+        log.debug("%s-%d@%d: redelivery %d", self.config.queue, partition, offset, redeliveries)
 
     def _bury(self, machine: MarkersPartition, letter: DeadLetter, message: Message | None) -> None:
         """Write the dead letter: the message as it was, and where it came from. One that is lost has no content."""
@@ -341,8 +342,6 @@ class RedeliveryTracker:
                 letter.reason,
             )
         )
-        place = f"{self.config.queue}-{machine.partition}@{letter.offset}"
-        log.warning("%s: dead letter, %s: %s", place, letter.reason, said.text)
 
     def _send(self, copy: Copy) -> None:
         try:
@@ -366,6 +365,8 @@ class RedeliveryTracker:
                 self.figures.redelivered += 1
             else:
                 self.figures.dead_lettered[copy.reason] += 1
+                place = f"{self.config.queue}-{copy.machine.partition}@{copy.offset}"
+                log.warning("%s is a dead letter: %s", place, copy.reason)
             self._told.append((copy.machine, Copied(copy.offset)))
         elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
             self._send(replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost, not the message
@@ -464,6 +465,9 @@ class RedeliveryTracker:
             )
             for number, machine in sorted(self._machines.items())
         ]
+        if (redelivered := self.figures.redelivered) > self._logged:
+            log.info("%s: gave %d messages again", self.config.queue, redelivered - self._logged)
+            self._logged = redelivered
         self.figures.markers_malformed = self._malformed_before + sum(
             machine.malformed for machine in self._machines.values()
         )
