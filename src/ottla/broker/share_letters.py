@@ -158,6 +158,8 @@ class Letters:
         box.due_at = None
         while box.parcels and left > 0:
             parcel = box.parcels.popleft()
+            if parcel.hosted.machine is None:
+                continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
             part = replace(parcel, end=min(parcel.end, parcel.first + left))
             if part.end < parcel.end:
                 parcel.first = part.end
