@@ -53,8 +53,8 @@ def test_what_the_original_cannot_read_is_malformed(value: bytes | None) -> None
         decode(value)
 
 
-@pytest.mark.parametrize("key", [None, b"", bytes(11)])
-def test_a_short_key_is_malformed(key: bytes | None) -> None:
+@pytest.mark.parametrize("key", [None, b"", bytes(11), bytes(13)])
+def test_a_key_of_another_length_is_malformed(key: bytes | None) -> None:
     with pytest.raises(BadMarker):
         decode_key(key)
 

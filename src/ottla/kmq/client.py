@@ -40,7 +40,6 @@ CONSUMER = {"auto.offset.reset": "earliest"}
 CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": False}
 PRODUCER = {
     "enable.idempotence": True,
-    "linger.ms": 1,
     "queue.buffering.max.messages": 1_000_000,
 }
 
@@ -82,8 +81,8 @@ class KmqClient:
         self._handed_at = 0.0
         self._shortest_ms = config.timeout_ms
         sends = {**PRODUCER, **given, **(producer or {}), "delivery.report.only.error": True}
-        self._starts = Producer({**sends, "on_delivery": self._start_lost})
-        self._ends = Producer({**sends, "on_delivery": self._end_lost})
+        self._starts = Producer({"linger.ms": 1, **sends, "on_delivery": self._start_lost})
+        self._ends = Producer({"linger.ms": 5, **sends, "on_delivery": self._end_lost})
         self._send_end = self._ends.produce
         self._markers = config.markers
         require_topics(self._ends, config, dead_letters=False)

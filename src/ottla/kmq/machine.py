@@ -200,32 +200,44 @@ class MarkersPartition:
         return effects
 
     def _read(self, now: int, records: Sequence[MarkerRecord]) -> None:
-        """Follow the markers. Hot: two of them for every message."""
-        opened, unpack, begin = self._open, _KEY.unpack_from, self._durations
-        for marker_offset, timestamp_ms, key, value in records:
-            if timestamp_ms > self._latest_ms:
-                self._latest_ms = timestamp_ms
+        """Follow the markers. Hot: two of them for every message.
+
+        Most messages end soon, so most starts are followed by their ends within the same records: ends go first, and a
+        start that is ended further on is not even looked at.
+        """
+        if not records:
+            return
+        ends = {each[2]: at for at, each in enumerate(records) if (value := each[3]) and value[0] != 1}
+        opened, unpack, begin = self._open, _KEY.unpack, self._durations
+        for key in ends:
             try:
                 partition, offset = unpack(key)  # type: ignore[arg-type]  # None is malformed too
             except (StructError, TypeError):
+                partition = offset = -1
+            if partition != self.partition:
                 self.malformed += 1
+            elif opened.pop(offset, None) is not None and (self._phases or self._attempts or self._copied):
+                self._forget(offset)
+        for at, (marker_offset, timestamp_ms, key, value) in enumerate(records):
+            if ends.get(key, -1) >= at:
                 continue
+            try:
+                partition, offset = unpack(key)  # type: ignore[arg-type]  # None is malformed too
+            except (StructError, TypeError):
+                partition = offset = -1
             if partition != self.partition or not value:
                 self.malformed += 1
-            elif value[0] != 1:
-                if opened.pop(offset, None) is not None and (self._phases or self._attempts or self._copied):
-                    self._forget(offset)
             elif (duration_ms := begin.get(value)) is not None:
                 self._begin(marker_offset, offset, timestamp_ms + duration_ms)
             else:
                 self._start(marker_offset, offset, timestamp_ms, value)
-        if records:
-            self._position = records[-1][0] + 1
-            self._at_end, self._read_at = False, now
-            if self._replay_end is not None and self._position >= self._replay_end:
-                self._replaying = False
-            if max(len(self._order), self._agenda.size) > 2 * len(opened) + STALE_MAX:
-                self._sweep()
+        self._latest_ms = max(self._latest_ms, max(each[1] for each in records))
+        self._position = records[-1][0] + 1
+        self._at_end, self._read_at = False, now
+        if self._replay_end is not None and self._position >= self._replay_end:
+            self._replaying = False
+        if max(len(self._order), self._agenda.size) > 2 * len(self._open) + STALE_MAX:
+            self._sweep()
 
     def _begin(self, marker_offset: int, offset: int, due_ms: int) -> None:
         if len(self._open) >= self.config.open_max and offset not in self._open:
@@ -308,7 +320,9 @@ class MarkersPartition:
         del self._retry_at[offset]
         if offset in self._copied:
             self._end(now, offset, effects)
-        elif offset in self._open and offset not in self._phases:
+        elif self._open[offset][1] > self.clock(now):  # extended since
+            self._agenda.add(self._open[offset][1], offset)
+        elif offset not in self._phases:
             self._fetch(offset, effects)
 
     def _fetch(self, offset: int, effects: list[Effect]) -> None:
@@ -341,8 +355,10 @@ class MarkersPartition:
         """Whether what was being read has to come again: it may have been closed or extended meanwhile."""
         if self._phases.get(offset) is not Phase.READING:
             return False
-        if self._open[offset][1] > self.clock(now):  # the agenda knows when
+        due_ms = self._open[offset][1]
+        if due_ms > self.clock(now):  # extended; or the clock went from the shell's time back to the markers'
             del self._phases[offset]
+            self._agenda.add(due_ms, offset)
             return False
         return True
 

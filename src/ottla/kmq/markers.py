@@ -66,10 +66,10 @@ class Start:
 
 
 def decode_key(key: bytes | None) -> tuple[int, int]:
-    """(partition, offset) of the message; raises BadMarker. As the original, it looks at the first 12 bytes."""
-    if key is None or len(key) < _KEY.size:
+    """(partition, offset) of the message; raises BadMarker."""
+    if key is None or len(key) != _KEY.size:
         raise BadMarker("a marker's key has 12 bytes")
-    return _KEY.unpack_from(key)
+    return _KEY.unpack(key)
 
 
 def start(duration_ms: int, kind: Kind = Kind.BEGIN, reason: str = "") -> bytes:

@@ -223,24 +223,22 @@ class RedeliveryTracker:
 
     def _take(self, messages: list[Message]) -> None:
         """Give each partition its markers, and the ends between them, in order. Hot: two for every message."""
-        now, current = now_ms(), -1
-        by_partition: dict[int, list[list[MarkerRecord] | int]] = {}
-        records: list[Any] = []
-        for message in messages:
-            error = message.error()
-            partition: Any = message.partition()
+        from confluent_kafka import Message
+
+        current, run, by_partition = -1, list[Message](), dict[int, list[list[Message] | int]]()
+        for partition, error, message in zip(
+            map(Message.partition, messages), map(Message.error, messages), messages, strict=True
+        ):
+            assert partition is not None
             if error is not None:
                 position, current = self._end_or_raise(error, message), -1
                 if position is not None:
                     by_partition.setdefault(partition, []).append(position)
                 continue
             if partition != current:
-                records, current = [], partition
-                by_partition.setdefault(partition, []).append(records)
-            kind, timestamp_ms = message.timestamp()
-            if timestamp_ms > now and kind == CREATE_TIME:
-                timestamp_ms = now  # a worker's clock runs ahead: it must not carry everybody's time-outs along
-            records.append((message.offset(), timestamp_ms, message.key(), message.value()))
+                current, run = partition, []
+                by_partition.setdefault(partition, []).append(run)
+            run.append(message)
         for partition, parts in by_partition.items():
             machine = self._machines.get(partition)
             for part in parts:
@@ -250,7 +248,7 @@ class RedeliveryTracker:
                     self._step(machine, EndReached(part))
                 else:
                     self.figures.markers_read += len(part)
-                    self._step(machine, MarkersRead(part))
+                    self._step(machine, MarkersRead(records_of(part, now_ms())))
 
     def _end_or_raise(self, error: KafkaError, message: Message) -> int | None:
         """The position where a partition ends, None for what passes; raises KafkaException for what does not."""
@@ -471,6 +469,18 @@ class RedeliveryTracker:
         self.figures.markers_malformed = self._malformed_before + sum(
             machine.malformed for machine in self._machines.values()
         )
+
+
+def records_of(messages: list[Message], now: int) -> list[MarkerRecord]:
+    """Markers as the machine takes them."""
+    from confluent_kafka import Message
+
+    stamps = list(map(Message.timestamp, messages))
+    times = [timestamp_ms for _, timestamp_ms in stamps]
+    if stamps[0][0] == CREATE_TIME and max(times) > now:
+        times = [min(each, now) for each in times]  # a clock that runs ahead must not carry all time-outs along
+    offsets, keys, values = map(Message.offset, messages), map(Message.key, messages), map(Message.value, messages)
+    return list(zip(offsets, times, keys, values, strict=True))  # type: ignore[arg-type]
 
 
 def now_ms() -> int:
