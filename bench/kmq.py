@@ -43,7 +43,7 @@ IDLE_S_MAX = 20.0
 NAMES = ["kmq-throughput", "kmq-work-1ms", "kmq-latency-500"]
 _NAME = re.compile(r"kmq-(throughput|work-(?P<work>\d+)ms|latency-(?P<rate>\d+))")
 
-TAKES = {"fetch.max.bytes": 52_428_800, "queued.min.messages": 100_000, "queued.max.messages.kbytes": 100_000}
+TAKES = {"queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 100_000, "fetch.queue.backoff.ms": 10}
 """Given to both sides."""
 
 

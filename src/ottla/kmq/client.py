@@ -36,7 +36,10 @@ CLOSE_TIMEOUT_S = 30.0
 WORK_SHARE = 10
 """Batches are read ahead while they take less than this fraction of their time-out."""
 
-CONSUMER = {"auto.offset.reset": "earliest"}
+CONSUMER = {
+    "auto.offset.reset": "earliest",
+    "fetch.queue.backoff.ms": 10,  # librdkafka's second of rest with a full queue is longer than it takes to empty it
+}
 CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": False}
 PRODUCER = {
     "enable.idempotence": True,

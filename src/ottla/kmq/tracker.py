@@ -69,7 +69,9 @@ CONSUMER = {
     "heartbeat.interval.ms": 2_000,
     "fetch.min.bytes": 65_536,  # nobody waits for a marker to be read, but many small fetches cost everybody
     "fetch.wait.max.ms": 50,
+    "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 65_536,
+    "fetch.queue.backoff.ms": 10,  # librdkafka's second of rest with a full queue is longer than it takes to empty it
 }
 CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
 PRODUCER = {
