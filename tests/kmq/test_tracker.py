@@ -161,9 +161,12 @@ def test_a_tracker_that_starts_gives_nothing_again_that_was_finished(stage: Queu
         for message in take(client, 3_000)[:-1]:
             client.processed(message)
     time.sleep(0.2)
-    with stage.tracker() as tracker:
+    with stage.tracker() as tracker, stage.client() as client:
+        take(client, 1, client.processed)
         until(lambda: tracker.figures.redelivered, "the one that is open comes again")
-        until(lambda: stage.committed(stage.config.markers, stage.config.tracker_group_id) == 6_000, "all is committed")
+        until(lambda: settled(stage), "all is closed")
+        end = len(stage.markers())
+        until(lambda: stage.committed(stage.config.markers, stage.config.tracker_group_id) == end, "all is committed")
         assert tracker.figures.redelivered == 1
 
 

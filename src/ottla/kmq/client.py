@@ -77,7 +77,7 @@ class KmqClient:
         """End markers and the like that could not be written: their messages come again."""
         self._ahead: list[Message] = []
         """Read, and their start markers sent, but not handed out."""
-        self._ahead_ends: dict[int, int] = {}
+        self._ahead_last: dict[int, int] = {}
         self._ahead_since = 0.0
         self._handed: dict[int, int] = {}
         """Partition to the offset behind the last message that was handed out."""
@@ -120,37 +120,40 @@ class KmqClient:
 
     def _take(self, timeout_s: float) -> None:
         """Read what is there, wait for one message at most, and send start markers."""
+        from confluent_kafka import Message
+
         found = taken(self._consumer, self.config.batch_size, timeout_s)
         if not found:
             return
-        messages = [message for message in found if message.error() is None]
-        if len(messages) < len(found):
+        messages = found
+        if any(map(Message.error, found)):
             self._note_errors(found)
+            messages = [message for message in found if message.error() is None]
         try:
-            ends = self._send_starts(messages)
+            last = self._send_starts(messages)
         except BaseException:
             self._step_back(messages)  # without their markers they must not be committed
             raise
-        self._ahead, self._ahead_ends, self._ahead_since = messages, ends, time.monotonic()
+        self._ahead, self._ahead_last, self._ahead_since = messages, last, time.monotonic()
 
     def _send_starts(self, messages: list[Message]) -> dict[int, int]:
-        """Partition to the offset behind its last message. Hot."""
-        send, topic, value, ends = self._starts.produce, self.config.markers, self._start, dict[int, int]()
-        timeout_ms_of = self._timeout_ms_of
+        """Partition to the offset of its last message. Hot."""
+        from confluent_kafka import Message
+
+        send, topic, value, timeout_ms_of = self._starts.produce, self.config.markers, self._start, self._timeout_ms_of
+        partitions: list[Any] = list(map(Message.partition, messages))
+        offsets: list[Any] = list(map(Message.offset, messages))
         self._shortest_ms = self.config.timeout_ms
-        for message in messages:
-            partition: Any = message.partition()
-            offset: Any = message.offset()
+        for message, partition, key in zip(messages, partitions, map(pack_key, partitions, offsets), strict=True):
             if timeout_ms_of is not None:
                 timeout_ms = timeout_ms_of(message)
                 self._shortest_ms = min(self._shortest_ms, timeout_ms)
                 value = start(timeout_ms)
             try:
-                send(topic, value, pack_key(partition, offset), partition)
+                send(topic, value, key, partition)
             except BufferError:
                 self._mark(self._starts, message, value)
-            ends[partition] = offset + 1
-        return ends
+        return dict(zip(partitions, offsets, strict=True))
 
     def _note_errors(self, found: list[Message]) -> None:
         """Keep what stays wrong for the next call; librdkafka mends the rest itself."""
@@ -198,9 +201,9 @@ class KmqClient:
         """Commit what is handed out. Not awaited: what was not committed in the end is only read twice."""
         from confluent_kafka import KafkaException
 
-        self._handed.update(self._ahead_ends)
+        self._handed.update((partition, offset + 1) for partition, offset in self._ahead_last.items())
         with contextlib.suppress(KafkaException):
-            self._consumer.commit(offsets=self._positions(self._ahead_ends), asynchronous=True)
+            self._consumer.commit(offsets=self._positions(self._ahead_last), asynchronous=True)
 
     def _positions(self, partitions: Iterable[int]) -> list[TopicPartition]:
         from confluent_kafka import TopicPartition
@@ -286,7 +289,7 @@ class KmqClient:
         gone = {each.partition for each in partitions}
         for each in gone:
             self._handed.pop(each, None)
-            self._ahead_ends.pop(each, None)
+            self._ahead_last.pop(each, None)
         self._ahead = [message for message in self._ahead if message.partition() not in gone]
 
     def _start_lost(self, error: KafkaError | None, message: Message) -> None:
