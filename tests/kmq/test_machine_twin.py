@@ -42,6 +42,11 @@ PLAIN = KmqConfig(
 )
 
 
+def read(*records: tuple[int, int, bytes | None, bytes | None]) -> MarkersRead:
+    """Markers of (marker_offset, timestamp_ms, key, value)."""
+    return MarkersRead(*zip(*records, strict=True))
+
+
 @dataclass
 class Twin:
     """The markers topic, and what follows from all of it up to a position."""
@@ -150,7 +155,7 @@ class TrackerAndTwin(RuleBasedStateMachine):
         self.furthest = max(self.furthest, self.position)
         first = self.position - len(chunk)
         self.caught_up |= self.position >= self.replay_end
-        self.step(MarkersRead([(first + index, *marker) for index, marker in enumerate(chunk)]))
+        self.step(read(*((first + index, *marker) for index, marker in enumerate(chunk))))
 
     @rule()
     def the_end_is_reached(self) -> None:
@@ -255,10 +260,10 @@ TestFullTwin.settings = settings(max_examples=60, stateful_step_count=40, deadli
 def test_deadlines_are_rounded_up_and_delays_are_not() -> None:
     assert GRANULARITY_MS > 1
     machine = MarkersPartition(0, dataclasses.replace(PLAIN, use_now_after_ms=0))
-    machine.step(0, MarkersRead([(0, 1, pack_key(0, 5), start(32))]))
+    machine.step(0, read((0, 1, pack_key(0, 5), start(32))))
     machine.step(0, EndReached(1))
     assert machine.deadline() == 40 + UNDERWAY_MS
     assert machine.step(39 + UNDERWAY_MS, Tick()) == []
     assert machine.step(40 + UNDERWAY_MS, Tick()) == [ReadRecord(5)]
-    machine.step(0, MarkersRead([(1, 1, pack_key(0, 6), start(32))]))
-    assert machine.step(0, MarkersRead([(2, 3, pack_key(0, 6), start(0, Kind.FAILED))])) == [ReadRecord(6)]
+    machine.step(0, read((1, 1, pack_key(0, 6), start(32))))
+    assert machine.step(0, read((2, 3, pack_key(0, 6), start(0, Kind.FAILED)))) == [ReadRecord(6)]

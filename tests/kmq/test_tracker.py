@@ -190,7 +190,7 @@ def test_another_tracker_takes_over_what_a_stopped_one_followed(stage: QueueStag
     stage.send(b"x")
     one, two = stage.tracker(), stage.tracker()
     one.start()
-    until(lambda: one.figures.assignments == 1, "the first follows")
+    until(lambda: one.figures.assignments >= 1, "the first follows")
     with stage.client() as client:
         take(client, 1)
         two.start()

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-MarkerRecord: TypeAlias = tuple[int, int, bytes | None, bytes | None]
-"""(marker_offset, timestamp_ms, key, value): one record of the markers topic. A plain tuple: there are very many."""
-
 
 class Reason(StrEnum):
     """Why a message became a dead letter."""
@@ -26,9 +23,12 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarkersRead:
-    """Markers, in the order of their offsets."""
+    """Markers, in the order of their offsets, at least one. In columns: there are very many."""
 
-    records: Sequence[MarkerRecord]
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,9 @@ Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, Consume
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
 from struct import Struct
-from struct import error as StructError
 from typing import Final, TypeAlias, assert_never
 
 from ottla.kmq import markers
@@ -43,7 +42,6 @@ from ottla.kmq.events import (
     EndReached,
     Event,
     Failed,
-    MarkerRecord,
     MarkersRead,
     ReadRecord,
     Reason,
@@ -55,7 +53,7 @@ from ottla.kmq.events import (
     Tick,
     WriteEnd,
 )
-from ottla.kmq.markers import Kind, Start
+from ottla.kmq.markers import END, START_BYTE, Kind, Start
 
 RETRY_MS: Final = 250
 RETRY_MS_MAX: Final = 30_000
@@ -172,8 +170,8 @@ class MarkersPartition:
         """Take one event at `now`, by the shell's clock; what to do, in order."""
         effects: list[Effect] = []
         match event:
-            case MarkersRead(records):
-                self._read(now, records)
+            case MarkersRead():
+                self._read(now, event)
                 self._rewind(effects)
             case EndReached(position):
                 self._position = max(position, self._position or 0)
@@ -199,45 +197,54 @@ class MarkersPartition:
         self._start_due(now, effects)
         return effects
 
-    def _read(self, now: int, records: Sequence[MarkerRecord]) -> None:
+    def _read(self, now: int, read: MarkersRead) -> None:
         """Follow the markers. Hot: two of them for every message.
 
-        Most messages end soon, so most starts are followed by their ends within the same records: ends go first, and a
-        start that is ended further on is not even looked at.
+        Most messages end soon, so most starts have their ends among the same markers: only where a key's last one is no
+        end, the others of that key are looked at.
         """
-        if not records:
-            return
-        ends = {each[2]: at for at, each in enumerate(records) if (value := each[3]) and value[0] != 1}
-        opened, unpack, begin = self._open, _KEY.unpack, self._durations
-        for key in ends:
-            try:
-                partition, offset = unpack(key)  # type: ignore[arg-type]  # None is malformed too
-            except (StructError, TypeError):
-                partition = offset = -1
-            if partition != self.partition:
-                self.malformed += 1
-            elif opened.pop(offset, None) is not None and (self._phases or self._attempts or self._copied):
-                self._forget(offset)
-        for at, (marker_offset, timestamp_ms, key, value) in enumerate(records):
-            if ends.get(key, -1) >= at:
-                continue
-            try:
-                partition, offset = unpack(key)  # type: ignore[arg-type]  # None is malformed too
-            except (StructError, TypeError):
-                partition = offset = -1
-            if partition != self.partition or not value:
-                self.malformed += 1
-            elif (duration_ms := begin.get(value)) is not None:
-                self._begin(marker_offset, offset, timestamp_ms + duration_ms)
-            else:
-                self._start(marker_offset, offset, timestamp_ms, value)
-        self._latest_ms = max(self._latest_ms, max(each[1] for each in records))
-        self._position = records[-1][0] + 1
+        keys, values = read.keys, read.values
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        ended = [key for key, at in last.items() if values[at] == END]
+        self._close(ended)
+        if len(ended) < len(last):
+            live = last.keys() - set(ended)
+            for at, key in enumerate(keys):
+                if key in live:
+                    self._follow(read.offsets[at], read.timestamps_ms[at], key, values[at])
+        self._latest_ms = max(self._latest_ms, max(read.timestamps_ms))
+        self._position = read.offsets[-1] + 1
         self._at_end, self._read_at = False, now
         if self._replay_end is not None and self._position >= self._replay_end:
             self._replaying = False
         if max(len(self._order), self._agenda.size) > 2 * len(self._open) + STALE_MAX:
             self._sweep()
+
+    def _close(self, keys: list[bytes | None]) -> None:
+        """End markers."""
+        whole = [key for key in keys if key is not None and len(key) == _KEY.size]
+        self.malformed += len(keys) - len(whole)
+        opened, own = self._open, self.partition
+        for partition, offset in _KEY.iter_unpack(b"".join(whole)):
+            if partition != own:
+                self.malformed += 1
+            elif opened.pop(offset, None) is not None and (self._phases or self._attempts or self._copied):
+                self._forget(offset)
+
+    def _follow(self, marker_offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> None:
+        """One marker."""
+        if key is None or len(key) != _KEY.size or not value:
+            self.malformed += 1
+            return
+        partition, offset = _KEY.unpack(key)
+        if partition != self.partition:
+            self.malformed += 1
+        elif value[0] != START_BYTE:
+            self._close([key])
+        elif (duration_ms := self._durations.get(value)) is not None:
+            self._begin(marker_offset, offset, timestamp_ms + duration_ms)
+        else:
+            self._start(marker_offset, offset, timestamp_ms, value)
 
     def _begin(self, marker_offset: int, offset: int, due_ms: int) -> None:
         if len(self._open) >= self.config.open_max and offset not in self._open:

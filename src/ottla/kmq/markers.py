@@ -30,6 +30,7 @@ from struct import Struct
 from typing import Final
 
 END: Final = b"\x00"
+START_BYTE: Final = 1
 NOTHING: Final = b""
 REASON_BYTES_MAX: Final = 500
 DURATION_MS_MAX: Final = 1 << 52
@@ -37,7 +38,6 @@ DURATION_MS_MAX: Final = 1 << 52
 
 _KEY: Final = Struct(">iq")
 _START: Final = Struct(">bq")
-_START_BYTE: Final = 1
 
 pack_key = _KEY.pack
 """pack_key(partition, offset): a marker's key."""
@@ -76,7 +76,7 @@ def start(duration_ms: int, kind: Kind = Kind.BEGIN, reason: str = "") -> bytes:
     """A start marker's value; `reason` is cut to REASON_BYTES_MAX. Raises ValueError for a negative duration."""
     if not 0 <= duration_ms < 1 << 63:
         raise ValueError(f"a time-out is not negative: {duration_ms}")
-    plain = _START.pack(_START_BYTE, duration_ms)
+    plain = _START.pack(START_BYTE, duration_ms)
     if kind is Kind.BEGIN:
         return plain
     text = reason.encode(errors="replace")[:REASON_BYTES_MAX]
@@ -90,7 +90,7 @@ def decode(value: bytes | None) -> Start | None:
     """
     if not value:
         raise BadMarker("a marker without a value")
-    if value[0] != _START_BYTE:
+    if value[0] != START_BYTE:
         return None
     if len(value) < _START.size:
         raise BadMarker("a start marker has 9 bytes")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig, KmqRefused
-from ottla.kmq.events import EndReached, MarkerRecord, MarkersRead
+from ottla.kmq.events import EndReached
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.topics import partition_counts, properties_of, require_topics
-from ottla.kmq.tracker import now_ms
+from ottla.kmq.tracker import markers_of, now_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -89,21 +89,18 @@ def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int
     markers.assign([TopicPartition(topic, machine.partition, position)])
     last = time.monotonic()
     while position < end:
-        messages = taken(markers, 5_000, 1)
-        records: list[MarkerRecord] = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                _, offset = placed(message)
-                records.append((offset, message.timestamp()[1], message.key(), message.value()))  # type: ignore[arg-type]
-                position = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                position = max(position, message.offset() or 0)
-        if records:
+        found = taken(markers, 5_000, 1)
+        ends = [message for message in found if message.error() is not None]
+        messages = [message for message in found if message.error() is None]
+        if messages:
             last = time.monotonic()
-            machine.step(0, MarkersRead(records))
+            position = placed(messages[-1])[1] + 1
+            machine.step(0, markers_of(messages, now_ms()))
         elif time.monotonic() - last > READ_PATIENCE_S:
             raise KmqRefused(f"The markers in {topic} could not be read to their end within {READ_PATIENCE_S:g} s.")
+        for message in ends:
+            if message.error().code() == KafkaError._PARTITION_EOF:  # type: ignore[union-attr]
+                position = max(position, message.offset() or 0)
     machine.step(0, EndReached(position))
     markers.unassign()
 

@@ -33,7 +33,6 @@ from ottla.kmq.events import (
     EndReached,
     Event,
     Failed,
-    MarkerRecord,
     MarkersRead,
     ReadRecord,
     Reason,
@@ -141,15 +140,13 @@ class RedeliveryTracker:
         self._reader = RecordReader(given, config)
         reads = {**CONSUMER, **given, "group.id": config.tracker_group_id, **(consumer or {}), **CONSUMER_ALWAYS}
         self._consumer = Consumer(reads)
-        self._consumer.subscribe(
-            [config.markers], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._taken_away
-        )
 
     # Running
 
     def run(self) -> None:
         """Work until `stop`. Raises KafkaException when a client is broken for good, or may not do what it must."""
         try:
+            self.join()
             while not self._stopping.is_set():
                 self.turn()
         finally:
@@ -192,6 +189,12 @@ class RedeliveryTracker:
     ) -> None:
         self.close()
 
+    def join(self) -> None:
+        """Become a member of the trackers' group."""
+        self._consumer.subscribe(
+            [self.config.markers], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._taken_away
+        )
+
     def turn(self) -> None:
         """Take what there is, do what is to be done; waits a little where there is nothing."""
         self._take(taken(self._consumer, MARKERS_PER_TURN, self._wait_s()))
@@ -227,10 +230,29 @@ class RedeliveryTracker:
         """Give each partition its markers, and the ends between them, in order. Hot: two for every message."""
         from confluent_kafka import Message
 
-        current, run, by_partition = -1, list[Message](), dict[int, list[list[Message] | int]]()
-        for partition, error, message in zip(
-            map(Message.partition, messages), map(Message.error, messages), messages, strict=True
-        ):
+        by_partition: dict[int, list[list[Message] | int]] = {}
+        partitions = set(map(Message.partition, messages))
+        if len(partitions) == 1 and not any(map(Message.error, messages)):
+            by_partition[placed(messages[0])[0]] = [messages]
+        else:
+            self._sort(messages, by_partition)
+        for partition, parts in by_partition.items():
+            machine = self._machines.get(partition)
+            for part in parts:
+                if machine is None or partition in self._seeks:
+                    break  # of before a rewind: it comes again
+                if isinstance(part, int):
+                    self._step(machine, EndReached(part))
+                else:
+                    self.figures.markers_read += len(part)
+                    self._step(machine, markers_of(part, now_ms()))
+
+    def _sort(self, messages: list[Message], by_partition: dict[int, list[list[Message] | int]]) -> None:
+        """Runs of markers by partition, and the positions of ends."""
+        current = -1
+        run: list[Message] = []
+        for message in messages:
+            error, partition = message.error(), message.partition()
             assert partition is not None
             if error is not None:
                 position, current = self._end_or_raise(error, message), -1
@@ -241,16 +263,6 @@ class RedeliveryTracker:
                 current, run = partition, []
                 by_partition.setdefault(partition, []).append(run)
             run.append(message)
-        for partition, parts in by_partition.items():
-            machine = self._machines.get(partition)
-            for part in parts:
-                if machine is None or partition in self._seeks:
-                    break  # of before a rewind: it comes again
-                if isinstance(part, int):
-                    self._step(machine, EndReached(part))
-                else:
-                    self.figures.markers_read += len(part)
-                    self._step(machine, MarkersRead(records_of(part, now_ms())))
 
     def _end_or_raise(self, error: KafkaError, message: Message) -> int | None:
         """The position where a partition ends, None for what passes; raises KafkaException for what does not."""
@@ -473,7 +485,7 @@ class RedeliveryTracker:
         )
 
 
-def records_of(messages: list[Message], now: int) -> list[MarkerRecord]:
+def markers_of(messages: list[Message], now: int) -> MarkersRead:
     """Markers as the machine takes them."""
     from confluent_kafka import Message
 
@@ -481,8 +493,10 @@ def records_of(messages: list[Message], now: int) -> list[MarkerRecord]:
     times = [timestamp_ms for _, timestamp_ms in stamps]
     if stamps[0][0] == CREATE_TIME and max(times) > now:
         times = [min(each, now) for each in times]  # a clock that runs ahead must not carry all time-outs along
-    offsets, keys, values = map(Message.offset, messages), map(Message.key, messages), map(Message.value, messages)
-    return list(zip(offsets, times, keys, values, strict=True))  # type: ignore[arg-type]
+    offsets: list[Any] = list(map(Message.offset, messages))
+    keys: list[Any] = list(map(Message.key, messages))
+    values: list[Any] = list(map(Message.value, messages))
+    return MarkersRead(offsets, times, keys, values)
 
 
 def now_ms() -> int:
