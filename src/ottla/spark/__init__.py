@@ -1,1 +1,1 @@
-"""Spark sources and sinks (not built yet): speaks Kafka, never imports the broker."""
+"""Pipelines on Spark: topics to DataFrames and back. Speaks Kafka, never imports the broker."""

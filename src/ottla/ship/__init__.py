@@ -1,0 +1,1 @@
+"""A shipper: lines of files that grow, rotate and shrink, to a topic. Speaks Kafka through confluent-kafka."""
