@@ -1,4 +1,4 @@
-"""`ottla demo`: see the whole thing work on this machine in half a minute."""
+"""`ottla demo`: see the whole thing work on this machine in two minutes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+REPORT = Path("ottla-demo.html")
 EPILOG = "Example: ottla demo --input /var/log/nginx/access.log --seconds 20"
 
 
@@ -15,8 +16,9 @@ def demo(
         Path | None, typer.Option("--input", "-i", help="An access log to replay; else made-up events.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=3, max=600, help="How long events are produced.")] = 12,
+    report: Annotated[Path, typer.Option("--report", help="Where the last act writes its page.")] = REPORT,
 ) -> int:
-    """Start a node, stream web activity through it to two groups, run a job queue, and prove that nothing got lost."""
+    """Run a node, a stream of web activity, two groups, a job queue and pipelines; prove that nothing is lost."""
     from ottla.demo.play import play
 
-    return play(input, seconds)
+    return play(input, seconds, report)

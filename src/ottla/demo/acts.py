@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ottla.demo import events
+from ottla.demo import events, pipelines
 from ottla.demo.group import Group, shown
 from ottla.demo.jobs import Jobs, alone_s
 from ottla.demo.producer import Stream
@@ -160,6 +160,28 @@ def print_jobs(stage: Stage, jobs: Jobs, kinds: list[str], letters: list[int]) -
     for name, count in rows:
         table.add_row(name, f"{count:,}")
     stage.console.print(table)
+
+
+def the_lake(stage: Stage) -> None:
+    """The same stream through Spark: archived exactly once and verified, and the activity of the shop as a page."""
+    if absent := pipelines.missing():
+        stage.say(f'Left out: {", ".join(absent)} is not installed. pip install "ottla\\[spark]" brings it.')
+        return
+    assert stage.stream is not None
+    lake, produced = stage.directory / "lake", stage.stream.tally.records
+    source = ["-b", stage.node.address, *(word for topic in TOPICS for word in ("--topic", topic))]
+    archive, activity = ["--table", str(lake / "archive")], ["--table", str(lake / "activity")]
+    try:
+        pipelines.run(["pipeline", "archive", *source, *archive, "--once"], stage.say)
+        pipelines.run(["pipeline", "archive", "verify", "-b", stage.node.address, *archive], stage.say)
+        archived = pipelines.rows_of(lake / "archive")
+        if archived != produced:
+            raise ActFailed(f"{produced:,} records were acknowledged and {archived:,} archived.")
+        pipelines.run(["pipeline", "activity", *source, *activity, "--report", str(stage.report), "--once"], stage.say)
+    except pipelines.CommandFailed as failure:
+        raise ActFailed(str(failure)) from None
+    stage.say(f"[green]All {produced:,} records stand in the lake, each offset once.[/green]")
+    stage.say(f"The activity of the shop: [bold]{stage.report}[/bold]")
 
 
 ACTS: tuple[Callable[[Stage], None], ...] = (a_node, two_groups, a_death, the_proof, a_queue)

@@ -10,7 +10,7 @@ from ottla.demo.node import NodeFailed
 from ottla.demo.stage import Stage
 
 
-def play(source: Path | None, seconds: float) -> int:
+def play(source: Path | None, seconds: float, report: Path) -> int:
     """0 when every act came about and the proof holds, 1 where one did not, 2 where the input cannot be read."""
     from rich.console import Console
 
@@ -22,7 +22,7 @@ def play(source: Path | None, seconds: float) -> int:
         except OSError as error:
             print(f"ottla: {source} cannot be read: {error.strerror}.", file=sys.stderr)
             return 2
-    stage = Stage(Console(), source, seconds)
+    stage = Stage(Console(), source, seconds, report)
     try:
         for act in ACTS:
             stage.console.print(f"\n[bold]{act.__doc__}[/bold]", highlight=False, soft_wrap=True)

@@ -29,10 +29,11 @@ TICK_S = 0.1
 class Stage:
     """Set before the first act, cleared after the last, whatever happens between."""
 
-    def __init__(self, console: Console, source: Path | None, seconds: float) -> None:
+    def __init__(self, console: Console, source: Path | None, seconds: float, report: Path) -> None:
         self.console = console
         self.source = source
         self.seconds = seconds
+        self.report = report
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
         self.node = NodeProcess(self.directory)
         self.stream: Stream | None = None

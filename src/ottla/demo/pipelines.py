@@ -1,0 +1,47 @@
+"""The commands of the last act: `ottla pipeline ...` as a person would type them, each as a child process.
+
+Knows: how to run one, show what it says and count what it left. Does not know: Spark; that is the commands' own matter.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+NEEDED = ("pyspark", "pyarrow", "deltalake", "numba")
+COMMAND_TIMEOUT_S = 300.0
+
+
+class CommandFailed(Exception):
+    """A command ended with another code than 0; the text is its last words."""
+
+
+def missing() -> list[str]:
+    """What `pip install "ottla[spark]"` would bring and is not here."""
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+def run(arguments: Sequence[str], say: Callable[[str], None]) -> None:
+    """`ottla ARGUMENTS`, shown before it runs and with what it printed. Raises CommandFailed."""
+    say(f"[bold]$ {shlex.join(['ottla', *arguments])}[/bold]")
+    command = [sys.executable, "-m", "ottla", *arguments]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise CommandFailed(f"`ottla {' '.join(arguments[:2])}` did not end in {COMMAND_TIMEOUT_S:.0f} s.") from None
+    for line in ended.stdout.splitlines():
+        say(line)
+    if ended.returncode:
+        words = ended.stderr.strip().splitlines() or ["It said nothing."]
+        raise CommandFailed(words[-1].removeprefix("ottla: "))
+
+
+def rows_of(table: Path) -> int:
+    """The rows of a Delta table, counted from its files and not from what a pipeline said."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(table)).to_pyarrow_dataset().count_rows()
