@@ -1,10 +1,23 @@
-"""What every pipeline takes on the command line."""
+"""What every pipeline takes on the command line, and what becomes of it.
+
+Knows: the options that all pipelines share. Does not know: any pipeline, nor Spark until one runs.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ottla.cli.connection import pairs
+from ottla.cli.output import Failure
+from ottla.cli.properties import BadProperties, read_properties
+
+if TYPE_CHECKING:
+    from ottla.spark.run import RunOptions
 
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master (spark-defaults' own, else local[*]).")
@@ -17,3 +30,62 @@ Trigger = Annotated[float, typer.Option("--trigger", min=0, metavar="SECONDS", h
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")]
+Wait = Annotated[
+    float | None,
+    typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for a broker that is down (for ever)."),
+]
+
+
+def run_options(
+    bootstrap: str,
+    *,
+    checkpoint: str | None,
+    once: bool = False,
+    trigger: float = 1.0,
+    master: str | None = None,
+    conf: list[str] | None = None,
+    command_config: Path | None = None,
+    properties: list[str] | None = None,
+    quiet: bool = False,
+    wait: float | None = None,
+) -> RunOptions:
+    """What was given on the command line. Raises Failure, also where PySpark is missing."""
+    require_spark()
+    from ottla.spark.run import RunOptions
+
+    try:
+        kafka = read_properties(str(command_config)) if command_config else {}
+    except BadProperties as error:
+        raise Failure(str(error)) from None
+    kafka.update(pairs(properties, "A property"))
+    return RunOptions(
+        bootstrap=kafka.pop("bootstrap.servers", bootstrap),
+        checkpoint=checkpoint,
+        once=once,
+        trigger_s=trigger,
+        master=master,
+        conf=pairs(conf, "A setting"),
+        kafka=kafka,
+        quiet=quiet,
+        broker_wait_s=wait,
+    )
+
+
+def require_spark() -> None:
+    """Raise Failure where PySpark is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is None:
+        raise Failure('Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.')
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """What a pipeline could not do, as a sentence."""
+    from ottla.spark.run import PipelineFailed
+
+    try:
+        yield
+    except PipelineFailed as failed:
+        raise Failure(str(failed)) from failed

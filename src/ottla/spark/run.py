@@ -1,0 +1,348 @@
+"""The run loop of every pipeline: wait for the broker, start the queries, show them, stop them cleanly.
+
+Knows: streaming queries of a classic Spark session, their checkpoints and signals. Does not know: what any of them
+computes. A query that ends because the broker is away is started again from its checkpoint, so that nothing is lost and
+nothing done twice; every other failure becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
+from ottla.spark.progress import View
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["Finished", "PipelineFailed", "RunOptions", "read_stream", "require_topics", "run_queries"]
+
+LOOK_S = 0.25
+SAY_EVERY_S = 5.0
+BROKER_TIMEOUT_S = 5.0
+LAST_BATCH_S = 120.0
+"""How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
+FRUITLESS_MAX = 5
+"""So many failures with a broker that answers, and not one batch between them, are no outage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What every pipeline is told. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory,
+    None for one that is forgotten at the end. `broker_wait_s`: how long to wait for a broker that is down, None for
+    ever."""
+
+    bootstrap: str
+    checkpoint: str | None
+    once: bool = False
+    trigger_s: float = 1.0
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    quiet: bool = False
+    broker_wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a run ended: rows read from the sources, batches, and whether a signal stopped it."""
+
+    rows: int
+    batches: int
+    seconds: float
+    stopped: bool
+
+
+# Topics
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def wait_for_broker(options: RunOptions, tell: Any = say, stopped: threading.Event | None = None) -> Client | None:
+    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` was set meanwhile.
+
+    Raises PipelineFailed when `broker_wait_s` is over, or an address is none."""
+    began, said = time.monotonic(), -SAY_EVERY_S
+    waited = False
+    while stopped is None or not stopped.is_set():
+        try:
+            client = Client(options.bootstrap, timeout_s=BROKER_TIMEOUT_S)
+            client.metadata([])
+        except ValueError as error:
+            raise PipelineFailed(f"{options.bootstrap!r} is no address: {error}. It must be HOST:PORT,...") from None
+        except ClientFailure as failure:
+            now = time.monotonic() - began
+            if options.broker_wait_s is not None and now >= options.broker_wait_s:
+                raise PipelineFailed(f"{failure} Gave up after {now:.0f} s; is a broker running there?") from None
+            if now - said >= SAY_EVERY_S:
+                tell(f"Waiting for a broker: {failure}")
+                said = now
+            waited = True
+            pause(0.5, stopped)
+        else:
+            if waited:
+                tell(f"The broker at {options.bootstrap} answers.")
+            return client
+    return None
+
+
+def pause(seconds: float, stopped: threading.Event | None) -> None:
+    if stopped is None:
+        time.sleep(seconds)
+    else:
+        stopped.wait(seconds)
+
+
+def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
+    """Wait for the broker, then raise PipelineFailed when a topic is missing, naming it and how it is made."""
+    client = wait_for_broker(options)
+    assert client is not None
+    with client:
+        try:
+            answer = client.metadata(list(dict.fromkeys(topics)))
+        except ClientFailure as failure:
+            raise PipelineFailed(f"The topics can't be looked up: {failure}") from None
+    missing = [topic.name for topic in answer.topics if topic.error_code]
+    if not missing:
+        return
+    known = {topic.name: topic.error_code for topic in answer.topics}
+    refused = [ErrorAnswer(known[name], f"topic {name}") for name in missing]
+    if any(error.name != "UNKNOWN_TOPIC_OR_PARTITION" for error in refused):
+        raise PipelineFailed(f"{refused[0]}")
+    named = ", ".join(missing)
+    one = "topic" if len(missing) == 1 else "topics"
+    raise PipelineFailed(
+        f"There is no {one} {named} at {options.bootstrap}. `ottla topics create {missing[0]} "
+        f"-b {options.bootstrap}` makes it."
+    )
+
+
+def read_stream(
+    session: SparkSession, options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: object
+) -> DataFrame:
+    """A stream of the topics, from their beginning unless `startingOffsets` is given. `more`: options of the source."""
+    reader = session.readStream.format("ottla").option("kafka.bootstrap.servers", options.bootstrap)
+    for key, value in options.kafka.items():
+        reader = reader.option(f"kafka.{key}", value)
+    if isinstance(topics, re.Pattern):
+        reader = reader.option("subscribePattern", topics.pattern)
+    else:
+        reader = reader.option("subscribe", topics if isinstance(topics, str) else ",".join(topics))
+    for key, value in {"startingOffsets": "earliest", **more}.items():
+        reader = reader.option(key, str(value).lower() if isinstance(value, bool) else str(value))
+    return reader.load()
+
+
+# Queries
+
+
+def run_queries(options: RunOptions, session: SparkSession, writers: Sequence[DataStreamWriter]) -> Finished:
+    """Run the queries until they have worked off what is there (`once`) or a signal comes. Each needs a queryName; its
+    checkpoint is DIRECTORY/queryName. Raises PipelineFailed."""
+    with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
+        directory = options.checkpoint or forgotten
+        runs = [Run(writer, f"{directory.rstrip('/')}/{name_of(writer)}", options) for writer in writers]
+        with View(quiet=options.quiet) as view, stopped_by_signals(view) as stopped:
+            loop = Loop(options, session, runs, view, stopped)
+            return loop.run()
+
+
+def name_of(writer: DataStreamWriter) -> str:
+    """The queryName that a writer was given."""
+    found = cast(Any, writer)._jwrite.extraOptions().get("queryname")
+    if not found.isDefined():
+        raise ValueError("every query of a pipeline needs a queryName: its checkpoint is kept under it")
+    return str(found.get())
+
+
+class Run:
+    """One query: started, perhaps again, and what its progress said so far."""
+
+    def __init__(self, writer: DataStreamWriter, checkpoint: str, options: RunOptions) -> None:
+        self.name = name_of(writer)
+        trigger: dict[str, Any] = {"availableNow": True}
+        if not options.once:
+            trigger = {"processingTime": f"{max(int(options.trigger_s * 1000), 1)} milliseconds"}
+        self._writer = writer.trigger(**trigger).option("checkpointLocation", checkpoint)
+        self._seen: tuple[int, str] = (-1, "")
+        self.query: StreamingQuery | None = None
+        self._java: Any = None
+        self.ended = False
+        self.rows = 0
+        self.batches = 0
+        self.fruitless = 0
+
+    def start(self) -> None:
+        self.query = self._writer.start()
+        self._java = self.query._jsq
+        self._seen = (-1, "")
+
+    def news(self) -> list[dict[str, Any]]:
+        """Progress that has not been seen yet, oldest first."""
+        if self.query is None:
+            return []
+        recent = self._java.recentProgress()
+        unseen: list[dict[str, Any]] = []
+        for each in reversed(range(len(recent))):
+            if (recent[each].batchId(), recent[each].timestamp()) <= self._seen:
+                break
+            unseen.append(json.loads(recent[each].json()))
+        for progress in unseen:
+            if "addBatch" in progress.get("durationMs", {}):
+                self.rows += progress["numInputRows"]
+                self.batches += 1
+                self.fruitless = 0
+        if unseen:
+            self._seen = (unseen[0]["batchId"], unseen[0]["timestamp"])
+        return unseen[::-1]
+
+    def wait_end(self, seconds: float) -> bool:
+        """Whether the query has ended within so long. Raises what it failed with."""
+        return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
+
+    def finish_batch(self, session: SparkSession) -> None:
+        """Ask the query to end after the batch it works on; one that waits for its next trigger ends at once."""
+        if self.query is None:
+            return
+        runtime = cast(Any, session)._jvm.org.apache.spark.sql.execution.streaming.runtime
+        self._java.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+
+    def rests(self) -> bool:
+        """Whether it is between two batches."""
+        return self.query is None or not self.query.status["isTriggerActive"]
+
+    def gone(self, session: SparkSession) -> bool:
+        """Whether Spark has let go of the query. `isActive` is false as soon as it was asked to end."""
+        return self.query is None or session.streams.get(self.query.id) is None
+
+
+class Loop:
+    """Looks at the queries until all have ended."""
+
+    def __init__(
+        self, options: RunOptions, session: SparkSession, runs: list[Run], view: View, stopped: threading.Event
+    ) -> None:
+        self._options = options
+        self._session = session
+        self._runs = runs
+        self._view = view
+        self._stopped = stopped
+
+    def run(self) -> Finished:
+        began = time.monotonic()
+        try:
+            for run in self._runs:
+                self._start(run)
+            while not self._stopped.is_set() and not all(run.ended for run in self._runs):
+                self._look()
+            self._finish()
+        finally:
+            for run in self._runs:
+                if run.query is not None and not run.ended:
+                    run.query.stop()
+        rows, batches = sum(run.rows for run in self._runs), sum(run.batches for run in self._runs)
+        return Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
+
+    def _start(self, run: Run) -> None:
+        try:
+            run.start()
+        except Exception as error:
+            self._failed(run, error)
+
+    def _look(self) -> None:
+        for run in self._runs:
+            if run.ended:
+                continue
+            try:
+                ended = run.wait_end(LOOK_S / len(self._runs))
+            except Exception as error:
+                self._show(run)
+                self._failed(run, error)
+            else:
+                self._show(run)
+                run.ended = ended
+        self._view.draw()
+
+    def _show(self, run: Run) -> None:
+        for progress in run.news():
+            self._view.take(run.name, progress)
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        """Wait for the broker where it is that which failed, and start the query again; else say what failed."""
+        text = text_of(error)
+        run.fruitless += 1
+        if not means_away(text) or run.fruitless > FRUITLESS_MAX:
+            raise PipelineFailed(sentence(run.name, text)) from error
+        self._view.say(f"The broker is away, {run.name} waits for it.")
+        client = wait_for_broker(self._options, self._view.say, self._stopped)
+        if client is None:
+            run.ended = True
+            return
+        client.close()
+        pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
+        self._view.say(f"Starting {run.name} again where it was.")
+        self._start(run)
+
+    def _finish(self) -> None:
+        """Let the running batches finish, at most LAST_BATCH_S long."""
+        left = [run for run in self._runs if not run.ended]
+        if not left:
+            return
+        for run in left:
+            run.finish_batch(self._session)
+        until = time.monotonic() + LAST_BATCH_S
+        while left and time.monotonic() < until:
+            for run in left:
+                self._end(run)
+            left = [run for run in left if not run.ended]
+            time.sleep(0.05 if left else 0)
+
+    def _end(self, run: Run) -> None:
+        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger."""
+        assert run.query is not None
+        if run.gone(self._session) or run.rests():
+            run.query.stop()
+            run.ended = True
+        self._show(run)
+        failure = run.query.exception()
+        if failure is not None:
+            raise PipelineFailed(sentence(run.name, text_of(failure))) from failure
+
+
+@contextmanager
+def stopped_by_signals(view: View) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event; a second one interrupts. Only the main thread can be told."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+        view.say("Stopping when the running batch is done; once more stops at once.")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
