@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -47,6 +47,8 @@ class Fetched:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    """With isolation level 1: (producer_id, first_offset) of the aborted transactions among `records`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,13 @@ class Client:
             (place,) = answer.responses
             (got,) = place.partitions
             check(got.error_code, f"fetch from {topic}-{partition} at {offset}")
-            return Fetched(bytes(got.records or b""), got.high_watermark, got.last_stable_offset, got.log_start_offset)
+            return Fetched(
+                bytes(got.records or b""),
+                got.high_watermark,
+                got.last_stable_offset,
+                got.log_start_offset,
+                tuple((each.producer_id, each.first_offset) for each in got.aborted_transactions or ()),
+            )
 
         return self._repeat(ask)
 
@@ -272,22 +280,29 @@ class Client:
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
     ) -> dict[int, int]:
         """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1: nothing is that late."""
-        wanted = list(dict.fromkeys(partitions))
+        wanted = dict.fromkeys(((topic, partition) for partition in partitions), timestamp)
+        found = self.list_offsets_of(wanted, isolation_level=isolation_level)
+        return {partition: found[topic, partition] for _, partition in wanted}
 
-        def ask() -> dict[int, int]:
-            by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
-            for partition in wanted:
-                row = ListOffsetsPartition(partition, timestamp=timestamp)
-                by_leader.setdefault(self.leader(topic, partition), []).append(row)
-            found: dict[int, int] = {}
-            for leader, rows in by_leader.items():
-                topics = [ListOffsetsTopic(topic, rows)]
-                request = ListOffsetsRequest(-1, isolation_level, topics, int(self._timeout_s * 1000))
-                (answer,) = self._on(lambda leader=leader: leader, request).topics
-                for part in answer.partitions:
-                    check(part.error_code, f"offset of {topic}-{part.partition_index}")
-                    found[part.partition_index] = part.offset
-            return {partition: found[partition] for partition in wanted}
+    def list_offsets_of(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
+    ) -> dict[tuple[str, int], int]:
+        """The same for many topics, each (topic, partition) with a time of its own; one request per leader."""
+
+        def ask() -> dict[tuple[str, int], int]:
+            by_leader: dict[Connection, dict[str, list[ListOffsetsPartition]]] = {}
+            for (topic, partition), timestamp in wanted.items():
+                topics = by_leader.setdefault(self.leader(topic, partition), {})
+                topics.setdefault(topic, []).append(ListOffsetsPartition(partition, timestamp=timestamp))
+            found: dict[tuple[str, int], int] = {}
+            for leader, topics in by_leader.items():
+                rows = [ListOffsetsTopic(topic, partitions) for topic, partitions in topics.items()]
+                request = ListOffsetsRequest(-1, isolation_level, rows, int(self._timeout_s * 1000))
+                for place in self._on(lambda leader=leader: leader, request).topics:
+                    for part in place.partitions:
+                        check(part.error_code, f"offset of {place.name}-{part.partition_index}")
+                        found[place.name, part.partition_index] = part.offset
+            return {place: found[place] for place in wanted}
 
         return self._repeat(ask)
 

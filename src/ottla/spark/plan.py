@@ -1,0 +1,116 @@
+"""How offset ranges become Spark's tasks, and how much of them one micro-batch takes. Pure arithmetic.
+
+A task costs more than a partition: ranges are put together into about as many tasks as there are cores, evenly by
+offsets, and split only where the options ask for it.
+Invariant: the ranges of all tasks together are exactly the ranges planned, each offset once.
+Source: KafkaOffsetRangeCalculator.scala (splitting), KafkaMicroBatchStream.rateLimit (limiting).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import InputPartition
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [first, until) of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+
+    @property
+    def size(self) -> int:
+        return self.until - self.first
+
+
+class Share(InputPartition):
+    """What one task reads, in this order."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
+
+
+def shares(
+    ranges: Sequence[Range],
+    *,
+    tasks: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[Share]:
+    """One share per task, none empty. `tasks` is how many can run at once."""
+    left = sorted((each for each in ranges if each.size > 0), key=lambda each: (each.topic, each.partition, each.first))
+    if max_records is not None:
+        left = [piece for each in left for piece in _cut(each, math.ceil(each.size / max_records))]
+    if min_partitions is not None and len(left) < min_partitions:
+        left = _split(left, min_partitions)
+    if max_records is not None or (min_partitions is not None and len(left) >= tasks and min_partitions >= len(left)):
+        return [Share([each]) for each in left]
+    return _merged(left, max(tasks, min_partitions or 1))
+
+
+def _split(ranges: Sequence[Range], wanted: int) -> list[Range]:
+    """About `wanted` ranges: the larger ones in parts, each as many as its size makes up of all that is split."""
+    total = sum(each.size for each in ranges)
+    small = [each for each in ranges if _parts(each.size, total, wanted) == 1]
+    rest = total - sum(each.size for each in small)
+    parts = max(wanted - len(small), 1)
+    kept = set(small)
+    return [
+        piece for each in ranges for piece in ([each] if each in kept else _cut(each, _parts(each.size, rest, parts)))
+    ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(math.floor(size / total * wanted + 0.5), 1)
+
+
+def _cut(whole: Range, parts: int) -> list[Range]:
+    """Equal parts; the last takes what rounding leaves. None is empty."""
+    ends = [whole.first + whole.size * (i + 1) // parts for i in range(parts)]
+    starts = [whole.first, *ends[:-1]]
+    return [replace(whole, first=a, until=b) for a, b in zip(starts, ends, strict=True) if b > a]
+
+
+def _merged(ranges: Sequence[Range], tasks: int) -> list[Share]:
+    """The largest first, each to the task with the least so far; within a task by topic and partition."""
+    if not ranges:
+        return []
+    heap = [(0, task) for task in range(min(tasks, len(ranges)))]
+    taken: list[list[Range]] = [[] for _ in heap]
+    for each in sorted(ranges, key=lambda each: -each.size):
+        size, task = heapq.heappop(heap)
+        taken[task].append(each)
+        heapq.heappush(heap, (size + each.size, task))
+    return [Share(sorted(each, key=lambda r: (r.topic, r.partition, r.first))) for each in taken]
+
+
+def limited(
+    limit: int, start: Mapping[Place, int], end: Mapping[Place, int], begins: Mapping[Place, int]
+) -> dict[Place, int]:
+    """The ends of a micro-batch of about `limit` offsets: each partition gets its part of what is there to read, and
+    at least one offset. `begins`: where partitions begin that `start` does not have."""
+    sizes: dict[Place, int] = {}
+    for place, until in end.items():
+        first = start.get(place, begins.get(place))
+        if first is not None and until > first:
+            sizes[place] = until - first
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(end)
+    out: dict[Place, int] = {}
+    for place, until in end.items():
+        if place in sizes:
+            part = max(limit * sizes[place] // total, 1)
+            until = min(until, until - sizes[place] + part)
+        out[place] = until
+    return out

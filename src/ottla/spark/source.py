@@ -1,0 +1,172 @@
+"""`spark.read.format("ottla")` and `spark.readStream.format("ottla")`: what Spark calls.
+
+Spark makes these objects in Python processes of its own: one that plans a batch, one that lives as long as a streaming
+query, and workers that read. Readers carry options alone, so that they can be sent from one to the other.
+Columns and options are those of Spark's own Kafka source; see `docs/pipelines/source.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ottla.spark.offsets import Cluster
+from ottla.spark.options import (
+    Offsets,
+    SourceOptions,
+    batch_options,
+    include_headers,
+    offsets_as_dict,
+    offsets_from,
+    stream_options,
+)
+from ottla.spark.plan import Range, Share, limited, shares
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class OttlaSource(DataSource):
+    """Kafka topics as DataFrames and back, without a JVM jar: Ottla, Apache Kafka, Redpanda."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> str:
+        return f"{COLUMNS}, {HEADERS}" if include_headers(self.options) else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(batch_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from ottla.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class BatchReader(DataSourceReader):
+    """Offsets are settled when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        cluster = Cluster(self.options)
+        try:
+            planned = _shares(cluster.batch_ranges(), self.options)
+        finally:
+            cluster.close()
+        return planned or [Share([])]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return _read(partition, self.options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are {"topic": {"0": 123}}, as those of Spark's Kafka source."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.cluster = Cluster(options)
+        self._latest: Offsets | None = None
+        self._frozen: Offsets | None = None
+        self._last_batch_s = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:
+        return offsets_as_dict(self.cluster.resolve(self.options.starting, "startingOffsets"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self.options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._frozen = self.cluster.latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begun = offsets_from(start)
+        latest = self._frozen if self._frozen is not None else self.cluster.latest(begun)
+        self._latest = latest
+        if isinstance(limit, ReadAllAvailable):
+            return offsets_as_dict(latest)
+        if self._waits(begun, latest):
+            return start
+        if self.options.max_offsets_per_trigger is None:
+            return offsets_as_dict(latest)
+        begins = self.cluster.earliest(latest.keys() - begun.keys())
+        return offsets_as_dict(limited(self.options.max_offsets_per_trigger, begun, latest, begins))
+
+    def _waits(self, begun: Offsets, latest: Offsets) -> bool:
+        """Whether there is too little for a batch yet, and time to wait. AvailableNow waits for nothing: it would
+        take the waiting for the end."""
+        least, now_s = self.options.min_offsets_per_trigger, time.monotonic()
+        if least is None or self._frozen is not None:
+            return False
+        there = sum(max(offset - begun.get(place, 0), 0) for place, offset in latest.items())
+        if there < least and now_s - self._last_batch_s < self.options.max_trigger_delay_ms / 1000:
+            return True
+        self._last_batch_s = now_s
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else offsets_as_dict(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = self.cluster.stream_ranges(offsets_from(start), offsets_from(end))
+        return _shares(ranges, self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return _read(partition, self.options)
+
+    def stop(self) -> None:
+        self.cluster.close()
+
+
+def _shares(ranges: Sequence[Range], options: SourceOptions) -> list[Share]:
+    return shares(
+        ranges,
+        tasks=options.reader_tasks or os.cpu_count() or 1,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordBatch]:
+    from ottla.spark.reading import read
+
+    assert isinstance(partition, Share)
+    return read(partition.ranges, options)
