@@ -1,0 +1,346 @@
+"""Fetched record batches to Arrow, without a Python object per record.
+
+Two compiled loops do the work (`kernels.py`, loaded by `native.py`): `scan` walks the batch headers into a table,
+`fill` walks the records of all chosen batches and copies keys, values and headers into arrays over which the Arrow
+columns are built without another copy. In between Python works per batch at most: unpacks the compressed ones, leaves
+out control batches and aborted transactions.
+
+Knows nothing of connections, partitions' leaders or Spark. Rows come in the order of their offsets; each offset once.
+Sources: DefaultRecordBatch.java, CompletedFetch.java (which batches a consumer sees), KafkaRecordToRowConverter.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from ottla.protocol.records import control
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, has_valid_crc, peek
+from ottla.protocol.records.compression import decompress
+from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.records.record import decode_records
+from ottla.spark import layout as at
+from ottla.spark.native import loops
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Table: TypeAlias = npt.NDArray[np.int64]
+
+ROWS_MAX = 65_536
+"""Rows of one Arrow batch: where Spark takes the most rows per second."""
+BODIES_MAX_BYTES = 256 << 20
+"""Unpacked records that one call of `fill` gets, but for a single batch that is larger; far below Arrow's 2 GB."""
+BATCHES_MAX = 4_096
+"""Batches that one call of `scan` finds."""
+RECORD_BYTES_MIN = 7
+PRODUCER_IDS_NONE = -1
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The rows of one answer. `next_offset` is where to fetch next, past what nobody may see and compaction's holes;
+    without a whole batch it is the offset asked for."""
+
+    batches: list[pa.RecordBatch]
+    next_offset: int
+    records: int
+
+
+def decode(
+    records: bytes | memoryview,
+    *,
+    topic: str,
+    partition: int,
+    first: int,
+    until: int,
+    include_headers: bool = False,
+    aborted: Sequence[tuple[int, int]] = (),
+    check_crcs: bool = False,
+) -> Decoded:
+    """The records of one Fetch answer with offsets in [first, until), as batches of at most 65,536 rows.
+
+    `records` may begin before `first` and its last batch may be cut short. `aborted` is (producer_id, first_offset) as
+    the answer has them; without it transactions are not looked at. The columns are those of Spark's `kafka` source;
+    `headers` is null for a record that has none, their keys are decoded as Java does it (U+FFFD for what is not UTF-8).
+    Timestamps that microseconds cannot hold become the nearest that they can. Raises CorruptRecords or
+    UnsupportedMagic.
+    """
+    return Decoding(records, topic, partition, first, until, include_headers, check_crcs).run(aborted)
+
+
+class Decoding:
+    """One answer under work: the bytes, what is wanted of them, and where they came from."""
+
+    def __init__(
+        self,
+        records: bytes | memoryview,
+        topic: str,
+        partition: int,
+        first: int,
+        until: int,
+        include_headers: bool,
+        check_crcs: bool,
+    ) -> None:
+        self.view = memoryview(records)
+        self.bytes = np.frombuffer(records, np.uint8) if len(self.view) else np.empty(0, np.uint8)
+        self.topic = topic
+        self.partition = partition
+        self.first = first
+        self.until = until
+        self.include_headers = include_headers
+        self.check_crcs = check_crcs
+        self.next_offset = first
+
+    def run(self, aborted: Sequence[tuple[int, int]]) -> Decoded:
+        transactions = Transactions(aborted) if aborted else None
+        batches: list[pa.RecordBatch] = []
+        for table in self.tables():
+            if self.check_crcs:
+                self.check(table)
+            chosen = (table[:, at.LAST_OFFSET] >= self.first) & (table[:, at.RECORDS] > 0)
+            chosen &= table[:, at.ATTRIBUTES] & ATTRIBUTES_CONTROL == 0
+            if transactions is not None:
+                chosen &= [self.seen(transactions, batch) for batch in table]
+            for group, bodies in self.unpacked(table[chosen]):
+                batches += self.filled(group)
+                del bodies
+        return Decoded(batches, self.next_offset, sum(batch.num_rows for batch in batches))
+
+    # Batches
+
+    def tables(self) -> Iterator[Table]:
+        """The whole batches that begin before `until`, some thousands at a time."""
+        scan = loops()["scan"]
+        state = np.zeros(at.SCAN_WIDTH, np.int64)
+        while not state[at.AT_END]:
+            table = np.empty((BATCHES_MAX, at.BATCH_WIDTH), np.int64)
+            count = scan(address(self.bytes), len(self.bytes), self.until, BATCHES_MAX, address(table), address(state))
+            if count == -at.WRONG_MAGIC:
+                raise self.unsupported(int(state[at.MAGIC]), int(state[at.OFFSET]))
+            if count < 0:
+                raise self.corrupt(int(state[at.OFFSET]), at.SENTENCES[-count])
+            self.next_offset = max(self.next_offset, min(int(state[at.NEXT_OFFSET]), self.until))
+            yield table[:count]
+
+    def check(self, table: Table) -> None:
+        for pos, offset in table[:, (at.POSITION, at.BASE_OFFSET)].tolist():
+            if not has_valid_crc(self.view, pos, peek(self.view, pos)):
+                raise self.corrupt(offset, "the checksum does not match")
+
+    def seen(self, transactions: Transactions, batch: Table) -> bool:
+        """Whether a consumer that reads committed records only sees the batch."""
+        attributes = int(batch[at.ATTRIBUTES])
+        if int(batch[at.PRODUCER_ID]) == PRODUCER_IDS_NONE:
+            return True
+        transactions.begin_up_to(int(batch[at.LAST_OFFSET]))
+        if attributes & ATTRIBUTES_CONTROL:
+            if self.is_abort(batch):
+                transactions.open.discard(int(batch[at.PRODUCER_ID]))
+            return False
+        return not (attributes & ATTRIBUTES_TRANSACTIONAL and int(batch[at.PRODUCER_ID]) in transactions.open)
+
+    def is_abort(self, batch: Table) -> bool:
+        try:
+            markers = decode_records(self.view, int(batch[at.POSITION]))
+            return bool(markers) and control.control_type(markers[0]) == control.ABORT
+        except CorruptRecords as error:
+            raise self.corrupt(int(batch[at.BASE_OFFSET]), str(error)) from error
+
+    def unpacked(self, table: Table) -> Iterator[tuple[Table, list[bytes]]]:
+        """The batches in groups that Arrow's offsets can hold, compressed bodies unpacked; the list keeps these alive.
+
+        Raises CorruptRecords for a body that cannot hold as many records as its batch claims.
+        """
+        if not len(table):
+            return
+        codecs = table[:, at.ATTRIBUTES] & 7
+        begin, total = 0, 0
+        bodies: list[bytes] = []
+        for i in range(len(table)) if codecs.any() or int(table[:, at.BODY_BYTES].sum()) > BODIES_MAX_BYTES else ():
+            batch = table[i]
+            if codecs[i]:
+                bodies.append(self.unpack(batch, int(codecs[i])))
+                batch[at.BODY] = address(np.frombuffer(bodies[-1] or b"\0", np.uint8))
+                batch[at.BODY_BYTES] = len(bodies[-1])
+            size = int(batch[at.BODY_BYTES])
+            if i > begin and total + size > BODIES_MAX_BYTES:
+                yield self.plausible(table[begin:i]), bodies[:-1]
+                begin, total, bodies = i, 0, bodies[-1:]
+            total += size
+        yield self.plausible(table[begin:]), bodies
+
+    def unpack(self, batch: Table, codec: int) -> bytes:
+        end = int(batch[at.END])
+        try:
+            return decompress(codec, self.view[end - int(batch[at.BODY_BYTES]) : end])
+        except CorruptRecords as error:
+            raise self.corrupt(int(batch[at.BASE_OFFSET]), str(error)) from error
+
+    def plausible(self, table: Table) -> Table:
+        lies = table[:, at.RECORDS] * RECORD_BYTES_MIN > table[:, at.BODY_BYTES]
+        if lies.any():
+            batch = table[int(lies.argmax())]
+            claim = f"{batch[at.RECORDS]} records in {batch[at.BODY_BYTES]} bytes cannot be"
+            raise self.corrupt(int(batch[at.BASE_OFFSET]), claim)
+        return table
+
+    # Rows
+
+    def filled(self, table: Table) -> list[pa.RecordBatch]:
+        """The rows of the batches, in batches of Arrow's."""
+        table = np.ascontiguousarray(table)
+        rows, size = int(table[:, at.RECORDS].sum()), int(table[:, at.BODY_BYTES].sum())
+        capacity = 2 * rows + 64 if self.include_headers else -1
+        while True:
+            columns = Columns(rows, size, capacity)
+            error, state = columns.fill(table, self.first, self.until)
+            if error == at.HEADERS_FULL:
+                capacity *= 4
+            elif error:
+                raise self.corrupt(int(table[state[at.BATCH], at.BASE_OFFSET]), at.SENTENCES[error])
+            else:
+                break
+        whole = columns.arrow(state, self.topic, self.partition)
+        return [whole.slice(start, ROWS_MAX) for start in range(0, whole.num_rows, ROWS_MAX)]
+
+    # Failures
+
+    def corrupt(self, offset: int, what: str) -> CorruptRecords:
+        return CorruptRecords(f"topic {self.topic}, partition {self.partition}, batch at offset {offset}: {what}")
+
+    def unsupported(self, magic: int, offset: int) -> UnsupportedMagic:
+        error = UnsupportedMagic(magic)
+        where = f"topic {self.topic}, partition {self.partition}, batch at offset {offset}"
+        error.args = (f"{where}: message format {magic} is not supported, only format 2 is",)
+        return error
+
+
+class Transactions:
+    """Which producers' batches nobody may see at the place in the log that has been reached."""
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._to_come = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self.open: set[int] = set()
+
+    def begin_up_to(self, offset: int) -> None:
+        while self._to_come and self._to_come[-1][1] <= offset:
+            self.open.add(self._to_come.pop()[0])
+
+
+class Blocks:
+    """Room for a binary column of at most so many values and bytes."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.ends = np.empty(count + 1, np.int32)
+        self.bytes = np.empty(max(size, 1), np.uint8)
+        self.valid = np.zeros((count + 7) // 8 + 1, np.uint8)
+
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        return address(self.ends), address(self.bytes), address(self.valid)
+
+    def arrow(self, count: int, size: int) -> pa.Array:
+        buffers = [buffer(self.valid, (count + 7) // 8), buffer(self.ends, 4 * (count + 1)), buffer(self.bytes, size)]
+        return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+class Columns:
+    """Room for the rows of a run of batches. `capacity` is that of all headers together, -1 without headers."""
+
+    def __init__(self, rows: int, size: int, capacity: int) -> None:
+        self.offsets = np.empty(rows, np.int64)
+        self.timestamps = np.empty(rows, np.int64)
+        self.kinds = np.empty(rows, np.int32)
+        self.keys = Blocks(rows, size)
+        self.values = Blocks(rows, size)
+        self.capacity = capacity
+        wanted = capacity >= 0
+        self.list_ends = np.empty(rows + 1 if wanted else 1, np.int32)
+        self.list_valid = np.zeros((rows + 7) // 8 + 1 if wanted else 1, np.uint8)
+        self.header_keys = Blocks(max(capacity, 0), size if wanted else 0)
+        self.header_values = Blocks(max(capacity, 0), size if wanted else 0)
+
+    def fill(self, table: Table, first: int, until: int) -> tuple[int, list[int]]:
+        """(error, state) of the compiled loop."""
+        state = np.zeros(at.FILL_WIDTH, np.int64)
+        error = loops()["fill"](
+            *(address(table), len(table), first, until),
+            *(address(self.offsets), address(self.timestamps), address(self.kinds)),
+            *self.keys.addresses,
+            *self.values.addresses,
+            *(self.capacity, address(self.list_ends), address(self.list_valid)),
+            *self.header_keys.addresses,
+            *self.header_values.addresses,
+            address(state),
+        )
+        return error, state.tolist()
+
+    def arrow(self, state: list[int], topic: str, partition: int) -> pa.RecordBatch:
+        """The filled part as columns over the same memory."""
+        rows = state[at.ROWS]
+        names, numbers = constants(topic, partition, 1 << max(16, rows.bit_length()))
+        columns = [
+            self.keys.arrow(rows, state[at.KEY_BYTES]),
+            self.values.arrow(rows, state[at.VALUE_BYTES]),
+            names.slice(0, rows),
+            numbers.slice(0, rows),
+            pa.Array.from_buffers(pa.int64(), rows, [None, buffer(self.offsets, 8 * rows)]),
+            pa.Array.from_buffers(SCHEMA.field("timestamp").type, rows, [None, buffer(self.timestamps, 8 * rows)]),
+            pa.Array.from_buffers(pa.int32(), rows, [None, buffer(self.kinds, 4 * rows)]),
+        ]
+        if self.capacity < 0:
+            return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        columns.append(self.headers(rows, state))
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
+
+    def headers(self, rows: int, state: list[int]) -> pa.Array:
+        count = state[at.HEADERS]
+        keys = text(self.header_keys.arrow(count, state[at.HEADER_KEY_BYTES]))
+        values = self.header_values.arrow(count, state[at.HEADER_VALUE_BYTES])
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+        buffers = [buffer(self.list_valid, (rows + 7) // 8), buffer(self.list_ends, 4 * (rows + 1))]
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[pairs])
+
+
+def text(keys: pa.Array) -> pa.Array:
+    """The headers' keys as strings; only where one is not UTF-8 they are looked at one by one."""
+    strings = keys.view(pa.string())
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
+    return strings
+
+
+@lru_cache(maxsize=16)
+def constants(topic: str, partition: int, rows: int) -> tuple[pa.Array, pa.Array]:
+    """The columns that are the same in every row; a batch takes a slice of them."""
+    return pa.repeat(pa.scalar(topic, pa.string()), rows), pa.repeat(pa.scalar(partition, pa.int32()), rows)
+
+
+def address(array: npt.NDArray[np.generic]) -> int:
+    return array.ctypes.data
+
+
+def buffer(array: npt.NDArray[np.generic], size: int) -> pa.Buffer:
+    return pa.py_buffer(array).slice(0, size)
