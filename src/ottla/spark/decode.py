@@ -117,10 +117,11 @@ class Decoding:
         for table in self.tables():
             if self.check_crcs:
                 self.check(table)
-            chosen = (table[:, at.LAST_OFFSET] >= self.first) & (table[:, at.RECORDS] > 0)
+            chosen = (table[:, at.RECORDS] > 0) | (table[:, at.BODY_BYTES] > 0)  # compaction leaves empty ones
+            chosen &= table[:, at.LAST_OFFSET] >= self.first
             chosen &= table[:, at.ATTRIBUTES] & ATTRIBUTES_CONTROL == 0
             if transactions is not None:
-                chosen &= [self.seen(transactions, batch) for batch in table]
+                chosen &= np.array([self.seen(transactions, batch) for batch in table], bool)
             for group, bodies in self.unpacked(table[chosen]):
                 batches += self.filled(group)
                 del bodies

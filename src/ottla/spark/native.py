@@ -1,7 +1,8 @@
 """The decoder's loops as machine code: compiled once for a machine, kept in a file, loaded without the compiler.
 
-numba compiles `kernels.py` (about four seconds); importing it alone costs every Python worker half a second. So what it
-made is kept as an object file, which llvmlite loads in some 80 ms, most of them its own import.
+numba compiles `kernels.py` in two to four seconds, and to load what it keeps in a cache of its own costs every Python
+worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, which llvmlite loads in 0.06 s,
+most of them its own import.
 
 Knows numba's calling convention: `status = loop(where the result goes, where an exception goes, *arguments)`. The loops
 raise nothing. Does not know what they do.
@@ -55,8 +56,9 @@ _kept: list[llvm.ExecutionEngine] = []
 """Engines own the code they loaded."""
 
 
-def machine_code() -> bytes:
-    """The object file, from the cache or compiled now."""
+def machine_code(make: Callable[[], bytes] | None = None) -> bytes:
+    """The object file, from the cache or made now: by `compile_loops` unless told otherwise."""
+    make = make or compile_loops
     name = f"loops-{_digest()}.o"
     for directory in directories():
         with contextlib.suppress(OSError):
@@ -67,8 +69,8 @@ def machine_code() -> bytes:
                 return kept
             with _locked(directory / f"{name}.lock"):
                 kept = _read(path)  # somebody may have made it meanwhile
-                return kept if kept is not None else _write(path, compile_loops())
-    return compile_loops()
+                return kept if kept is not None else _write(path, make())
+    return make()
 
 
 def directories() -> Iterator[Path]:
