@@ -106,10 +106,9 @@ def pipeline_session(
 
 def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """A session that runs already, with what may still be set and nobody has set."""
-    chosen = set(session.sparkContext.getConf()._conf or {}) | {
-        key for key, _ in session.sparkContext.getConf().getAll()
-    }
-    wanted = {each.key: each.value for each in settings(session.sparkContext.master) if each.key not in chosen}
+    chosen = session.conf.getAll
+    master = str(session.sparkContext.master)
+    wanted = {each.key: each.value for each in settings(master) if each.key not in chosen}
     for key, value in {**wanted, **conf}.items():
         if session.conf.isModifiable(key):
             session.conf.set(key, value)
@@ -176,8 +175,9 @@ def launch(conf: Mapping[str, str]) -> None:
 
 
 NOISE = re.compile(
-    rb"WARNING: (?:Using incubator modules|package \S+ not in|A terminally deprecated method|A restricted method|sun\.misc\.Unsafe"
-    rb"|java\.lang\.System::load|Please consider reporting|Use --enable-native-access|Restricted methods will be)"
+    rb"WARNING: (?:Using incubator modules|package \S+ not in|A terminally deprecated method|A restricted method"
+    rb"|sun\.misc\.Unsafe|java\.lang\.System::load|Please consider reporting|Use --enable-native-access"
+    rb"|Restricted methods will be)"
     rb"|Picked up (?:JAVA_TOOL|_JAVA)_OPTIONS"
 )
 """What the JVM itself says on every start, whatever the logging is set to."""
