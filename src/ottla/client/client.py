@@ -131,7 +131,7 @@ class Client:
 
     def leader(self, topic: str, partition: int) -> Connection:
         """A connection to the broker that leads a partition."""
-        known = self._topics.get(topic) or self.topic(topic)
+        known = self.known_topic(topic)
         if not 0 <= partition < len(known.leaders):
             raise ErrorAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
         if known.leaders[partition] < 0:
@@ -169,10 +169,11 @@ class Client:
         try:
             return connection.send(message, version)
         except ClientFailure:
-            self._forget(connection)
+            self.drop(connection)
             raise
 
-    def _forget(self, connection: Connection) -> None:
+    def drop(self, connection: Connection) -> None:
+        """Close a connection that failed, or whose answers nobody waits for any more; the next use makes a new one."""
         connection.close()
         self._connections = {a: c for a, c in self._connections.items() if c is not connection}
 
@@ -209,6 +210,14 @@ class Client:
         answer = self.metadata([name])
         check(answer.topics[0].error_code, f"topic {name}")
         return self._topics[name]
+
+    def known_topic(self, name: str) -> Topic:
+        """A topic as it was when last asked for; asks when it never was. Raises ErrorAnswer."""
+        return self._topics.get(name) or self.topic(name)
+
+    def forget_topics(self) -> None:
+        """Ask anew who leads what, when it is next needed."""
+        self._topics.clear()
 
     def topics(self) -> list[Topic]:
         """Every topic, internal ones too, by name."""

@@ -24,6 +24,8 @@ from ottla.protocol.wire import Buffer, Message
 
 FRAME_BYTES_MAX = 1 << 30
 READ_AHEAD_BYTES = 1 << 16
+LARGE_ANSWERS = frozenset({1, 78})
+"""Fetch and ShareFetch: their answers are read without reading ahead, and their records are views, not copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, port), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
+            if tls is None:
+                self._leave_timeouts_to_the_kernel(timeout_s)
+            else:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             raise ConnectionClosed(f"No broker can be reached at {self.address}: {error.strerror or error}.") from error
@@ -105,9 +109,9 @@ class Connection:
         return self._kept.pop(posted.correlation_id)
 
     def _take_next(self) -> None:
-        frame = self.receive_raw()
+        first, posted = next(iter(self._expected.items()))
+        frame = self.receive_raw(read_ahead=posted.api_key not in LARGE_ANSWERS)
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-        first = next(iter(self._expected))
         if correlation_id != first:
             self.close()
             raise BadAnswer(f"{self.address} answered request {correlation_id} where {first} was due.")
@@ -121,8 +125,9 @@ class Connection:
         refused = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
         if posted.api_key == API_VERSIONS_KEY and refused:
             version = 0
+        view = memoryview(frame) if posted.api_key in LARGE_ANSWERS else frame
         try:
-            return decode_response(posted.api_key, version, frame)[1]
+            return decode_response(posted.api_key, version, view)[1]
         except MalformedFrame as error:
             self.close()
             raise BadAnswer(f"What {self.address} answers to {api.name} v{version} can't be read: {error}.") from error
@@ -162,22 +167,25 @@ class Connection:
         """Write bytes as they are, without any length."""
         try:
             self._socket.sendall(data)
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             self.close()
             raise TimedOut(f"The broker at {self.address} did not take the request in time.") from error
         except OSError as error:
             self.close()
             raise self._gone(error) from error
 
-    def receive_raw(self) -> bytes:
-        """The next frame without its length. Raises BadAnswer where the length lies."""
-        length = int.from_bytes(self._read(4), "big", signed=True)
+    def receive_raw(self, *, read_ahead: bool = True) -> bytes:
+        """The next frame without its length. Raises BadAnswer where the length lies.
+
+        `read_ahead=False` is for an answer that may be large: two system calls, and no byte is copied twice."""
+        read = self._read if read_ahead or self._unread else self._read_exactly
+        length = int.from_bytes(read(4), "big", signed=True)
         if not 0 <= length <= FRAME_BYTES_MAX:
             self.close()
             raise BadAnswer(
                 f"What answers at {self.address} does not speak Kafka's protocol: a frame of {length} bytes."
             )
-        return self._read(length)
+        return read(length)
 
     def _read(self, size: int) -> bytes:
         """Exactly `size` bytes. Reads ahead, so that a small answer costs one system call."""
@@ -189,10 +197,33 @@ class Connection:
         taken, self._unread = self._unread[:size], self._unread[size:]
         return taken
 
-    def _chunk(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
+        """Hot: the kernel fills one buffer of that size, which nobody clears before or copies after. (Over TLS, or when
+        a timeout cuts the wait short, in pieces.)"""
+        if not size:
+            return b""
+        flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
+        chunk = self._chunk(size, flags)
+        if len(chunk) == size:
+            return chunk
+        chunks, left = [chunk], size - len(chunk)
+        while left:
+            chunks.append(self._chunk(left, flags))
+            left -= len(chunks[-1])
+        return b"".join(chunks)
+
+    def _leave_timeouts_to_the_kernel(self, timeout_s: float) -> None:
+        """A socket with a timeout of Python's is non-blocking underneath, where MSG_WAITALL does not wait."""
+        seconds, rest = divmod(timeout_s, 1)
+        timeval = struct.pack("@ll", int(seconds), int(rest * 1e6))
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+
+    def _chunk(self, size: int, flags: int = 0) -> bytes:
         try:
-            chunk = self._socket.recv(size)
-        except TimeoutError as error:
+            chunk = self._socket.recv(size, flags)
+        except (TimeoutError, BlockingIOError) as error:
             self.close()
             raise TimedOut(f"The broker at {self.address} did not answer in time.") from error
         except OSError as error:

@@ -8,7 +8,6 @@ Source: KafkaOffsetReaderAdmin.scala, KafkaMicroBatchStream.scala.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -20,22 +19,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.spark.options import AtTime, Edge, Offsets, Place, Position, SourceOptions, Specific
 from ottla.spark.plan import Range
 from ottla.spark.properties import WrongOption
+from ottla.spark.reporting import log, lose
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-_LOST = "set option 'failOnDataLoss' to 'false' to go on without it"
-
-
-class DataLost(Exception):
-    """Records that were to be read are gone; `failOnDataLoss` is true."""
-
-
-def lose(fails: bool, sentence: str) -> None:
-    """Raise DataLost or warn."""
-    if fails:
-        raise DataLost(f"{sentence}; {_LOST}.")
-    log.warning("%s.", sentence)
 
 
 def name_of(place: Place) -> str:

@@ -53,7 +53,7 @@ def shares(
         left = [piece for each in left for piece in _cut(each, math.ceil(each.size / max_records))]
     if min_partitions is not None and len(left) < min_partitions:
         left = _split(left, min_partitions)
-    if max_records is not None or (min_partitions is not None and len(left) >= tasks and min_partitions >= len(left)):
+    if max_records is not None:
         return [Share([each]) for each in left]
     return _merged(left, max(tasks, min_partitions or 1))
 
@@ -91,7 +91,17 @@ def _merged(ranges: Sequence[Range], tasks: int) -> list[Share]:
         size, task = heapq.heappop(heap)
         taken[task].append(each)
         heapq.heappush(heap, (size + each.size, task))
-    return [Share(sorted(each, key=lambda r: (r.topic, r.partition, r.first))) for each in taken]
+    return [Share(_joined(each)) for each in taken]
+
+
+def _joined(ranges: Sequence[Range]) -> list[Range]:
+    """In order, and ranges that follow each other as one."""
+    out: list[Range] = []
+    for each in sorted(ranges, key=lambda each: (each.topic, each.partition, each.first)):
+        if out and (out[-1].topic, out[-1].partition, out[-1].until) == (each.topic, each.partition, each.first):
+            each = replace(out.pop(), until=each.until)
+        out.append(each)
+    return out
 
 
 def limited(

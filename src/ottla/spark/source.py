@@ -7,7 +7,6 @@ Columns and options are those of Spark's own Kafka source; see `docs/pipelines/s
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ottla.spark.cores import local_cores
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import (
     Offsets,
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _shares(ranges: Sequence[Range], options: SourceOptions) -> list[Share]:
     return shares(
         ranges,
-        tasks=options.reader_tasks or os.cpu_count() or 1,
+        tasks=options.reader_tasks or local_cores() or len(ranges),
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
