@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from ottla import __version__
-from ottla.cli import configs, consume, demo, groups, kmq, log, pipeline, produce, records, serve, share_groups, topics
+from ottla.cli import (
+    configs,
+    consume,
+    demo,
+    groups,
+    kmq,
+    log,
+    pipeline,
+    produce,
+    records,
+    serve,
+    share_groups,
+    ship,
+    topics,
+)
 
 app = typer.Typer(
     name="ottla",
@@ -29,7 +43,7 @@ def run_node(context: typer.Context) -> int:
 
 for noun in (topics, groups, share_groups, kmq, pipeline, records, configs, log):
     app.add_typer(noun.app, name=noun.__name__.rsplit(".", 1)[-1].replace("_", "-"))
-for verb in (produce, consume, demo):
+for verb in (produce, consume, ship, demo):
     app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))
 
 

@@ -1,0 +1,141 @@
+"""Which file is which: new, known, renamed, left, the copy that a rotation made.
+
+Knows: files by (device, inode) and their first bytes. Does not know: the file system; `Peek` shows it bytes. Two kinds
+of rotation are told apart. Renamed: the inode stays, only the name changes. Copied and truncated: the file shrinks, and
+a file beside it with a name made from its own (`app.log.1`, `app-20260131.log`) begins with the same bytes; the rest of
+the old lines is read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Protocol
+
+from ottla.ship.follow import Follower, Mark, Stage, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A regular file that a scan found under a name."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.device, self.inode
+
+
+class Peek(Protocol):
+    """Bytes [start, start + size) of a file by its name; fewer at its end, none when it cannot be read."""
+
+    def __call__(self, path: str, start: int, size: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a scan means: files that are new, those that go on from a mark, those whose names are gone."""
+
+    new: tuple[Sighting, ...]
+    known: tuple[tuple[Mark, Sighting], ...]
+    left: tuple[Follower, ...]
+
+
+class Catalog:
+    """The followers by inode, the marks of files that are not followed now, copies that are waited with.
+
+    `copy_wait_ms`: a file that looks like the copy of one that is followed is left alone so long, for the truncation
+    that makes it the rest of that file; then it is a file of its own.
+    """
+
+    __slots__ = ("_copy_wait_ms", "_held", "followers", "marks")
+
+    def __init__(self, marks: Iterable[Mark], *, copy_wait_ms: int) -> None:
+        self.marks: dict[tuple[int, int], Mark] = {(mark.device, mark.inode): mark for mark in marks}
+        self.followers: dict[tuple[int, int], Follower] = {}
+        self._copy_wait_ms = copy_wait_ms
+        self._held: dict[tuple[int, int], int] = {}
+
+    def scanned(self, now: int, sightings: Sequence[Sighting], peek: Peek) -> Found:
+        """Compare a scan with what is known. A file under two names counts once, under the first."""
+        seen: dict[tuple[int, int], Sighting] = {}
+        for sighting in sightings:
+            seen.setdefault(sighting.key, sighting)
+        new: list[Sighting] = []
+        known: list[tuple[Mark, Sighting]] = []
+        for key, sighting in seen.items():
+            follower = self.followers.get(key)
+            if follower is not None:
+                follower.come_back()
+                if follower.place != sighting.path:
+                    follower.moved(sighting.path, key)
+            elif key in self.marks:
+                known.append((self.marks[key], sighting))
+            elif not self._waits(now, sighting, peek):
+                new.append(sighting)
+        for key in [key for key in self._held if key not in seen]:
+            del self._held[key]
+        left = [each for key, each in self.followers.items() if key not in seen and each.stage is Stage.FOLLOWED]
+        return Found(tuple(new), tuple(known), tuple(left))
+
+    def _waits(self, now: int, sighting: Sighting, peek: Peek) -> bool:
+        if not any(is_copy(each, sighting, peek, growing=True) for each in self.followers.values()):
+            self._held.pop(sighting.key, None)
+            return False
+        since = self._held.setdefault(sighting.key, now)
+        return now - since < self._copy_wait_ms
+
+    def follow(self, follower: Follower) -> None:
+        """From now on; its mark is the follower's to keep."""
+        self.followers[follower.key] = follower
+        self.marks.pop(follower.key, None)
+        self._held.pop(follower.key, None)
+
+    def give_up(self, follower: Follower, *, remember: bool) -> None:
+        """No longer; `remember` where the file may still be there under some name."""
+        if self.followers.get(follower.key) is follower:
+            del self.followers[follower.key]
+        if remember:
+            self.marks[follower.key] = follower.mark()
+
+    def heir(self, follower: Follower, beside: Sequence[Sighting], peek: Peek) -> Sighting | None:
+        """Where the rest of a file that was truncated lies, if a rotation copied it before."""
+        taken: Mapping[tuple[int, int], object] = self.followers
+        for sighting in beside:
+            if sighting.key not in taken and is_copy(follower, sighting, peek, growing=False):
+                self._held.pop(sighting.key, None)
+                return sighting
+        return None
+
+
+def named_after(copy: str, original: str) -> bool:
+    """Whether a name is made from another one, as rotations do: app.log.1, app.log-20260131, app-20260131.log."""
+    first, second = PurePath(copy), PurePath(original)
+    return first.parent == second.parent and copy != original and first.name.startswith(second.name.split(".")[0])
+
+
+def is_copy(follower: Follower, sighting: Sighting, peek: Peek, *, growing: bool) -> bool:
+    """Whether a file holds what was read of another; `growing`: or may, once the copying is done."""
+    if not follower.head or not named_after(sighting.path, follower.place):
+        return False
+    head = peek(sighting.path, 0, len(follower.head))
+    if sighting.size < follower.position:
+        return growing and follower.head.startswith(head)
+    if head != follower.head:
+        return False
+    return peek(sighting.path, follower.position - follower.before_size, follower.before_size) == follower.before
+
+
+def fits(mark: Mark, place: str, size: int, peek: Peek) -> bytes | None:
+    """The first bytes of the file at a place when it is still the marked one; None when it is another."""
+    head = peek(place, 0, mark.head_size)
+    before = bytes.fromhex(mark.before)
+    if size < mark.offset or len(head) < mark.head_size or digest(head) != mark.head:
+        return None
+    if peek(place, mark.offset - len(before), len(before)) != before:
+        return None
+    return head

@@ -1,0 +1,330 @@
+"""One file: how far it is read, what waits, what was acknowledged.
+
+Knows: a file by its identity, never by its name. Does not know: the file system, Kafka, the clock; it is told what was
+seen. Invariants: `acked` moves only over bytes whose records the broker has acknowledged, in order, without a hole;
+bytes that lie in the topic already (`islands`) are never given out again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from hashlib import blake2b
+
+from ottla.ship.lines import BEFORE_SIZE, Assembler, Record
+from ottla.ship.rules import Rule
+
+HEAD_SIZE = 1024
+"""So many bytes of a file's beginning tell it from others that get its inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is kept of a file across a restart: who it is and what was acknowledged of it."""
+
+    id: str
+    """Given once, before the first record is sent; the header `file_id`."""
+    path: str
+    """Where it was first seen; the header `file`."""
+    place: str
+    """Where it was last seen."""
+    device: int
+    inode: int
+    partition: int
+    offset: int = 0
+    """Bytes [0, offset) are acknowledged."""
+    head_size: int = 0
+    head: str = ""
+    """Digest of the first `head_size` bytes."""
+    before: str = ""
+    """Hexadecimal: the bytes before `offset`."""
+    whole: int | None = None
+    in_line: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of an open file: its size, its first bytes, those before where it was read to."""
+
+    size: int
+    changed_ns: int
+    links: int
+    head: bytes
+    before: bytes
+
+
+class Verdict(Enum):
+    """What a look says of a file."""
+
+    SAME = auto()
+    TRUNCATED = auto()
+
+
+class Stage(Enum):
+    """Where a file is in its life."""
+
+    FOLLOWED = auto()
+    LEFT = auto()
+    """No name of it is asked for any more: read to its end, waited for a while, given up."""
+    ENDED = auto()
+    """Nothing more will be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large records get, and how long what may go on is waited for."""
+
+    record_max: int = 512 * 1024
+    lines_max: int = 1_000
+    flush_ms: int = 1_000
+    linger_ms: int = 60_000
+
+
+def digest(head: bytes) -> str:
+    return blake2b(head, digest_size=16).hexdigest()
+
+
+def advance(mark: Mark, ranges: Iterable[tuple[int, int, bool]]) -> tuple[Mark, tuple[tuple[int, int], ...], int]:
+    """Move a mark over records (start, end, more) that the topic holds behind what was saved.
+
+    Returns the mark over all that join on to it, the islands (ranges behind a hole), and how many records joined.
+    """
+    offset, whole, in_line, joined = mark.offset, mark.whole, mark.in_line, 0
+    islands: list[tuple[int, int]] = []
+    for start, end, more in sorted(set(ranges)):
+        if end <= offset:
+            continue
+        if start <= offset:
+            whole = (start if whole is None else whole) if more else None
+            offset, in_line, joined = end, more, joined + 1
+        elif islands and start <= islands[-1][1]:
+            islands[-1] = islands[-1][0], max(end, islands[-1][1])
+        else:
+            islands.append((start, end))
+    if joined:
+        mark = replace(mark, offset=offset, whole=whole, in_line=in_line, before="")
+    return mark, tuple(islands), joined
+
+
+class Follower:
+    """A file that is followed. Made from its mark; `mark()` says what to save."""
+
+    __slots__ = (
+        "_acked",
+        "_assembler",
+        "_before",
+        "_bounds",
+        "_grown_ms",
+        "_islands",
+        "_mark",
+        "_outstanding",
+        "_seen",
+        "head",
+        "lines",
+        "position",
+        "records",
+        "stage",
+        "unacknowledged",
+    )
+
+    def __init__(
+        self,
+        mark: Mark,
+        rule: Rule | None,
+        bounds: Bounds,
+        *,
+        head: bytes = b"",
+        islands: Iterable[tuple[int, int]] = (),
+        now: int = 0,
+    ) -> None:
+        """`head`: the file's first bytes, as read and compared by who opened it. `islands`: of `advance`."""
+        self._mark = mark
+        self._bounds = bounds
+        self._assembler = Assembler(
+            rule,
+            record_max=bounds.record_max,
+            lines_max=bounds.lines_max,
+            position=mark.offset,
+            whole=mark.whole,
+            in_line=mark.in_line,
+        )
+        self.head = head
+        self.position = mark.offset
+        self.stage = Stage.FOLLOWED
+        self._before = bytes.fromhex(mark.before)
+        self._acked = mark
+        self._outstanding: deque[tuple[Record, list[bool]]] = deque()
+        self._islands = deque(islands)
+        self._grown_ms = now
+        self._seen: tuple[int, int] | None = None
+        self.records = self.lines = self.unacknowledged = 0
+
+    @property
+    def id(self) -> str:
+        return self._mark.id
+
+    @property
+    def path(self) -> str:
+        return self._mark.path
+
+    @property
+    def place(self) -> str:
+        return self._mark.place
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(device, inode)."""
+        return self._mark.device, self._mark.inode
+
+    @property
+    def partition(self) -> int:
+        return self._mark.partition
+
+    @property
+    def before(self) -> bytes:
+        """The bytes before `position`."""
+        return self._before
+
+    @property
+    def before_size(self) -> int:
+        return len(self._before)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait to become a record."""
+        return self._assembler.waiting
+
+    @property
+    def scattered(self) -> bool:
+        """Some of what the topic holds lies behind what it does not hold yet."""
+        return bool(self._islands) or any(done[0] for _, done in self._outstanding)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing that was given out is without an acknowledgement."""
+        return not self._outstanding
+
+    def mark(self) -> Mark:
+        """What may be saved now."""
+        known = self.head[: self._acked.offset]
+        return replace(
+            self._acked,
+            place=self._mark.place,
+            device=self._mark.device,
+            inode=self._mark.inode,
+            head_size=len(known),
+            head=digest(known),
+        )
+
+    def moved(self, place: str, key: tuple[int, int]) -> None:
+        """It has another name now, or goes on in the copy that was made of it before it was truncated."""
+        self._mark = replace(self._mark, place=place, device=key[0], inode=key[1])
+        self._seen = None
+
+    def _restart_at(self, position: int, whole: int | None = None, in_line: bool = False) -> None:
+        self._assembler = self._assembler.moved_to(position, whole, in_line)
+        self.position = position
+
+    def quiet(self, size: int, changed_ns: int) -> bool:
+        """Whether a file of this size and change time has nothing new, so that no further look is needed."""
+        return self._seen == (size, changed_ns) and size == self.position
+
+    def judge(self, look: Look) -> Verdict:
+        """Whether it is still the file that was read. Look after reading: bytes read before a good look are good."""
+        if look.size < self.position:
+            return Verdict.TRUNCATED
+        if look.head[: len(self.head)] != self.head or look.before != self._before:
+            return Verdict.TRUNCATED
+        self._seen = (look.size, look.changed_ns)
+        return Verdict.SAME
+
+    def span(self, size: int) -> int:
+        """How many of `size` bytes may be read next: an island in the topic is a bound."""
+        if self._islands:
+            return min(size, self._islands[0][0] - self.position)
+        return size
+
+    def take(self, now: int, read: bytes) -> list[Record]:
+        """The records that these bytes complete; they lie at `position`."""
+        if not read:
+            return []
+        self._grown_ms = now
+        if len(self.head) < HEAD_SIZE and self.position == len(self.head):
+            self.head += read[: HEAD_SIZE - len(self.head)]
+        self.position += len(read)
+        self._before = (self._before + read)[-BEFORE_SIZE:] if len(read) < BEFORE_SIZE else read[-BEFORE_SIZE:]
+        records = self._assembler.feed(read)
+        if self._islands and self.position == self._islands[0][0]:
+            records += self._assembler.flush(partial=True)
+            self._leap()
+        return self._given(records)
+
+    def _leap(self) -> None:
+        """Over what is in the topic."""
+        start, end = self._islands.popleft()
+        island = Record(start, end, b"", None, False, 0, b"")
+        self._outstanding.append((island, [True]))
+        self._restart_at(end)
+        self._before = b""
+        self._advance()
+
+    def expire(self, now: int) -> list[Record]:
+        """The record that waited long enough for what may go on with it."""
+        if self._assembler.complete and now - self._grown_ms >= self._bounds.flush_ms:
+            return self._given(self._assembler.flush(partial=False))
+        return []
+
+    def leave(self, now: int) -> None:
+        """Its name is gone from what is asked for."""
+        if self.stage is Stage.FOLLOWED:
+            self.stage = Stage.LEFT
+            self._grown_ms = now
+
+    def come_back(self) -> None:
+        if self.stage is Stage.LEFT:
+            self.stage = Stage.FOLLOWED
+
+    def over(self, now: int) -> bool:
+        """Read to its end and left for so long that nobody is likely to write to it."""
+        return self.stage is Stage.LEFT and now - self._grown_ms >= self._bounds.linger_ms
+
+    def finish(self, *, partial: bool) -> list[Record]:
+        """What waits, for nothing more will be read: with `partial` also a last line without its end."""
+        if partial:
+            self.stage = Stage.ENDED
+        return self._given(self._assembler.flush(partial=partial))
+
+    def deadline(self) -> int | None:
+        """When `expire` has something to give."""
+        return self._grown_ms + self._bounds.flush_ms if self._assembler.complete else None
+
+    def _given(self, records: list[Record]) -> list[Record]:
+        for record in records:
+            self._outstanding.append((record, [False]))
+            self.unacknowledged += record.end - record.start
+        return records
+
+    def acknowledged(self, record: Record) -> None:
+        """The broker has this record. Acknowledgements come nearly always in order."""
+        self.records += 1
+        self.lines += record.lines
+        self.unacknowledged -= record.end - record.start
+        for waiting, done in self._outstanding:
+            if waiting is record:
+                done[0] = True
+                break
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._outstanding and self._outstanding[0][1][0]:
+            first, _ = self._outstanding.popleft()
+            in_line = bool(first.before) and not first.before.endswith(b"\n")
+            self._acked = replace(
+                self._acked,
+                offset=first.end,
+                before=first.before.hex(),
+                whole=first.whole if first.more else None,
+                in_line=in_line,
+            )

@@ -1,0 +1,110 @@
+"""What survives a crash: the marks of the files, where to look in the topic, in one small JSON file.
+
+Knows: how to replace a file so that a crash leaves the old one or the new one. Does not know: what the marks mean. One
+state belongs to one topic of one cluster and to one running shipper: a lock is held on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.ship.failures import ShipFailed
+from ottla.ship.follow import Mark
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the file holds."""
+
+    cluster: str
+    topic: str
+    clean: bool
+    """The last run ended in order: the topic holds nothing of ours that the marks do not say."""
+    tails: Mapping[int, int] = field(default_factory=dict)
+    """Per partition: records of ours from this offset on may be missing in the marks."""
+    marks: tuple[Mark, ...] = ()
+
+
+def default_directory() -> Path:
+    """`ottla/ship` in the user's directory for state (XDG)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ottla" / "ship"
+
+
+class StateFile:
+    """The state of one topic in a directory. Raises ShipFailed when it cannot be used."""
+
+    __slots__ = ("_lock", "_path")
+
+    def __init__(self, directory: Path, topic: str) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._path = directory / f"{topic}.json"
+            self._lock = os.open(directory / f"{topic}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ShipFailed(f"The state can't be kept in {directory}: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ShipFailed(
+                f"Another shipper to {topic} uses the state in {directory}: give this one a --state of its own."
+            ) from None
+
+    def load(self) -> Saved | None:
+        """What was saved last; None when nothing was. Raises ShipFailed when it cannot be read."""
+        try:
+            read = json.loads(self._path.read_bytes())
+            return saved(read)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ShipFailed(
+                f"The state in {self._path} can't be read ({error}); moved away, all files are sent again."
+            ) from None
+
+    def save(self, state: Saved) -> None:
+        """Replace what was saved; it is on the disk when this returns."""
+        written = {"version": VERSION, **asdict(state), "marks": [asdict(mark) for mark in state.marks]}
+        text = json.dumps(written, indent=1, ensure_ascii=True)
+        beside = self._path.with_suffix(".new")
+        try:
+            with open(beside, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise ShipFailed(f"The state can't be saved in {self._path}: {error.strerror}.") from None
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def saved(read: Mapping[str, Any]) -> Saved:
+    if read["version"] != VERSION:
+        raise ValueError(f"version {read['version']}, not {VERSION}")
+    marks: Iterable[Mapping[str, Any]] = read["marks"]
+    return Saved(
+        cluster=read["cluster"],
+        topic=read["topic"],
+        clean=read["clean"],
+        tails={int(partition): int(offset) for partition, offset in read["tails"].items()},
+        marks=tuple(Mark(**mark) for mark in marks),
+    )
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

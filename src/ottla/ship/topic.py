@@ -1,0 +1,234 @@
+"""The topic that lines go to, through confluent-kafka.
+
+Knows: librdkafka's idempotent producer, delivery reports, the headers of a record, what to wait for and what to give up
+on. Does not know: files. Invariants: a record is retried until the broker has it or has refused it for good; records of
+one partition arrive in the order they were given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.ship.failures import ProducerLost, ShipFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message, Producer
+
+SERVICE, FILE, HOST, FILE_ID = "service", "file", "host", "file_id"
+START, END, WHOLE, MORE = "offset", "end", "whole", "more"
+
+PRODUCER_ONLY = (
+    "acks",
+    "error_cb",
+    "compression",
+    "delivery.",
+    "enable.idempotence",
+    "linger.",
+    "message.",
+    "queue.buffering.",
+)
+
+ANSWER_S = 10.0
+NEW_TOPIC_S = 10.0
+SETTLE_S = 0.5
+
+Headers = list[tuple[str, str | bytes | None]]
+Say = Callable[[str], None]
+Stopped = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record of ours in the topic: bytes [start, end) of a file; `more`: a part that another one follows."""
+
+    file_id: str
+    start: int
+    end: int
+    more: bool
+
+
+class Topic:
+    """A producer for one topic. Raises ShipFailed where the topic or the settings are at fault."""
+
+    __slots__ = ("_failure", "_producer", "_settings", "cluster", "name", "partitions", "tails")
+
+    def __init__(self, name: str, settings: Mapping[str, Any], *, say: Say, stopped: Stopped) -> None:
+        """Waits for a broker, saying so; returns early, unusable, when `stopped`."""
+        from confluent_kafka import KafkaException, Producer
+
+        self.name = name
+        self._settings = dict(settings)
+        self._failure: Any = None
+        self.tails: dict[int, int] = {}
+        """Per partition: one past the last record of ours that was acknowledged."""
+        try:
+            self._producer: Producer = Producer(
+                {
+                    "enable.idempotence": True,
+                    "compression.type": "zstd",
+                    "linger.ms": 20,
+                    "queue.buffering.max.messages": 1_000_000,
+                    "message.timeout.ms": 0,
+                    "error_cb": self._on_error,
+                    **settings,
+                }
+            )
+        except KafkaException as error:
+            raise ShipFailed(f"{said(error.args[0])}.") from None
+        self.cluster, self.partitions = self._described(say, stopped)
+
+    def _described(self, say: Say, stopped: Stopped) -> tuple[str, int]:
+        """(cluster id, number of partitions)."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        told, since = False, time.monotonic()
+        while not stopped():
+            try:
+                listed = self._producer.list_topics(self.name, timeout=2)
+            except KafkaException as error:
+                if not told:
+                    say(f"Waiting for a broker at {self._settings['bootstrap.servers']} ({said(error.args[0])}).")
+                told, since = True, time.monotonic()
+                continue
+            found = listed.topics[self.name]
+            if found.error is None and found.partitions:
+                return listed.cluster_id or "", len(found.partitions)
+            lasting = time.monotonic() - since > NEW_TOPIC_S
+            if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                lasting = time.monotonic() - since > 1
+            if lasting:
+                why = said(found.error) if found.error else "it has no partitions"
+                raise ShipFailed(
+                    f"Topic {self.name} can't be written to ({why}): `ottla topics create {self.name}` makes it."
+                )
+            time.sleep(0.2)
+        return "", 0
+
+    def end(self, partition: int) -> int:
+        """The partition's high watermark. Raises ProducerLost when no broker answers."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        consumer = Consumer(self._consuming())
+        try:
+            _, high = consumer.get_watermark_offsets(TopicPartition(self.name, partition), timeout=ANSWER_S)
+        except KafkaException as error:
+            raise ProducerLost(said(error.args[0])) from None
+        finally:
+            consumer.close()
+        return high
+
+    def sent(self, tails: Mapping[int, int], ids: Iterable[str]) -> list[Sent]:
+        """Records of these files in the topic from `tails` (offset per partition) on. Raises ProducerLost."""
+        time.sleep(SETTLE_S)  # what a killed shipper had sent is appended before the ends are asked for
+        wanted = {each.encode() for each in ids}
+        found: list[Sent] = []
+        for partition, first in tails.items():
+            until = self.end(partition)
+            found += self._sent_to(partition, first, until, wanted)
+            self.tails[partition] = until
+        return found
+
+    def _sent_to(self, partition: int, first: int, until: int, wanted: set[bytes]) -> list[Sent]:
+        from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+        if first >= until:
+            return []
+        found: list[Sent] = []
+        consumer = Consumer({**self._consuming(), "auto.offset.reset": "earliest", "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(self.name, partition, first)])
+            deadline = time.monotonic() + ANSWER_S
+            while True:
+                for message in consumer.consume(10_000, 0.2):
+                    error = message.error()
+                    if error is None:
+                        deadline = time.monotonic() + ANSWER_S
+                        read = sent_in(message, wanted)
+                        if read is not None:
+                            found.append(read)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        if (message.offset() or 0) >= until:
+                            return found
+                    elif not error.retriable():
+                        raise ProducerLost(said(error))
+                if time.monotonic() > deadline:
+                    raise ProducerLost("the topic's end can't be read")
+        except KafkaException as error:
+            raise ProducerLost(said(error.args[0])) from None
+        finally:
+            consumer.close()
+
+    def _consuming(self) -> dict[str, Any]:
+        kept = {key: value for key, value in self._settings.items() if not key.startswith(PRODUCER_ONLY)}
+        return {**kept, "group.id": "ottla-ship", "enable.auto.commit": False, "isolation.level": "read_committed"}
+
+    def send(self, partition: int, key: bytes, value: bytes, headers: Headers, done: Callable[[], None]) -> bool:
+        """Queue a record; `done` is called in a later `poll`, when the broker has it. False when the queue is full."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.produce(
+                self.name, value, key, partition, on_delivery=partial(self._delivered, done), headers=headers
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._refused(error.args[0])
+        return True
+
+    def poll(self, timeout_s: float) -> None:
+        """Carry out acknowledgements. Raises ProducerLost, or ShipFailed when a record was refused for good."""
+        self._producer.poll(timeout_s)
+        if self._failure is not None:
+            self._refused(self._failure)
+
+    def close(self) -> None:
+        """Let go without waiting for what is queued."""
+        self._failure = None
+        self._producer.purge(in_queue=True, in_flight=True)
+        self._producer.flush(1)
+
+    def _delivered(self, done: Callable[[], None], error: Any, message: Message) -> None:
+        if error is not None:
+            self._failure = self._failure or error
+            return
+        partition, offset = message.partition(), message.offset()
+        if partition is not None and offset is not None and self._failure is None:
+            self.tails[partition] = max(self.tails.get(partition, 0), offset + 1)
+            done()
+
+    def _on_error(self, error: Any) -> None:
+        if error.fatal():
+            self._failure = self._failure or error
+
+    def _refused(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        if error.fatal() or error.code() in {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}:
+            raise ProducerLost(said(error))
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise ShipFailed(
+                f"A record is larger than topic {self.name} takes: give a smaller --record-max (max.message.bytes)."
+            )
+        raise ShipFailed(f"Topic {self.name} refused a record: {said(error)}.")
+
+
+def said(error: Any) -> str:
+    return str(error.str()).strip().rstrip(".").removeprefix("Broker: ").removeprefix("Local: ")
+
+
+def sent_in(message: Message, wanted: set[bytes]) -> Sent | None:
+    """What a record says of itself; None when it is of none of these files, or says nothing."""
+    headers = dict(message.headers() or ())
+    file_id = headers.get(FILE_ID)
+    if not isinstance(file_id, bytes) or file_id not in wanted:
+        return None
+    try:
+        start, end = int(headers[START] or b""), int(headers[END] or b"")
+    except (KeyError, ValueError):
+        return None
+    return Sent(file_id.decode(), start, end, MORE in headers)
