@@ -137,12 +137,18 @@ def test_a_hole_that_compaction_left_is_not_filled_with_the_next_record() -> Non
         stage = new_stage(broker.bootstrap_servers)
         for name, value in (("segment.ms", "1"), ("min.cleanable.dirty.ratio", "0.001"), ("cleanup.policy", "compact")):
             stage.alter(stage.config.queue, name, value)
-        stage.send(b"0", key=b"a")
-        stage.send(b"1", key=b"b")
+        began = int(time.time() * 1000) - 10_000
+
+        def send(value: bytes, key: bytes) -> None:
+            """Each into a segment of its own: two sends can be of the same millisecond."""
+            stage.send(value, key=key, timestamp=began + 100 * int(value))
+
+        send(b"0", b"a")
+        send(b"1", b"b")
         with stage.client() as client:
             take(client, 2)
-        stage.send(b"2", key=b"a")
-        stage.send(b"3", key=b"c")
+        send(b"2", b"a")
+        send(b"3", b"c")
         until(lambda: stage.records(stage.config.queue)[0].offset() == 1, "the first is compacted")
         with stage.tracker() as tracker:
             until(lambda: tracker.figures.dead_lettered[Reason.LOST], "the first is known to be lost")
