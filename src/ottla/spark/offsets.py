@@ -39,6 +39,7 @@ class Cluster:
         self.options = options
         self._client: Client | None = None
         self._known_missing: frozenset[str] = frozenset()
+        self._seen: set[str] = set()
 
     def __getstate__(self) -> SourceOptions:
         return self.options
@@ -59,6 +60,8 @@ class Cluster:
                 self._client = self.options.client.connect()
             try:
                 return ask(self._client)
+            except ErrorAnswer:  # what a repetition could change, the client has repeated
+                raise
             except ClientFailure as error:
                 self.close()
                 if attempt >= self.options.fetch_offset_retries:
@@ -79,8 +82,8 @@ class Cluster:
         topics = dict.fromkeys(wanted.topics or [topic for topic, _ in wanted.places or ()])
         found = self._described(list(topics))
         there = {(topic, partition) for topic, count in found.items() for partition in range(count)}
-        known_topics = {topic for topic, _ in known}
-        if missing := topics.keys() - found.keys() - known_topics:
+        self._seen |= found.keys() | {topic for topic, _ in known}
+        if missing := topics.keys() - found.keys() - self._seen:
             names = ", ".join(f"'{topic}'" for topic in sorted(missing))
             noun = "Topic" if len(missing) == 1 else "Topics"
             verb = "does" if len(missing) == 1 else "do"

@@ -114,9 +114,10 @@ class SourceOptions:
     reader_tasks: int | None = None
 
 
-def include_headers(options: Mapping[str, str]) -> bool:
-    """Whether the schema has the column `headers`."""
-    return _boolean(_lowered(options), "includeHeaders", False)
+def any_options(options: Mapping[str, str]) -> SourceOptions:
+    """What can be checked before it is known whether a batch or a stream is read. Raises WrongOption."""
+    given = _lowered(options)
+    return _read(given, _starting(given, Edge(EARLIEST)), _position(given, "ending", Edge(LATEST), else_latest=True))
 
 
 def batch_options(options: Mapping[str, str]) -> SourceOptions:

@@ -7,6 +7,7 @@ Columns and options are those of Spark's own Kafka source; see `docs/pipelines/s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,26 +27,46 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ottla.spark.cores import local_cores
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import (
     Offsets,
     SourceOptions,
+    any_options,
     batch_options,
-    include_headers,
     offsets_as_dict,
     offsets_from,
     stream_options,
 )
 from ottla.spark.plan import Range, Share, limited, shares
+from ottla.spark.properties import WrongOption
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
-HEADERS = "headers array<struct<key: string, value: binary>>"
+COLUMNS = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+COLUMNS_WITH_HEADERS = StructType([*COLUMNS.fields, StructField("headers", ArrayType(HEADER))])
 
 
 class OttlaSource(DataSource):
@@ -55,14 +76,15 @@ class OttlaSource(DataSource):
     def name(cls) -> str:
         return "ottla"
 
-    def schema(self) -> str:
-        return f"{COLUMNS}, {HEADERS}" if include_headers(self.options) else COLUMNS
+    def schema(self) -> StructType:
+        """Spark asks when `load()` is called, so wrong options are refused there already."""
+        return columns_of(any_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(batch_options(self.options))
+        return BatchReader(_with_columns(batch_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(stream_options(self.options))
+        return StreamReader(_with_columns(stream_options(self.options), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.spark.sink import batch_writer
@@ -73,6 +95,17 @@ class OttlaSource(DataSource):
         from ottla.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
+
+
+def columns_of(options: SourceOptions) -> StructType:
+    """The source's columns, those of Spark's Kafka source."""
+    return COLUMNS_WITH_HEADERS if options.include_headers else COLUMNS
+
+
+def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
+    if schema.simpleString() != columns_of(options).simpleString():
+        raise WrongOption("The columns of this source are fixed: do not give it a schema of your own.")
+    return options
 
 
 class BatchReader(DataSourceReader):
@@ -100,8 +133,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.cluster = Cluster(options)
         self._latest: Offsets | None = None
+        self._freezes = False
         self._frozen: Offsets | None = None
-        self._last_batch_s = 0.0
+        self._last_batch_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
         return offsets_as_dict(self.cluster.resolve(self.options.starting, "startingOffsets"))
@@ -115,12 +149,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._frozen = self.cluster.latest()
+        self._freezes = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = offsets_from(start)
-        latest = self._frozen if self._frozen is not None else self.cluster.latest(begun)
-        self._latest = latest
+        latest = self._latest = self._frozen if self._frozen is not None else self.cluster.latest(begun)
+        if self._freezes:
+            self._frozen = latest
         if isinstance(limit, ReadAllAvailable):
             return offsets_as_dict(latest)
         if self._waits(begun, latest):
@@ -134,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether there is too little for a batch yet, and time to wait. AvailableNow waits for nothing: it would
         take the waiting for the end."""
         least, now_s = self.options.min_offsets_per_trigger, time.monotonic()
-        if least is None or self._frozen is not None:
+        if least is None or self._freezes:
             return False
         there = sum(max(offset - begun.get(place, 0), 0) for place, offset in latest.items())
         if there < least and now_s - self._last_batch_s < self.options.max_trigger_delay_ms / 1000:
