@@ -1,0 +1,103 @@
+"""A Spark session that reads on demand: one JSON command per line on stdin, one JSON answer per line on stdout.
+
+    PYTHON spark_reader.py FORMAT CONF
+
+Runs in whatever environment Spark is in, so it knows pyspark and nothing of ours. FORMAT is `ottla` or `kafka`, CONF a
+JSON object of settings. Commands: {"what": "batch" | "sum" | "stream" | "trickle" | "tracker", ...}; see the functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import uuid
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def main() -> None:
+    name, conf = sys.argv[1], json.loads(sys.argv[2])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what others print is no answer
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"bench-{name}")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    reader = Reader(session, name)
+    print(json.dumps({"pyspark": session.version}), file=answers, flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = getattr(reader, command.pop("what"))(**command)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:2_000]}
+        print(json.dumps(answer), file=answers, flush=True)
+    session.stop()
+
+
+class Reader:
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self.session = session
+        self.name = name
+
+    def batch(self, broker: str, topic: str) -> dict[str, Any]:
+        """The whole topic into `noop`."""
+        rows = self._rows(self.session.read, broker, topic)
+        began = time.perf_counter()
+        rows.write.format("noop").mode("overwrite").save()
+        return {"seconds": time.perf_counter() - began}
+
+    def sum(self, broker: str, topic: str) -> dict[str, Any]:
+        """sum(length(value)) over the whole topic."""
+        rows = self._rows(self.session.read, broker, topic).selectExpr("sum(length(value))")
+        began = time.perf_counter()
+        (found,) = rows.collect()
+        return {"seconds": time.perf_counter() - began, "bytes": found[0]}
+
+    def stream(self, broker: str, topic: str, per_trigger: int) -> dict[str, Any]:
+        """AvailableNow over the whole topic into `noop`, from `start` to its end."""
+        more = {"maxOffsetsPerTrigger": str(per_trigger), "startingOffsets": "earliest"}
+        rows = self._rows(self.session.readStream, broker, topic, **more)
+        with tempfile.TemporaryDirectory() as checkpoint:
+            began = time.perf_counter()
+            query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            query = query.trigger(availableNow=True).start()
+            query.awaitTermination()
+            seconds = time.perf_counter() - began
+            progress = [json.loads(each.json) for each in query.recentProgress]
+        return {
+            "seconds": seconds,
+            "rows": sum(each["numInputRows"] for each in progress),
+            "batches": sum(each["numInputRows"] > 0 for each in progress),
+        }
+
+    def trickle(self, broker: str, topic: str, seconds: float) -> dict[str, Any]:
+        """The milliseconds of each micro-batch that had rows, while somebody writes a little all the time."""
+        rows = self._rows(self.session.readStream, broker, topic, startingOffsets="latest")
+        with tempfile.TemporaryDirectory() as checkpoint:
+            query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            query = query.queryName(f"trickle-{uuid.uuid4().hex[:8]}").start()
+            time.sleep(3)  # the first batches are the start's
+            before = {json.loads(each.json)["batchId"] for each in query.recentProgress}
+            time.sleep(seconds)
+            progress = [json.loads(each.json) for each in query.recentProgress]
+            query.stop()
+        counted = [each for each in progress if each["batchId"] not in before and each["numInputRows"]]
+        return {
+            "rows": sum(each["numInputRows"] for each in counted),
+            "milliseconds": [each["durationMs"]["triggerExecution"] for each in counted],
+        }
+
+    def _rows(self, reader: Any, broker: str, topic: str, **more: str) -> DataFrame:
+        options = {"kafka.bootstrap.servers": broker, "subscribe": topic, **more}
+        return reader.format(self.name).options(**options).load()
+
+
+if __name__ == "__main__":
+    main()
