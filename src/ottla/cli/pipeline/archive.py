@@ -1,0 +1,245 @@
+"""`ottla pipeline archive`: archive, verify, restore, compact, vacuum.
+
+Knows: the options and how results are printed. Does not know: how an archive works (ottla.spark.archive).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
+from ottla.cli.output import Failure, Format, print_json, print_rows
+from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ottla.spark.archive.proof import Verdict
+    from ottla.spark.run import RunOptions
+
+app = typer.Typer(
+    help="Every record of topics in a lake table, exactly once, and back.",
+    epilog="Example: ottla pipeline archive --topic clicks --table ./lake/clicks --once",
+    invoke_without_command=True,
+)
+
+Table = Annotated[str, typer.Option("--table", metavar="DIR", help="The archive.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again (all of the archive)."),
+]
+
+
+@app.callback()
+def archive(
+    context: typer.Context,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--topics-matching", metavar="REGEX", help="Topics by name, new ones too.")
+    ] = None,
+    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the table is or is to be.")] = "",
+    format: Annotated[str, typer.Option("--format", help="Of a new table: delta or parquet.")] = "delta",
+    starting: Annotated[str, typer.Option("--starting", help="Of a new table: earliest or latest.")] = "earliest",
+    read_committed: Annotated[bool, typer.Option("--read-committed", help="Leave aborted transactions out.")] = False,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Go on where the log dropped what was not archived yet.")
+    ] = False,
+    batch_rows: Annotated[
+        int, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one commit.")
+    ] = 4_000_000,
+    compression: Annotated[str, typer.Option("--compression", help="zstd, snappy, lz4 or none.")] = "zstd",
+    checkpoint: Checkpoint = None,
+    once: Once = False,
+    trigger: Trigger = 10.0,
+    master: Master = None,
+    conf: Conf = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    quiet: Quiet = False,
+    wait: Wait = None,
+) -> None:
+    """Archive topics into a lake table until stopped, each record exactly once; or prove, restore and tidy up one."""
+    if context.invoked_subcommand is not None:
+        return
+    require(table, "--table DIR")
+    chosen = topics_of(topic, pattern)
+    one_of(format, ("delta", "parquet"), "--format")
+    one_of(starting, ("earliest", "latest"), "--starting")
+    one_of(compression, ("zstd", "snappy", "lz4", "none"), "--compression")
+    options = run_options(
+        bootstrap,
+        checkpoint=checkpoint,
+        once=once,
+        trigger=trigger,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        quiet=quiet,
+        wait=wait,
+    )
+    from ottla.spark.archive import run
+
+    with plain_failures():
+        print(
+            run(
+                options,
+                chosen,
+                table,
+                format=format,
+                starting=starting,
+                read_committed=read_committed,
+                batch_rows=batch_rows,
+                compression=compression,
+                allow_loss=allow_loss,
+            )
+        )
+
+
+def topics_of(topics: list[str] | None, pattern: str | None) -> list[str] | re.Pattern[str]:
+    if bool(topics) == bool(pattern):
+        raise Failure("Say what to archive: --topic NAME (again and again) or --topics-matching REGEX.")
+    if topics:
+        return topics
+    try:
+        return re.compile(pattern or "")
+    except re.error as error:
+        raise Failure(f"{pattern!r} is no regular expression: {error}.") from None
+
+
+def require(value: str, option: str) -> None:
+    if not value:
+        raise Failure(f"Say where the table is: {option}.")
+
+
+def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
+    if value not in allowed:
+        raise Failure(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
+
+
+@contextmanager
+def session_of(name: str, options: RunOptions) -> Iterator[SparkSession]:
+    """A session for one command, stopped at its end."""
+    from ottla.spark.session import pipeline_session
+
+    with plain_failures():
+        session = pipeline_session(name, master=options.master, conf=options.conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@app.command(epilog="Example: ottla pipeline archive verify --table ./lake/clicks --content")
+def verify(
+    table: Table,
+    topic: Topics = None,
+    content: Annotated[bool, typer.Option("--content", help="Compare keys, values, headers and times too.")] = False,
+    master: Master = None,
+    conf: Conf = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    wait: Wait = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Prove per partition that the table has every offset once, against its commits and the log. Exit code 1 if not."""
+    options = run_options(
+        bootstrap,
+        checkpoint=None,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        wait=wait,
+    )
+    with plain_failures():
+        from ottla.spark.archive import open_table
+        from ottla.spark.archive.proof import verify as prove
+        from ottla.spark.run import wait_for_broker
+
+        lake = open_table(table)
+        client = wait_for_broker(options)
+        if client is not None:
+            client.close()
+    with session_of("ottla-archive-verify", options) as session:
+        verdict = prove(session, options, lake, topics=topic, content=content)
+    print_verdict(verdict, format)
+
+
+def print_verdict(verdict: Verdict, output: Format) -> None:
+    """The figures, then one line; raises Failure with what is wrong."""
+    if output is Format.JSON:
+        partitions = [asdict(each) for each in verdict.partitions]
+        print_json(
+            {
+                "partitions": partitions,
+                "rows": verdict.rows,
+                "compared": verdict.compared,
+                "contents": verdict.contents,
+                "problems": list(verdict.problems),
+            }
+        )
+    else:
+        print_rows(
+            ("TOPIC", "PARTITION", "ARCHIVED", "LOG", "ROWS", "TWICE", "MISSING", "HOLES", "LOST", "GONE-FROM-LOG"),
+            [row_of(each) for each in verdict.partitions],
+            output,
+        )
+    if verdict.problems:
+        shown = verdict.problems[:20]
+        more = len(verdict.problems) - len(shown)
+        raise Failure("\n".join([str(verdict), *shown, *([f"And {more} more."] if more else [])]))
+    if output is Format.TABLE:
+        print(verdict)
+
+
+def row_of(one: Any) -> tuple[Any, ...]:
+    log = None if one.log_first is None else f"{one.log_first}..{one.log_until}"
+    figures = (one.rows, one.duplicates, one.missing, one.holes, one.lost, one.gone)
+    return (one.topic, one.partition, f"{one.first}..{one.until}", log, *figures)
+
+
+@app.command(epilog="Example: ottla pipeline archive compact --table ./lake/clicks")
+def compact(
+    table: Table,
+    target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="Files of about this size.")] = 128,
+) -> None:
+    """Put small files together, also while the archive runs. `vacuum` then removes the old ones."""
+    with plain_failures():
+        from ottla.spark.archive import open_table
+
+        removed, made = open_table(table).compact(target_mb << 20)
+    print(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
+
+
+@app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --dry-run")
+def vacuum(
+    table: Table,
+    hours: Annotated[
+        float, typer.Option("--hours", min=0, help="Keep what is younger: readers and batches under way need it.")
+    ] = 168.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow less than one hour: no archive may be running.")
+    ] = False,
+) -> None:
+    """Remove files that no reader needs: those of killed batches, and those that were put together."""
+    if hours < 1 and not (force or dry_run):
+        raise Failure("Less than 1 hour may take the files of a batch under way: --force says that no archive runs.")
+    with plain_failures():
+        from ottla.spark.archive import open_table
+
+        found = open_table(table).vacuum(hours, dry_run=dry_run)
+    for path in found:
+        print(path)
+    print(f"{'Would remove' if dry_run else 'Removed'} {len(found)} files.")

@@ -1,0 +1,23 @@
+"""Every record of chosen topics in a lake table, each exactly once, and back.
+
+`run` archives, `verify` proves, `restore` writes a topic, a table's `compact` and `vacuum` keep the files in order,
+`read` gives a DataFrame. Delta tables by the native `deltalake`, or plain Parquet; see docs/pipelines/archive.md.
+"""
+
+from ottla.spark.archive.reading import read
+from ottla.spark.archive.stream import Archived, run
+from ottla.spark.archive.table import Settings, Table, make_table, open_table
+from ottla.spark.archive.proof import Checked, Verdict, verify
+
+__all__ = [
+    "Archived",
+    "Checked",
+    "Settings",
+    "Table",
+    "Verdict",
+    "make_table",
+    "open_table",
+    "read",
+    "run",
+    "verify",
+]

@@ -1,0 +1,163 @@
+"""An archive as a Delta table, written by `deltalake` alone: no JVM jars.
+
+A commit of Delta's log has: the batch's files; a transaction (`ottla/query/ID`, batch number), by which a replayed
+batch is known; and per partition a transaction (`ottla/offset/TOPIC/PARTITION`, next offset), by which two archives of
+the same partition shut each other out (Delta refuses concurrent commits that name the same transaction) and a lost
+checkpoint is no loss. Offset ranges stand beside the table, written before the commit, counted only after it.
+Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from ottla.spark.archive.journal import Journal
+from ottla.spark.archive.layout import (
+    COLUMNS,
+    PARTITIONED_BY,
+    RANGES,
+    Batch,
+    DataFile,
+    sync_folder,
+    time_text,
+)
+from ottla.spark.archive.ranges import Covered, Place
+from ottla.spark.archive.table import Settings, Table, TableChanged
+from ottla.spark.failures import PipelineFailed
+
+ANY = (-(1 << 63), (1 << 63) - 1)
+CONFIGURATION = {"delta.checkpointInterval": "50"}
+
+
+class DeltaLake(Table):
+    """A Delta table at `path`."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        super().__init__(path, settings)
+        self._journal = Journal(path / RANGES, self.committed)
+        try:
+            self._delta = DeltaTable(str(path))
+        except TableNotFoundError:
+            self._delta = DeltaTable.create(
+                str(path), COLUMNS, mode="ignore", partition_by=PARTITIONED_BY, configuration=CONFIGURATION
+            )
+        except DeltaError as error:
+            raise PipelineFailed(f"The Delta table {path} can't be opened: {error}.") from None
+
+    @property
+    def writes_to(self) -> Path:
+        return self.path
+
+    def refresh(self) -> None:
+        self._delta.update_incremental()
+
+    def committed(self, query: str) -> int | None:
+        return self._delta.transaction_version(f"ottla/query/{query}")
+
+    def next_offset(self, place: Place) -> int | None:
+        return self._delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}")
+
+    def publish(self, batch: Batch) -> None:
+        self._journal.write(batch)
+        ends = [Transaction(f"ottla/offset/{each.topic}/{each.partition}", each.until) for each in batch.covered]
+        ranges = [[each.topic, each.partition, each.first, each.until, each.count] for each in batch.covered]
+        properties = CommitProperties(
+            custom_metadata={"ottla.ranges": json.dumps(ranges)},
+            app_transactions=[Transaction(f"ottla/query/{batch.query}", batch.number), *ends],
+        )
+        try:
+            self._delta.create_write_transaction(
+                [added(file) for file in batch.files], "append", COLUMNS, PARTITIONED_BY, commit_properties=properties
+            )
+        except CommitFailedError as error:
+            raise TableChanged(
+                f"Batch {batch.number} can't be added to {self.path}: {error} Another archive writes the same topics."
+            ) from error
+        self.refresh()
+        self._sync_log()
+        self._journal.fold(batch.query)
+
+    def _sync_log(self) -> None:
+        """deltalake does not wait for the disk; Spark must not forget a batch before the disk has it."""
+        log = self.path / "_delta_log"
+        with (log / f"{self._delta.version():020}.json").open("rb") as file:
+            os.fsync(file.fileno())
+        sync_folder(log)
+
+    def covered(self) -> list[Covered]:
+        return self._journal.covered()
+
+    def files(self) -> list[DataFile]:
+        return list(files_of(pa.table(self._delta.get_add_actions(flatten=True))))
+
+    def seen(self) -> list[str]:
+        return [file.path for file in self.files()]
+
+    def compact(self, target_bytes: int) -> tuple[int, int]:
+        properties = WriterProperties(compression="ZSTD", compression_level=1)
+        done = self._delta.optimize.compact(
+            target_size=target_bytes, max_concurrent_tasks=2, writer_properties=properties
+        )
+        self._sync_log()
+        return done["numFilesRemoved"], done["numFilesAdded"]
+
+    def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
+        return self._delta.vacuum(
+            retention_hours=int(retention_hours), dry_run=dry_run, enforce_retention_duration=False, full=True
+        )
+
+
+def added(file: DataFile) -> AddAction:
+    """A file as Delta's log has it."""
+    names = ("partition", "offset")
+    least: dict[str, Any] = dict(zip(names, (file.partitions[0], file.offsets[0]), strict=True))
+    greatest: dict[str, Any] = dict(zip(names, (file.partitions[1], file.offsets[1]), strict=True))
+    early, late = (time_text(each) for each in file.timestamps_us)
+    if early is not None and late is not None:
+        least["timestamp"], greatest["timestamp"] = early, late
+    stats = {
+        "numRecords": file.rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": {"partition": 0, "offset": 0, "timestamp": 0},
+    }
+    values = {"topic": file.topic, "date": file.date}
+    return AddAction(file.path, file.size, values, int(time.time() * 1000), True, json.dumps(stats))
+
+
+def files_of(actions: pa.Table) -> Iterator[DataFile]:
+    """The files in Delta's list of add actions. What a file's statistics do not say may be anything."""
+    bounds = {
+        name: list(zip(longs(actions, f"min.{name}"), longs(actions, f"max.{name}"), strict=True))
+        for name in ("partition", "offset", "timestamp")
+    }
+    columns = [
+        actions.column(name).to_pylist()
+        for name in ("path", "partition.topic", "partition.date", "num_records", "size_bytes")
+    ]
+    for index, (path, topic, date, rows, size) in enumerate(zip(*columns, strict=True)):
+        partitions, offsets, timestamps = (
+            (ANY[0] if low is None else low, ANY[1] if high is None else high)
+            for low, high in (bounds[name][index] for name in ("partition", "offset", "timestamp"))
+        )
+        day = None if date is None else str(date)
+        yield DataFile(path, topic, day, rows, size, partitions, offsets, timestamps)
+
+
+def longs(actions: pa.Table, name: str) -> list[int | None]:
+    if name not in actions.column_names:
+        return [None] * len(actions)
+    column = actions.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    return column.to_pylist()

@@ -1,0 +1,91 @@
+"""The offset ranges of a Delta archive's commits: one small file each, folded into one now and then.
+
+Knows: files `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces those it names. Does not know: Delta.
+Invariants: a batch's file is durable before the batch is committed, and counts only once the table says that the batch
+was; writing it again for a replayed batch replaces it. So ranges and data never disagree, whenever a process dies.
+A query's files are folded by that query alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.archive.layout import Batch, write_durably
+from ottla.spark.archive.ranges import Covered, joined
+
+FOLD_AT = 500
+
+
+class Journal:
+    """The ranges below one folder. `committed`: a query's last published batch, None where there is none."""
+
+    def __init__(self, folder: Path, committed: Callable[[str], int | None]) -> None:
+        self._folder = folder
+        self._committed = committed
+        self._written = 0
+
+    def write(self, batch: Batch) -> None:
+        content = {
+            "query": batch.query,
+            "batch": batch.number,
+            "ranges": [asdict(each) for each in batch.covered],
+        }
+        write_durably(self._folder / f"{batch.query}.{batch.number:012}.json", json.dumps(content).encode())
+        self._written += 1
+
+    def covered(self) -> list[Covered]:
+        return [each for _, ranges in self._counted() for each in ranges]
+
+    def _counted(self) -> Iterator[tuple[str, list[Covered]]]:
+        """(file name, ranges) of every file that counts. Files may go meanwhile: then a folded one has come."""
+        for _ in range(3):
+            found = self._read()
+            names = self._names()
+            if not [name for name in names if name not in found]:
+                break
+        else:
+            raise OSError(f"{self._folder} changes all the time")
+        replaced = {name for content in found.values() for name in content.get("replaces", ())}
+        for name, content in found.items():
+            if name not in replaced and self._counts(content):
+                yield name, [Covered(**each) for each in content["ranges"]]
+
+    def _counts(self, content: dict[str, Any]) -> bool:
+        if "replaces" in content:
+            return True
+        last = self._committed(content["query"])
+        return last is not None and content["batch"] <= last
+
+    def _names(self) -> list[str]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(each.name for each in self._folder.iterdir() if each.suffix == ".json" and each.name[0] != ".")
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for name in self._names():
+            try:
+                found[name] = json.loads((self._folder / name).read_bytes())
+            except FileNotFoundError:
+                continue
+        return found
+
+    def fold(self, query: str, at: int = FOLD_AT) -> None:
+        """Put the ranges of a query's commits into one file once there are `at` of them, neighbours joined."""
+        if self._written < at:
+            return
+        self._written = 0
+        counted = [(name, ranges) for name, ranges in self._counted() if name.startswith(f"{query}.")]
+        if len(counted) < 2:
+            return
+        names = [name for name, _ in counted]
+        ranges = joined(each for _, found in counted for each in found)
+        content = {"query": query, "replaces": names, "ranges": [asdict(each) for each in ranges]}
+        last = max(name.split(".")[1] for name in names)
+        write_durably(self._folder / f"{query}.{last}.folded.json", json.dumps(content).encode())
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)

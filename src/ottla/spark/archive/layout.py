@@ -1,0 +1,135 @@
+"""How an archive lies on disk: columns, folders, file names, and what stands beside the data.
+
+    TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date stand in the path)
+    TABLE/_delta_log/                                              Delta's own log (format delta)
+    TABLE/_ottla/archive.json                                      format, isolation level
+    TABLE/_ottla/ranges/                                           which offset ranges each commit covered
+    TABLE/_ottla/staging/                                          files of batches not yet published (format parquet)
+    TABLE/_checkpoint/                                             Spark's, unless it was put elsewhere
+
+Knows: names and schemas. Does not know: Spark, Delta, how a commit is made.
+Names that begin with "_" are passed over by every reader of Parquet folders and by Delta's vacuum.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ottla.spark.archive.ranges import Covered
+
+OWN = "_ottla"
+RANGES = f"{OWN}/ranges"
+STAGING = f"{OWN}/staging"
+SETTINGS = f"{OWN}/archive.json"
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of records whose timestamp lies outside the years 1 to 9999: their date is null."""
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+IN_FILES = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+"""What stands in the Parquet files."""
+
+COLUMNS = pa.schema([*list(IN_FILES)[:2], ("topic", pa.string()), *list(IN_FILES)[2:], ("date", pa.date32())])
+"""The table's columns: the source's, and `date` (of the timestamp, UTC)."""
+
+PARTITIONED_BY = ["topic", "date"]
+
+SPARK_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int,"
+    " headers array<struct<key: string, value: binary>>, date date"
+)
+
+DAY_US = 86_400_000_000
+FIRST_DAY, LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163
+"""Days since 1970 that a date can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of the table: `path` relative to the table, least and greatest values of three columns."""
+
+    path: str
+    topic: str
+    date: str | None
+    rows: int
+    size: int
+    partitions: tuple[int, int]
+    offsets: tuple[int, int]
+    timestamps_us: tuple[int, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> DataFile:
+        pairs = {name: tuple(found[name]) for name in ("partitions", "offsets", "timestamps_us")}
+        return cls(**{**found, **pairs})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit publishes. `query` and `number` name it: the same pair never adds anything a second time."""
+
+    query: str
+    number: int
+    covered: tuple[Covered, ...]
+    files: tuple[DataFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(each.count for each in self.covered)
+
+
+def day_text(day: int) -> str | None:
+    """A number of days since 1970 as 2026-01-31; None where no calendar date is that far."""
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat() if FIRST_DAY <= day <= LAST_DAY else None
+
+
+def folder(topic: str, day: str | None) -> str:
+    """The folder of a topic's records of one day, relative to the table."""
+    return f"topic={topic}/date={day or NO_DATE}"
+
+
+def time_text(micros: int) -> str | None:
+    """A timestamp as Delta's statistics have it."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except OverflowError:
+        return None
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: readers see the old content or the new, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,361 @@
+"""The proof that an archive has every offset once: its files against its own commits, and against the log.
+
+Knows: three sets of offsets per partition: what the files hold, what the commits covered (with counts), what the log
+still holds. Executors turn rows into runs of consecutive offsets, so that the driver compares runs and not rows.
+Does not know: how the table was written; it reads files as any reader would.
+What counts as wrong is in `problems`; offsets that the log itself does not have (compaction, control batches, aborted
+transactions) are `holes`, told from losses by the counts of the commits, also when the log has dropped them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ottla.spark.archive.ranges import EMPTY, Covered, Place, Runs, once_and_twice, run, runs_of, union
+from ottla.spark.archive.reading import frame_of
+from ottla.spark.archive.start import source_options
+from ottla.spark.archive.table import Table
+from ottla.spark.archive.writing import places
+from ottla.spark.offsets import Cluster
+from ottla.spark.options import stream_options
+from ottla.spark.run import RunOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RUNS_SCHEMA = "topic string, partition int, first long, until long, count long"
+SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One partition: archived are the offsets [first, until), the log holds [log_first, log_until), None without it."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    rows: int
+    duplicates: int
+    missing: int
+    holes: int
+    lost: int
+    gone: int
+    log_first: int | None
+    log_until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found. `problems` are sentences; there is none when the archive is whole."""
+
+    partitions: tuple[Checked, ...]
+    problems: tuple[str, ...]
+    compared: int
+    contents: int | None = None
+    topics_gone: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.partitions)
+
+    def __str__(self) -> str:
+        count = f"{self.rows:,} rows in {len(self.partitions)} partitions"
+        contents = "" if self.contents is None else f", contents of {self.contents:,} compared"
+        if self.problems:
+            return f"The archive is NOT whole: {len(self.problems)} problems in {count}."
+        beyond = self.rows - self.compared
+        alone = f"; {beyond:,} that the log no longer holds by the counts of their commits" if beyond else ""
+        return f"Verified {count}: each offset once, {self.compared:,} of them against the log{contents}{alone}."
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read of one partition, from the table or from the log."""
+
+    runs: Runs = field(default=EMPTY)
+    twice: Runs = field(default=EMPTY)
+    rows: int = 0
+
+
+NOTHING = Seen()
+
+
+def verify(
+    session: SparkSession,
+    options: RunOptions,
+    table: Table,
+    *,
+    topics: Collection[str] | None = None,
+    content: bool = False,
+) -> Verdict:
+    """Prove the archive of these topics, or of all. The broker must answer; topics that are gone from it are proven by
+    their commits alone. Raises PipelineFailed."""
+    table.refresh()
+    covered = [each for each in table.covered() if topics is None or each.topic in topics]
+    table.refresh()  # ranges were folded meanwhile, perhaps: the files must not be older than they are
+    wanted = {each.topic for each in covered} if topics is None else set(topics)
+    paths, problems = sound_files(table, wanted)
+    archived = seen_in(frame_of(session, table.path, paths))
+    by_place: dict[Place, list[Covered]] = {}
+    for each in covered:
+        by_place.setdefault(each.place, []).append(each)
+    problems += [
+        f"{shown(place)}: files hold it, but no commit covers it." for place in archived if place not in by_place
+    ]
+    windows, bounds = log_windows(options, table, by_place)
+    logged = seen_in(log_frame(session, options, table, windows)) if windows else {}
+    checked: list[Checked] = []
+    for place, ranges in sorted(by_place.items()):
+        one = Comparison(
+            place, ranges, archived.get(place, NOTHING), logged.get(place, NOTHING), windows.get(place, EMPTY)
+        )
+        checked.append(one.checked(bounds.get(place)))
+        problems += one.problems
+    compared = sum((archived.get(place, NOTHING).runs & window).total for place, window in windows.items())
+    verdict = Verdict(
+        tuple(checked), tuple(problems), compared, topics_gone=tuple(sorted(wanted - {t for t, _ in bounds}))
+    )
+    return verdict if not content else with_contents(session, options, table, paths, windows, verdict)
+
+
+def shown(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def sound_files(table: Table, topics: Collection[str]) -> tuple[list[str], list[str]]:
+    """(the files that can be read, what is wrong with the others)."""
+    problems: list[str] = []
+    found: list[str] = []
+    known = {file.path: file for file in table.files() if file.topic in topics}
+    seen = [path for path in table.seen() if path.split("/")[0].removeprefix("topic=") in topics]
+    for path in sorted({*known, *seen}):
+        try:
+            size = (table.path / path).stat().st_size
+        except FileNotFoundError:
+            problems.append(f"The file {path} ({known[path].rows:,} rows) is missing.")
+            continue
+        found.append(path)
+        if path not in known:
+            problems.append(f"The file {path} was never published, but readers see it.")
+        elif size != known[path].size:
+            problems.append(f"The file {path} has {size:,} bytes, not the {known[path].size:,} it was published with.")
+    return found, problems
+
+
+# What is there
+
+
+def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow` over (topic, partition, offset): rows (topic, partition, first, until, count)."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        topics = batch.column("topic").dictionary_encode()
+        names, ids = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+        offsets = batch.column("offset").to_numpy()
+        for topic_id, partition, rows in places(ids, batch.column("partition").to_numpy()):
+            first, until = runs_of(offsets[rows])
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "topic": pa.repeat(names[topic_id], len(first)),
+                    "partition": pa.array(np.full(len(first), partition, np.int32)),
+                    "first": pa.array(first),
+                    "until": pa.array(until),
+                    "count": pa.array(until - first),
+                }
+            )
+
+
+def seen_in(frame: DataFrame) -> dict[Place, Seen]:
+    """The offsets in a DataFrame with the source's columns, per partition."""
+    frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "131072")
+    found = frame.select("topic", "partition", "offset").mapInArrow(to_runs, RUNS_SCHEMA).toArrow()
+    if not found.num_rows:
+        return {}
+    topics = found.column("topic").combine_chunks().dictionary_encode()
+    names, ids = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+    partitions, first, until, count = (
+        found.column(name).to_numpy() for name in ("partition", "first", "until", "count")
+    )
+    seen: dict[Place, Seen] = {}
+    for topic_id, partition, rows in places(ids, partitions):
+        once, twice = once_and_twice(first[rows], until[rows])
+        seen[names[topic_id], partition] = Seen(once, twice, int(count[rows].sum()))
+    return seen
+
+
+def log_windows(
+    options: RunOptions, table: Table, covered: Mapping[Place, Sequence[Covered]]
+) -> tuple[dict[Place, Runs], dict[Place, tuple[int, int]]]:
+    """(for each partition what of the archived range the log still holds, where its log begins and ends)."""
+    pattern = "|".join(sorted({topic.replace(".", "[.]") for topic, _ in covered})) or "-"
+    kafka = log_options(options, table)
+    given = {**source_options(options, ()), **kafka, "subscribePattern": pattern}
+    given.pop("subscribe")
+    cluster = Cluster(stream_options(given))
+    try:
+        there = cluster.places() & covered.keys()
+        earliest, latest = cluster.earliest(there), cluster.latest()
+    finally:
+        cluster.close()
+    bounds = {place: (earliest[place], latest[place]) for place in there if place in earliest and place in latest}
+    windows: dict[Place, Runs] = {}
+    for place, (begin, end) in bounds.items():
+        first, until = min(each.first for each in covered[place]), max(each.until for each in covered[place])
+        windows[place] = run(max(first, begin), min(until, end))
+    return {place: window for place, window in windows.items() if window}, bounds
+
+
+def log_options(options: RunOptions, table: Table) -> dict[str, str]:
+    return {
+        "kafka.isolation.level": "read_committed" if table.settings.read_committed else "read_uncommitted",
+        "kafka.exclude.internal.topics": "false",
+    }
+
+
+def log_frame(session: SparkSession, options: RunOptions, table: Table, windows: Mapping[Place, Runs]) -> DataFrame:
+    """The log's records in the windows."""
+    assigned: dict[str, list[int]] = {}
+    begin: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
+    for (topic, partition), window in sorted(windows.items()):
+        assigned.setdefault(topic, []).append(partition)
+        begin.setdefault(topic, {})[str(partition)] = int(window.first[0])
+        end.setdefault(topic, {})[str(partition)] = int(window.until[-1])
+    given = {**source_options(options, ()), **log_options(options, table), "includeHeaders": "true"}
+    given.pop("subscribe")
+    places_read = {"assign": assigned, "startingOffsets": begin, "endingOffsets": end}
+    given |= {name: json.dumps(value) for name, value in places_read.items()}
+    return session.read.format("ottla").options(**given).load()
+
+
+# Comparing
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One partition: what was covered, archived, and what the log holds within `window`."""
+
+    place: Place
+    ranges: Sequence[Covered]
+    archived: Seen
+    logged: Seen
+    window: Runs
+    problems: list[str] = field(default_factory=list)
+
+    def checked(self, bounds: tuple[int, int] | None) -> Checked:
+        """The figures; what is wrong is then in `problems`."""
+        pieces = [(each.first, each.until) for each in self.ranges]
+        covered = union(pieces)
+        first, until = int(covered.first[0]), int(covered.until[-1])
+        self._ranges(np.array(pieces, np.int64), covered, first, until)
+        there = self.archived.runs
+        self.say(self.archived.twice, "twice or more in the table")
+        self.say(there - covered, "in the table, but of no commit")
+        missing = (self.logged.runs & covered) - there
+        self.say(missing, "in the log, but not in the table")
+        self._counts(missing)
+        if bounds is not None and bounds[1] < until:
+            self.problems.append(
+                f"{shown(self.place)}: the log ends at {bounds[1]}, before the archive's end {until}: the topic was "
+                "made anew or cut."
+            )
+        short = missing.total + sum(max(each, 0) for each in self.short(missing))
+        lost = sum(each.lost for each in self.ranges)
+        return Checked(
+            *self.place,
+            first=first,
+            until=until,
+            rows=self.archived.rows,
+            duplicates=self.archived.rows - there.total,
+            missing=short,
+            holes=max((covered - there).total - short - lost, 0),
+            lost=lost,
+            gone=((there & self.window) - self.logged.runs).total,
+            log_first=None if bounds is None else bounds[0],
+            log_until=None if bounds is None else bounds[1],
+        )
+
+    def say(self, wrong: Runs, what: str) -> None:
+        if wrong:
+            noun = "offset is" if wrong.total == 1 else "offsets are"
+            self.problems.append(f"{shown(self.place)}: {wrong.total:,} {noun} {what}: {wrong.shown()}.")
+
+    def _ranges(self, pieces: np.ndarray, covered: Runs, first: int, until: int) -> None:
+        _, twice = once_and_twice(pieces[:, 0], pieces[:, 1])
+        self.say(twice, "covered by two commits")
+        self.say(run(first, until) - covered, "between two commits and covered by none")
+
+    def short(self, missing: Runs) -> list[int]:
+        """How many records each commit counted that are in the table no more, beyond those known to be missing."""
+        first = np.array([each.first for each in self.ranges], np.int64)
+        until = np.array([each.until for each in self.ranges], np.int64)
+        counts = np.array([each.count for each in self.ranges], np.int64)
+        there = below(self.archived.runs, until) - below(self.archived.runs, first)
+        known = below(missing, until) - below(missing, first)
+        return (counts - there - known).tolist()
+
+    def _counts(self, missing: Runs) -> None:
+        for each, short in zip(self.ranges, self.short(missing), strict=True):
+            if short:
+                there = each.count - short
+                self.problems.append(
+                    f"{shown(self.place)}: {each.count:,} records were archived of the offsets {each.first} to "
+                    f"{each.until - 1}, but the table and the log have {there:,}."
+                )
+
+
+def below(runs: Runs, offsets: np.ndarray) -> np.ndarray:
+    """For each offset how many of the runs' offsets are less."""
+    if not runs:
+        return np.zeros(len(offsets), np.int64)
+    totals = np.concatenate(([0], np.cumsum(runs.until - runs.first)))
+    at = np.searchsorted(runs.first, offsets, side="left")
+    before = totals[at]
+    inside = np.where(at > 0, runs.until[np.maximum(at - 1, 0)] - offsets, 0)
+    return before - np.maximum(inside, 0)
+
+
+# Contents
+
+
+def with_contents(
+    session: SparkSession,
+    options: RunOptions,
+    table: Table,
+    paths: Sequence[str],
+    windows: Mapping[Place, Runs],
+    verdict: Verdict,
+) -> Verdict:
+    """The verdict after keys, values, headers and timestamps were compared as well, where table and log have both."""
+    if not windows:
+        return replace(verdict, contents=0)
+    from pyspark.sql import functions as F
+
+    ours = hashed(frame_of(session, table.path, paths)).withColumnRenamed("hash", "ours")
+    theirs = hashed(log_frame(session, options, table, windows)).withColumnRenamed("hash", "theirs")
+    both = ours.join(theirs, ["topic", "partition", "offset"])
+    differs = F.col("ours") != F.col("theirs")
+    (figures,) = both.agg(F.count("*").alias("all"), F.count(F.when(differs, True)).alias("wrong")).collect()
+    problems = list(verdict.problems)
+    if figures["wrong"]:
+        rows = both.where(differs).select("topic", "partition", "offset").orderBy("topic", "partition", "offset")
+        some = ", ".join(f"{row.topic}-{row.partition}@{row.offset}" for row in rows.limit(3).collect())
+        problems.append(f"{figures['wrong']:,} records differ from the log's: {some}.")
+    return replace(verdict, problems=tuple(problems), contents=figures["all"])
+
+
+def hashed(frame: DataFrame) -> DataFrame:
+    """(topic, partition, offset, hash): 64 bits over everything else a record has."""
+    from pyspark.sql import functions as F
+
+    parts = ["timestamp", "timestampType", "key", "value", "headers"]
+    nulls = [F.isnull(name) for name in ("key", "value")]
+    return frame.select("topic", "partition", "offset", F.xxhash64(*nulls, *parts).alias("hash"))

@@ -1,0 +1,121 @@
+"""Where an archive begins: its checkpoint and its table must agree, and where there is no checkpoint the table knows.
+
+Knows: the offsets of both, and the log's. Does not know: how records are read or written.
+Invariant: no start leaves a gap behind the table's last offset, and none archives an offset twice; what would is
+refused with a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ottla.client.client import EARLIEST
+from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.ranges import Place
+from ottla.spark.archive.table import Table
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.offsets import Cluster
+from ottla.spark.options import stream_options
+from ottla.spark.run import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where batch 0 begins, and a sentence for the person who started it where that is not as they asked."""
+
+    offsets: Mapping[Place, int]
+    said: str = ""
+
+
+def source_options(options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: str) -> dict[str, str]:
+    """The options of format("ottla") for these topics."""
+    found = {"kafka.bootstrap.servers": options.bootstrap}
+    found |= {f"kafka.{name}": value for name, value in options.kafka.items()}
+    if isinstance(topics, re.Pattern):
+        found["subscribePattern"] = topics.pattern
+    else:
+        found["subscribe"] = ",".join(topics)
+    return found | more
+
+
+def decide(
+    options: RunOptions,
+    topics: Sequence[str] | re.Pattern[str],
+    starting: str,
+    table: Table,
+    checkpoint: Checkpoint,
+    *,
+    allow_loss: bool = False,
+) -> Start:
+    """Where to begin; writes it into a new checkpoint. Raises PipelineFailed where checkpoint and table disagree."""
+    cluster = Cluster(stream_options(source_options(options, topics, startingOffsets=starting)))
+    try:
+        if checkpoint.ends(-1) is not None:
+            begun = agreed(table, checkpoint)
+            return Start({place: begun.get(place, EARLIEST) for place in cluster.places(begun)})
+        if checkpoint.last() >= 0:
+            raise PipelineFailed(
+                f"The checkpoint {checkpoint.path} is no archive's, or has lost a file. Give another --checkpoint: the "
+                "archive goes on from where its table ends."
+            )
+        wanted = cluster.resolve(cluster.options.starting, "startingOffsets")
+        known = {place: end for place in wanted if (end := table.next_offset(place)) is not None}
+        topics_known = {topic for topic, _ in table.places()}
+        young = cluster.earliest([each for each in wanted if each[0] in topics_known and each not in known])
+        if not allow_loss:
+            refuse_loss(cluster, known, table)
+        offsets = {**wanted, **young, **known}
+    finally:
+        cluster.close()
+    checkpoint.begin(offsets)
+    if not known:
+        return Start(offsets)
+    ends = ", ".join(f"{topic}-{partition} at {end}" for (topic, partition), end in sorted(known.items())[:4])
+    more = f" and {len(known) - 4} more partitions" if len(known) > 4 else ""
+    return Start(offsets, f"The checkpoint is new, the table is not: going on where it ends, {ends}{more}.")
+
+
+def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[Place, int]:
+    """Where batch 0 began, once checkpoint and table have been found to be of one archive.
+
+    The table must stand at the end of the last batch that was planned, or at its beginning: it is done again then."""
+    begun = checkpoint.ends(-1) or {}
+    last = checkpoint.last()
+    if last < 0:
+        return begun
+    end = checkpoint.ends(last) or {}
+    start = checkpoint.ends(last - 1) or {}
+    for place, until in sorted(end.items()):
+        archived = table.next_offset(place)
+        first = start.get(place, 0)
+        if archived is None and first == begun.get(place, 0):
+            continue  # nothing of it was archived before the last batch, and that is done again
+        if archived not in (first, until):
+            raise PipelineFailed(disagreement(table, checkpoint, place, first, archived))
+    return begun
+
+
+def disagreement(table: Table, checkpoint: Checkpoint, place: Place, first: int, archived: int | None) -> str:
+    topic, partition = place
+    ends = "has nothing of it" if archived is None else f"ends at {archived}"
+    return (
+        f"The checkpoint {checkpoint.path} goes on at offset {first} of {topic}-{partition}, but the table "
+        f"{table.path} {ends}: they are not of one archive, or one of them is an old copy. Give another --checkpoint: "
+        "the archive then goes on from where the table ends."
+    )
+
+
+def refuse_loss(cluster: Cluster, known: Mapping[Place, int], table: Table) -> None:
+    """What lies between the table's end and the log's beginning is lost; going on would hide it."""
+    gone = [
+        f"{topic}-{partition} from {known[topic, partition]} to {first - 1}"
+        for (topic, partition), first in sorted(cluster.earliest(known).items())
+        if first > known[topic, partition]
+    ]
+    if gone:
+        raise PipelineFailed(
+            f"The log no longer holds what the table {table.path} needs next: {', '.join(gone)}. `--allow-loss` goes "
+            "on without it, and the archive will say what is missing."
+        )

@@ -1,0 +1,259 @@
+"""The archive's query: micro-batches of records to files, and each batch to one commit of the table.
+
+Knows: the order of things that makes it exactly once. (1) Spark writes a batch's end offsets into its checkpoint;
+(2) executors write files and fsync them; (3) the driver commits them with the batch's id and each partition's next
+offset; (4) Spark notes that the batch is done. Killed before 3, the files are orphans and the batch is done again over
+the same offsets; killed after 3, the table knows the batch and it is passed over.
+Does not know: Parquet, Delta, where to start (`start`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.layout import Batch, DataFile
+from ottla.spark.archive.ranges import Covered, Place
+from ottla.spark.archive.start import decide, source_options
+from ottla.spark.archive.table import Settings, Table, make_table
+from ottla.spark.archive.writing import REPORT_SCHEMA, WriteFiles
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.offsets import Cluster
+from ottla.spark.options import stream_options
+from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, wait_for_broker
+from ottla.spark.session import pipeline_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY = "archive"
+BATCH_ROWS = 4_000_000
+ARROW_ROWS = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a run added, counted by its commits; `again`: batches that the table had already."""
+
+    rows: int
+    bytes: int
+    files: int
+    batches: int
+    again: int
+    holes: int
+    table_rows: int
+    seconds: float
+    stopped: bool
+
+    def __str__(self) -> str:
+        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds and self.rows else ""
+        again = f" {self.again} batches were there already." if self.again else ""
+        holes = f" The log has no record at {self.holes:,} of the offsets." if self.holes else ""
+        return (
+            f"Archived {self.rows:,} rows ({self.bytes:,} bytes) in {self.files} files and {self.batches} commits in "
+            f"{self.seconds:.1f} s{rate}; the table has {self.table_rows:,}.{again}{holes}"
+        )
+
+
+@dataclass(slots=True)
+class Publisher:
+    """What `foreachBatch` calls, on the driver."""
+
+    table: Table
+    checkpoint: Checkpoint
+    compression: str
+    log: Cluster | None
+    """Asked where a partition begins when records may be lost; None where a loss ends the query."""
+    failure: PipelineFailed | None = None
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    batches: int = 0
+    again: int = 0
+    holes: int = 0
+    _query: str = field(default="")
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        try:
+            self.publish(frame, number)
+        except PipelineFailed as failure:
+            self.failure = failure
+            raise
+
+    def publish(self, frame: DataFrame, number: int) -> None:
+        self._query = self._query or self.checkpoint.query()
+        ends = self.checkpoint.ends(number)
+        if ends is None:
+            raise PipelineFailed(f"The checkpoint {self.checkpoint.path} does not say where batch {number} ends.")
+        starts = self.checkpoint.ends(number - 1) or {}
+        self.table.refresh()
+        if self.there_already(number, starts, ends):
+            self.again += 1
+            return
+        files, spans = self.write(frame, number)
+        covered = tuple(self.checked(starts, ends, spans))
+        batch = Batch(self._query, number, covered, tuple(files))
+        if sum(file.rows for file in files) != batch.rows:
+            raise PipelineFailed(f"Batch {number}: {batch.rows} records were read, but the files hold another number.")
+        self.table.publish(batch)
+        self.rows += batch.rows
+        self.bytes += sum(file.size for file in files)
+        self.files += len(files)
+        self.batches += 1
+        self.holes += sum(each.until - each.first - each.count for each in covered)
+
+    def there_already(self, number: int, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> bool:
+        """Whether the batch is in the table. Raises PipelineFailed where the table stands anywhere else than at the
+        batch's beginning or its end: another archive wrote to it, or the checkpoint is of another time."""
+        moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
+        found = {place: self.table.next_offset(place) for place in moved}
+        last = self.table.committed(self._query)
+        if last is not None and last >= number and found == moved:
+            return True
+        for (topic, partition), archived in sorted(found.items()):
+            first = starts.get((topic, partition), 0)
+            if archived is not None and archived != first:
+                raise PipelineFailed(
+                    f"Batch {number} begins at offset {first} of {topic}-{partition}, but the table {self.table.path} "
+                    f"ends at {archived}: another archive writes to it, or the checkpoint is an old copy. Stop the "
+                    "other, or give another --checkpoint: the archive then goes on from where the table ends."
+                )
+        return False
+
+    def write(self, frame: DataFrame, number: int) -> tuple[list[DataFile], dict[Place, list[tuple[int, int, int]]]]:
+        """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
+        plan = WriteFiles(str(self.table.writes_to), f"{self._query[:8]}-{number:06}", self.compression)
+        frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
+        rows = frame.mapInArrow(plan, REPORT_SCHEMA).collect()
+        reports: list[dict[str, Any]] = [json.loads(row.report) for row in rows]
+        spans: dict[Place, list[tuple[int, int, int]]] = {}
+        for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
+            spans.setdefault((topic, partition), []).append((first, last, count))
+        return [DataFile.from_json(file) for report in reports for file in report["files"]], spans
+
+    def checked(
+        self,
+        starts: Mapping[Place, int],
+        ends: Mapping[Place, int],
+        spans: Mapping[Place, list[tuple[int, int, int]]],
+    ) -> list[Covered]:
+        """The ranges of the batch with their counts, once they are what was planned: nothing outside, nothing twice."""
+        made: list[Covered] = []
+        if odd := spans.keys() - ends.keys():
+            raise PipelineFailed(f"Records came of what was not planned: {sorted(odd)}.")
+        for place, until in sorted(ends.items()):
+            first = starts.get(place, 0)
+            if until <= first:
+                continue
+            seen = sorted(spans.get(place, ()))
+            apart = all(a[1] < b[0] for a, b in itertools.pairwise(seen))
+            count = sum(each[2] for each in seen)
+            if seen and (not apart or seen[0][0] < first or seen[-1][1] >= until or count > until - first):
+                raise PipelineFailed(
+                    f"{place[0]}-{place[1]}: offsets {first} to {until - 1} were planned, but records came of {seen}."
+                )
+            lost = self.lost(place, first, seen[0][0] if seen else until)
+            made.append(Covered(place[0], place[1], first, until, count, lost))
+        return made
+
+    def lost(self, place: Place, first: int, came: int) -> int:
+        """How many offsets at the front of a range nobody could read any more, where that was allowed."""
+        if self.log is None or came == first:
+            return 0
+        return max(min(self.log.earliest([place]).get(place, came), came) - first, 0)
+
+
+def run(
+    options: RunOptions,
+    topics: Sequence[str] | re.Pattern[str],
+    table: str,
+    *,
+    format: str = "delta",
+    starting: str = "earliest",
+    read_committed: bool = False,
+    batch_rows: int = BATCH_ROWS,
+    compression: str = "zstd",
+    allow_loss: bool = False,
+    session: SparkSession | None = None,
+) -> Archived:
+    """Archive topics into the lake table at `table`, each record once, until stopped or (`options.once`) done.
+
+    `starting`: earliest or latest, for what the table does not have yet. Raises PipelineFailed.
+    """
+    if isinstance(topics, re.Pattern):
+        client = wait_for_broker(options)
+        assert client is not None
+        client.close()
+    else:
+        require_topics(options, topics)
+    kafka = {"isolation.level": "read_committed", **options.kafka} if read_committed else dict(options.kafka)
+    committed = kafka.get("isolation.level", "read_uncommitted") == "read_committed"
+    lake = make_table(table, Settings(format, committed))
+    directory = options.checkpoint or str(lake.path / "_checkpoint")
+    options = replace(options, checkpoint=directory, kafka=kafka)
+    began = time.monotonic()
+    spark = session or pipeline_session("ottla-archive", master=options.master, conf=options.conf)
+    try:
+        log = Cluster(stream_options(source_options(options, topics))) if allow_loss else None
+        publisher = Publisher(lake, Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}"), compression, log)
+        frame = stream(spark, options, topics, starting, publisher, batch_rows)
+        writer = frame.writeStream.queryName(QUERY).foreachBatch(publisher)
+        finished = run_publisher(options, spark, writer, publisher)
+    finally:
+        if session is None:
+            spark.stop()
+    lake.refresh()
+    return figures(publisher, lake, finished, time.monotonic() - began)
+
+
+def stream(
+    spark: SparkSession,
+    options: RunOptions,
+    topics: Sequence[str] | re.Pattern[str],
+    starting: str,
+    publisher: Publisher,
+    batch_rows: int,
+) -> DataFrame:
+    """The records from where the archive begins."""
+    lossy = publisher.log is not None
+    start = decide(options, topics, starting, publisher.table, publisher.checkpoint, allow_loss=lossy)
+    if start.said:
+        print(start.said, file=sys.stderr, flush=True)
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(start.offsets.items()):
+        offsets.setdefault(topic, {})[str(partition)] = offset
+    more = {
+        "startingOffsets": json.dumps(offsets),
+        "includeHeaders": "true",
+        "failOnDataLoss": str(not lossy).lower(),
+        "maxOffsetsPerTrigger": str(batch_rows),
+    }
+    return spark.readStream.format("ottla").options(**source_options(options, topics, **more)).load()
+
+
+def run_publisher(options: RunOptions, spark: SparkSession, writer: Any, publisher: Publisher) -> Finished:
+    try:
+        return run_queries(options, spark, [writer])
+    except PipelineFailed as failed:
+        raise publisher.failure or failed from None
+
+
+def figures(publisher: Publisher, lake: Table, finished: Finished, seconds: float) -> Archived:
+    return Archived(
+        rows=publisher.rows,
+        bytes=publisher.bytes,
+        files=publisher.files,
+        batches=publisher.batches,
+        again=publisher.again,
+        holes=publisher.holes,
+        table_rows=sum(file.rows for file in lake.files()),
+        seconds=finished.seconds or seconds,
+        stopped=finished.stopped,
+    )

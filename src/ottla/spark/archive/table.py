@@ -1,0 +1,144 @@
+"""What an archive needs of a table, whichever its format, and how one is opened.
+
+Knows: the settings file, the rules of a commit. Does not know: Spark. Two formats: `delta.DeltaLake` and
+`plain.PlainFolder`.
+Invariants, kept by both formats: a batch is published as a whole or not at all, and once; a partition's next offset
+only rises, and two archives that publish the same partition at the same time do not both succeed (`TableChanged`).
+Tables lie on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.spark.archive.layout import SETTINGS, Batch, DataFile, write_durably
+from ottla.spark.archive.ranges import Covered, Place, next_offsets
+from ottla.spark.failures import PipelineFailed
+
+FORMATS = ("delta", "parquet")
+
+
+class TableChanged(PipelineFailed):
+    """Another archive published the same partitions meanwhile; nothing of this batch was added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an archive was made with; the same for all that is ever put into it."""
+
+    format: str
+    read_committed: bool
+
+
+class Table(ABC):
+    """A lake table of records. Everything is as of the last `refresh`."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path = path
+        self.settings = settings
+
+    @property
+    @abstractmethod
+    def writes_to(self) -> Path:
+        """Below this executors write their files."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """See what others have published."""
+
+    @abstractmethod
+    def committed(self, query: str) -> int | None:
+        """The number of the last batch of this query that was published."""
+
+    @abstractmethod
+    def next_offset(self, place: Place) -> int | None:
+        """Where the archive of a partition goes on; None where nothing of it was archived."""
+
+    @abstractmethod
+    def publish(self, batch: Batch) -> None:
+        """Make the batch's files part of the table, durably. Raises TableChanged."""
+
+    @abstractmethod
+    def covered(self) -> list[Covered]:
+        """Every range that was ever published, neighbours perhaps joined."""
+
+    @abstractmethod
+    def files(self) -> list[DataFile]:
+        """The files that are part of the table, as its own log says."""
+
+    @abstractmethod
+    def seen(self) -> list[str]:
+        """The files that readers of this format see, relative to the table."""
+
+    @abstractmethod
+    def compact(self, target_bytes: int) -> tuple[int, int]:
+        """Put small files together; (files removed, files made). Raises PipelineFailed where the format can't."""
+
+    @abstractmethod
+    def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
+        """Remove files that are not part of the table and older than so many hours; which ones."""
+
+    def places(self, topics: Collection[str] | None = None) -> list[Place]:
+        """The partitions archived, in order."""
+        found = next_offsets(self.covered())
+        return sorted(place for place in found if topics is None or place[0] in topics)
+
+
+def open_table(path: str | Path) -> Table:
+    """An archive that exists. Raises PipelineFailed."""
+    where = local_path(path)
+    try:
+        found = json.loads((where / SETTINGS).read_text())
+        settings = Settings(found["format"], found["read_committed"])
+    except FileNotFoundError:
+        raise PipelineFailed(
+            f"{where} is no archive. `ottla pipeline archive --topic NAME --table {where}` makes one."
+        ) from None
+    except (ValueError, KeyError, OSError) as error:
+        raise PipelineFailed(f"{where / SETTINGS} can't be read: {error}.") from None
+    return _opened(where, settings)
+
+
+def make_table(path: str | Path, settings: Settings) -> Table:
+    """The archive at `path`, made if it is not there. Raises PipelineFailed where it was made with other settings, or
+    something else lies there."""
+    where = local_path(path)
+    if not (where / SETTINGS).exists():
+        if where.is_dir() and any(each.name != "_checkpoint" for each in where.iterdir() if each.name[0] != "."):
+            raise PipelineFailed(f"{where} is not empty and no archive: choose another directory for the table.")
+        content = {"version": 1, "format": settings.format, "read_committed": settings.read_committed}
+        write_durably(where / SETTINGS, json.dumps(content).encode())
+    table = open_table(where)
+    if table.settings.format != settings.format:
+        raise PipelineFailed(
+            f"The archive {where} is of format {table.settings.format}; it can't be continued as {settings.format}."
+        )
+    if table.settings.read_committed != settings.read_committed:
+        was = "committed records alone" if table.settings.read_committed else "uncommitted records too"
+        raise PipelineFailed(f"The archive {where} holds {was}; go on with the same isolation level, or use another.")
+    return table
+
+
+def local_path(path: str | Path) -> Path:
+    text = str(path).removeprefix("file://")
+    if "://" in text:
+        raise PipelineFailed(
+            f"An archive must lie on a file system that is mounted on every machine of the cluster, not at {path}."
+        )
+    return Path(text).resolve()
+
+
+def _opened(where: Path, settings: Settings) -> Table:
+    if settings.format == "delta":
+        from ottla.spark.archive.delta import DeltaLake
+
+        return DeltaLake(where, settings)
+    if settings.format == "parquet":
+        from ottla.spark.archive.plain import PlainFolder
+
+        return PlainFolder(where, settings)
+    raise PipelineFailed(f"The archive {where} has the unknown format {settings.format!r}.")

@@ -1,0 +1,215 @@
+"""What executors do: Arrow batches of records to Parquet files, fsynced, one row of report per task.
+
+Knows: grouping by topic and day, vectorised; row groups; the statistics a commit needs. Does not know: whether its
+files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any moment.
+Invariants: offsets of one partition come in rising order within a task, else the task fails (`OffsetsNotRising`): a
+duplicate is caught before it is written, not after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ottla.spark.archive.layout import DAY_US, IN_FILES, DataFile, day_text, folder, sync_folder
+
+REPORT_SCHEMA = "report string"
+GROUP_ROWS = 131_072
+GROUP_BYTES = 64 << 20
+HELD_BYTES_MAX = 256 << 20
+"""Over all files a task has open; then the fullest are written out."""
+
+
+class OffsetsNotRising(Exception):
+    """A task was given a partition's offsets twice or out of order."""
+
+
+@dataclass(slots=True)
+class Span:
+    """What a task saw of one partition: least and greatest offset and how many records."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFiles:
+    """To be given to `mapInArrow`: writes below `root`, files named after `prefix`; yields one JSON report per task.
+
+    Shape of the report: {"files": [DataFile], "spans": [[topic, partition, first, last, count]]}.
+    """
+
+    root: str
+    prefix: str
+    compression: str = "zstd"
+    file_bytes_max: int = 256 << 20
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = Task(self)
+        for batch in batches:
+            if batch.num_rows:
+                task.add(batch)
+        yield pa.RecordBatch.from_pydict({"report": [json.dumps(task.finish())]})
+
+
+@dataclass(slots=True)
+class Task:
+    """The files one task has open."""
+
+    plan: WriteFiles
+    open: dict[tuple[str, int], OpenFile] = field(default_factory=dict)
+    done: list[DataFile] = field(default_factory=list)
+    spans: dict[tuple[str, int], Span] = field(default_factory=dict)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        topics = batch.column("topic").dictionary_encode()
+        names: list[str] = topics.dictionary.to_pylist()
+        topic_ids = topics.indices.to_numpy()
+        self.follow(names, topic_ids, batch)
+        days = np.floor_divide(batch.column("timestamp").cast(pa.int64()).to_numpy(), DAY_US)
+        rows = batch.select(IN_FILES.names)
+        for topic, day, part in grouped(names, topic_ids, days, rows):
+            file = self.open.get((topic, day))
+            if file is None:
+                file = self.open[topic, day] = OpenFile.create(self.plan, topic, day)
+            file.add(part)
+            if file.size >= self.plan.file_bytes_max:
+                self.close(topic, day)
+        held = sum(file.held_bytes for file in self.open.values())
+        if held > HELD_BYTES_MAX:
+            max(self.open.values(), key=lambda file: file.held_bytes).flush()
+
+    def follow(self, names: list[str], topic_ids: Any, batch: pa.RecordBatch) -> None:
+        """Count what came of each partition, and see that no offset came twice."""
+        partitions = batch.column("partition").to_numpy()
+        offsets = batch.column("offset").to_numpy()
+        for topic_id, partition, rows in places(topic_ids, partitions):
+            topic, found = names[topic_id], offsets[rows]
+            span = self.spans.get((topic, partition))
+            if (span is not None and found[0] <= span.last) or (np.diff(found) <= 0).any():
+                raise OffsetsNotRising(f"{topic}-{partition}: offsets near {found[0]} came twice or out of order.")
+            if span is None:
+                self.spans[topic, partition] = Span(int(found[0]), int(found[-1]), len(found))
+            else:
+                span.last, span.count = int(found[-1]), span.count + len(found)
+
+    def close(self, topic: str, day: int) -> None:
+        self.done.append(self.open.pop((topic, day)).close())
+
+    def finish(self) -> dict[str, Any]:
+        for topic, day in list(self.open):
+            self.close(topic, day)
+        root = Path(self.plan.root)
+        for path in sorted({(root / file.path).parent for file in self.done}):
+            for each in (path, path.parent, root):
+                sync_folder(each)
+        spans = [[*place, span.first, span.last, span.count] for place, span in self.spans.items()]
+        return {"files": [file.as_json() for file in self.done], "spans": spans}
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """A Parquet file being written, and the rows held for its next row group."""
+
+    root: Path
+    path: str
+    topic: str
+    day: int
+    sink: Any
+    writer: pq.ParquetWriter
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_rows: int = 0
+    held_bytes: int = 0
+    rows: int = 0
+    least: list[int] = field(default_factory=list)
+    greatest: list[int] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, plan: WriteFiles, topic: str, day: int) -> OpenFile:
+        path = f"{folder(topic, day_text(day))}/{plan.prefix}-{uuid.uuid4().hex[:8]}.parquet"
+        whole = Path(plan.root) / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        sink = whole.open("xb", buffering=0)
+        writer = pq.ParquetWriter(
+            sink,
+            IN_FILES,
+            compression=plan.compression,
+            compression_level=1 if plan.compression == "zstd" else None,
+            use_dictionary=["partition", "timestampType"],  # type: ignore[arg-type]  # lists of columns are taken
+            write_statistics=["partition", "offset", "timestamp"],  # type: ignore[arg-type]
+            write_page_checksum=True,
+        )
+        return cls(Path(plan.root), path, topic, day, sink, writer)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.sink.tell()
+
+    def add(self, part: pa.RecordBatch) -> None:
+        self.held.append(part)
+        self.held_rows += part.num_rows
+        self.held_bytes += part.nbytes
+        if self.held_rows >= GROUP_ROWS or self.held_bytes >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held as one row group."""
+        if not self.held_rows:
+            return
+        table = pa.Table.from_batches(self.held).cast(IN_FILES)
+        longs = [table.column(name).cast(pa.int64()).to_numpy() for name in ("partition", "offset", "timestamp")]
+        least, greatest = [int(each.min()) for each in longs], [int(each.max()) for each in longs]
+        self.least = [min(pair) for pair in zip(self.least or least, least, strict=True)]
+        self.greatest = [max(pair) for pair in zip(self.greatest or greatest, greatest, strict=True)]
+        self.writer.write_table(table, row_group_size=GROUP_ROWS * 2)
+        self.rows += self.held_rows
+        self.held, self.held_rows, self.held_bytes = [], 0, 0
+
+    def close(self) -> DataFile:
+        """Finish the file and make it durable."""
+        self.flush()
+        self.writer.close()
+        os.fsync(self.sink.fileno())
+        size = self.size
+        self.sink.close()
+        partitions, offsets, timestamps = zip(self.least, self.greatest, strict=True)
+        day = day_text(self.day)
+        return DataFile(self.path, self.topic, day, self.rows, size, partitions, offsets, timestamps)
+
+
+def grouped(
+    names: list[str], topic_ids: Any, days: Any, rows: pa.RecordBatch
+) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """(topic, day, its rows in their order) of a batch; without a copy when there is but one."""
+    low, high = int(days.min()), int(days.max())
+    if len(names) == 1 and low == high:
+        yield names[0], low, rows
+        return
+    codes = (days - low) * len(names) + topic_ids
+    found, inverse = np.unique(codes, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(np.bincount(inverse))
+    for code, start, end in zip(found.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        picked = rows.take(pa.array(order[start:end]))
+        yield names[code % len(names)], code // len(names) + low, picked
+
+
+def places(topic_ids: Any, partitions: Any) -> Iterator[tuple[int, int, Any]]:
+    """(topic id, partition, which rows) for each partition in a batch."""
+    if (topic_ids == topic_ids[0]).all() and (partitions == partitions[0]).all():
+        yield int(topic_ids[0]), int(partitions[0]), slice(None)
+        return
+    codes = topic_ids.astype(np.int64) << 32 | partitions
+    for code in np.unique(codes).tolist():
+        yield code >> 32, code & 0xFFFFFFFF, codes == code
