@@ -1,0 +1,37 @@
+"""Pages with charts: one self-contained HTML file that opens from the disk, without network.
+
+`page` puts a page together from a headline and `Section`s of `timeline`, `histogram`, `bars` and `table`. `buckets`
+chooses the step of a timeline, so that charts stay small however long the time. Knows: how a page looks. Does not
+know: where its figures come from, Spark, tables.
+Invariant: whatever the figures and texts hold, they are text on the page (escaped, and its policy runs no script but
+its own).
+"""
+
+from ottla.spark.report.charts import (
+    Bars,
+    Chart,
+    Series,
+    Table,
+    bars,
+    buckets,
+    histogram,
+    step_seconds,
+    table,
+    timeline,
+)
+from ottla.spark.report.page import Section, page
+
+__all__ = [
+    "Bars",
+    "Chart",
+    "Section",
+    "Series",
+    "Table",
+    "bars",
+    "buckets",
+    "histogram",
+    "page",
+    "step_seconds",
+    "table",
+    "timeline",
+]

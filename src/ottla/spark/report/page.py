@@ -1,0 +1,64 @@
+"""The page around the charts: one HTML file with its styles and its one small script inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.spark.report.charts import Bars, Chart, Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: charts and tables under one heading. A Chart takes the whole width, unless `halves`."""
+
+    title: str
+    items: Sequence[Chart | Bars | Table] = field(default_factory=tuple)
+    note: str = ""
+    halves: bool = False
+
+
+def page(
+    title: str,
+    subtitle: str,
+    headline: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    *,
+    note: str = "",
+    warning: str = "",
+) -> str:
+    """The page as HTML text. `headline`: (label, value) of the figures that count most. `note` stands at the foot,
+    `warning` at the head. Every text is escaped."""
+    script = (HERE / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return template().render(
+        title=title,
+        subtitle=subtitle,
+        headline=headline,
+        sections=sections,
+        note=note,
+        warning=warning,
+        style=(HERE / "page.css").read_text(),
+        script=script,
+        digest=digest,
+        kind=lambda item: type(item).__name__,
+    )
+
+
+@cache
+def template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(HERE)
+    names = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return names.get_template("page.html.j2")
