@@ -9,7 +9,6 @@ transactions) are `holes`, told from losses by the counts of the commits, also w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,13 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ottla.spark.archive.log import Bounds, log_bounds, log_frame
 from ottla.spark.archive.ranges import EMPTY, Covered, Place, Runs, once_and_twice, run, runs_of, union
 from ottla.spark.archive.reading import frame_of
-from ottla.spark.archive.start import source_options
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
-from ottla.spark.offsets import Cluster
-from ottla.spark.options import stream_options
 from ottla.spark.run import RunOptions
 
 if TYPE_CHECKING:
@@ -109,16 +106,18 @@ def verify(
     problems += [
         f"{shown(place)}: files hold it, but no commit covers it." for place in archived if place not in by_place
     ]
-    windows, bounds = log_windows(options, table, by_place)
-    logged = seen_in(log_frame(session, options, table, windows)) if windows else {}
+    options = replace(options, kafka=table.settings.properties(options.kafka))
+    bounds = log_bounds(options, {topic for topic, _ in by_place})
+    windows = log_windows(by_place, bounds)
+    logged = seen_in(log_frame(session, options, windows)) if windows else {}
     checked: list[Checked] = []
     for place, ranges in sorted(by_place.items()):
         one = Comparison(
-            place, ranges, archived.get(place, NOTHING), logged.get(place, NOTHING), windows.get(place, EMPTY)
+            place, ranges, archived.get(place, NOTHING), logged.get(place, NOTHING), run(*windows.get(place, (0, 0)))
         )
         checked.append(one.checked(bounds.get(place)))
         problems += one.problems
-    compared = sum((archived.get(place, NOTHING).runs & window).total for place, window in windows.items())
+    compared = sum((archived.get(place, NOTHING).runs & run(*window)).total for place, window in windows.items())
     verdict = Verdict(
         tuple(checked), tuple(problems), compared, topics_gone=tuple(sorted(wanted - {t for t, _ in bounds}))
     )
@@ -191,49 +190,15 @@ def seen_in(frame: DataFrame) -> dict[Place, Seen]:
     return seen
 
 
-def log_windows(
-    options: RunOptions, table: Table, covered: Mapping[Place, Sequence[Covered]]
-) -> tuple[dict[Place, Runs], dict[Place, tuple[int, int]]]:
-    """(for each partition what of the archived range the log still holds, where its log begins and ends)."""
-    pattern = "|".join(sorted({topic.replace(".", "[.]") for topic, _ in covered})) or "-"
-    kafka = log_options(options, table)
-    given = {**source_options(options, ()), **kafka, "subscribePattern": pattern}
-    given.pop("subscribe")
-    cluster = Cluster(stream_options(given))
-    try:
-        there = cluster.places() & covered.keys()
-        earliest, latest = cluster.earliest(there), cluster.latest()
-    finally:
-        cluster.close()
-    bounds = {place: (earliest[place], latest[place]) for place in there if place in earliest and place in latest}
-    windows: dict[Place, Runs] = {}
-    for place, (begin, end) in bounds.items():
+def log_windows(covered: Mapping[Place, Sequence[Covered]], bounds: Mapping[Place, Bounds]) -> dict[Place, Bounds]:
+    """What of each partition's archived range the log still holds, where it is not nothing."""
+    windows: dict[Place, Bounds] = {}
+    for place in covered.keys() & bounds.keys():
+        begin, end = bounds[place]
         first, until = min(each.first for each in covered[place]), max(each.until for each in covered[place])
-        windows[place] = run(max(first, begin), min(until, end))
-    return {place: window for place, window in windows.items() if window}, bounds
-
-
-def log_options(options: RunOptions, table: Table) -> dict[str, str]:
-    return {
-        "kafka.isolation.level": "read_committed" if table.settings.read_committed else "read_uncommitted",
-        "kafka.exclude.internal.topics": "false",
-    }
-
-
-def log_frame(session: SparkSession, options: RunOptions, table: Table, windows: Mapping[Place, Runs]) -> DataFrame:
-    """The log's records in the windows."""
-    assigned: dict[str, list[int]] = {}
-    begin: dict[str, dict[str, int]] = {}
-    end: dict[str, dict[str, int]] = {}
-    for (topic, partition), window in sorted(windows.items()):
-        assigned.setdefault(topic, []).append(partition)
-        begin.setdefault(topic, {})[str(partition)] = int(window.first[0])
-        end.setdefault(topic, {})[str(partition)] = int(window.until[-1])
-    given = {**source_options(options, ()), **log_options(options, table), "includeHeaders": "true"}
-    given.pop("subscribe")
-    places_read = {"assign": assigned, "startingOffsets": begin, "endingOffsets": end}
-    given |= {name: json.dumps(value) for name, value in places_read.items()}
-    return session.read.format("ottla").options(**given).load()
+        if max(first, begin) < min(until, end):
+            windows[place] = max(first, begin), min(until, end)
+    return windows
 
 
 # Comparing
@@ -331,7 +296,7 @@ def with_contents(
     options: RunOptions,
     table: Table,
     paths: Sequence[str],
-    windows: Mapping[Place, Runs],
+    windows: Mapping[Place, Bounds],
     verdict: Verdict,
 ) -> Verdict:
     """The verdict after keys, values, headers and timestamps were compared as well, where table and log have both."""
@@ -340,7 +305,7 @@ def with_contents(
     from pyspark.sql import functions as F
 
     ours = hashed(frame_of(session, table.path, paths)).withColumnRenamed("hash", "ours")
-    theirs = hashed(log_frame(session, options, table, windows)).withColumnRenamed("hash", "theirs")
+    theirs = hashed(log_frame(session, options, windows)).withColumnRenamed("hash", "theirs")
     both = ours.join(theirs, ["topic", "partition", "offset"])
     differs = F.col("ours") != F.col("theirs")
     (figures,) = both.agg(F.count("*").alias("all"), F.count(F.when(differs, True)).alias("wrong")).collect()

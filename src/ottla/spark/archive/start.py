@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ottla.client.client import EARLIEST
 from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table
 from ottla.spark.failures import PipelineFailed
@@ -27,17 +28,6 @@ class Start:
 
     offsets: Mapping[Place, int]
     said: str = ""
-
-
-def source_options(options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: str) -> dict[str, str]:
-    """The options of format("ottla") for these topics."""
-    found = {"kafka.bootstrap.servers": options.bootstrap}
-    found |= {f"kafka.{name}": value for name, value in options.kafka.items()}
-    if isinstance(topics, re.Pattern):
-        found["subscribePattern"] = topics.pattern
-    else:
-        found["subscribe"] = ",".join(topics)
-    return found | more
 
 
 def decide(

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.archive.checkpoint import Checkpoint
 from ottla.spark.archive.layout import Batch, DataFile
+from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Covered, Place
-from ottla.spark.archive.start import decide, source_options
+from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
 from ottla.spark.archive.writing import REPORT_SCHEMA, WriteFiles
 from ottla.spark.failures import PipelineFailed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,10 @@ class Settings:
 
     format: str
     read_committed: bool
+
+    def properties(self, kafka: Mapping[str, str]) -> dict[str, str]:
+        """Client properties with the archive's isolation level, so that log and archive are of the same records."""
+        return {**kafka, "isolation.level": "read_committed" if self.read_committed else "read_uncommitted"}
 
 
 class Table(ABC):
