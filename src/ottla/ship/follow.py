@@ -256,10 +256,13 @@ class Follower:
         self.position += len(read)
         self._before = (self._before + read)[-BEFORE_SIZE:] if len(read) < BEFORE_SIZE else read[-BEFORE_SIZE:]
         records = self._assembler.feed(read)
-        if self._islands and self.position == self._islands[0][0]:
+        at_island = bool(self._islands) and self.position == self._islands[0][0]
+        if at_island:
             records += self._assembler.flush(partial=True)
+        self._given(records)
+        if at_island:
             self._leap()
-        return self._given(records)
+        return records
 
     def _leap(self) -> None:
         """Over what is in the topic."""

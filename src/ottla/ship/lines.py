@@ -120,7 +120,7 @@ class Assembler:
                 self._start += size  # the end of a line that was given out without it
                 return
         elif self._rule is not None:
-            goes_on = self._rule(line) and bool(self._held)
+            goes_on = self._rule(line[: self._record_max]) and bool(self._held)
         if self._held and not (
             goes_on and self._held_size + size <= self._record_max and len(self._held) < self._lines_max
         ):
@@ -137,7 +137,7 @@ class Assembler:
     def _cut(self, records: list[Record]) -> None:
         """Let go of a line that is too long before its end has come."""
         if not self._in_line:
-            goes_on = self._rule is not None and self._rule(self._rest) and bool(self._held)
+            goes_on = self._rule is not None and self._rule(self._rest[: self._record_max]) and bool(self._held)
             self._emit(records, more=goes_on)
             self._in_line = True
         while len(self._rest) > self._record_max:

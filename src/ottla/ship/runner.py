@@ -29,7 +29,9 @@ from ottla.ship.topic import Say, Stopped, Topic
 CHUNK = 256 * 1024
 OUTSTANDING_BYTES_MAX = 32 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
-SCAN_MS = 1_000
+SCAN_MS = 200
+SCAN_SHARE = 20
+"""A scan that takes long is made less often: so that it takes a twentieth of the time."""
 SAVE_MS = 1_000
 IDLE_S = 0.1
 COPY_WAIT_MS = 10_000
@@ -276,8 +278,8 @@ class Loop:
     # --- which files
 
     def _look_around(self, now: int, *, first: bool = False) -> None:
-        self._scan_at = now + SCAN_MS
         sightings = scan.sightings(self._shipping.patterns)
+        self._scan_at = now + max(SCAN_MS, SCAN_SHARE * (now_ms() - now))
         found = self._catalog.scanned(now, sightings, scan.peek)
         for follower in found.left:
             follower.leave(now)
