@@ -1,0 +1,88 @@
+"""Where rows may go: a topic's partitions, those that have a leader, and the largest batch it takes.
+
+Asks the cluster once for each topic. A topic that is not there may be made by the broker, if it makes topics by itself
+(`auto.create.topics.enable`), as with Kafka's own producer; what is still not there after `max_block_ms` is refused.
+A cluster that cannot be reached is waited for, as long as for the delivery of a record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+TOPIC_RESOURCE = 2
+LIMIT = "max.message.bytes"
+LIMIT_DEFAULT = 1_048_588
+"""Kafka's default, where the broker does not say."""
+PAUSE_S = 0.1
+_NOT_YET = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
+
+
+class WriteRefused(Exception):
+    """Rows that cannot be written, or not where they should: one sentence that names the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A topic: how many partitions, which of them can be reached now, how many bytes a batch may have."""
+
+    topic: str
+    partitions: int
+    available: tuple[int, ...]
+    batch_bytes_max: int
+
+
+class Destinations:
+    """The topics of one task, each asked for when a row first names it."""
+
+    def __init__(self, client: Callable[[], Client], max_block_ms: int, delivery_timeout_ms: int = 120_000) -> None:
+        self._client = client
+        self._max_block_ms = max_block_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._known: dict[str, Destination] = {}
+
+    def find(self, topic: str) -> Destination:
+        """Raises WriteRefused for a topic that is not there or may not be written."""
+        if topic not in self._known:
+            leaders = self._leaders(topic)
+            available = tuple(index for index, leader in enumerate(leaders) if leader >= 0)
+            everywhere = tuple(range(len(leaders)))
+            limit = self._batch_bytes_max(topic)
+            self._known[topic] = Destination(topic, len(leaders), available or everywhere, limit)
+        return self._known[topic]
+
+    def _leaders(self, topic: str) -> tuple[int, ...]:
+        began = time.monotonic()
+        while True:
+            patience_ms = self._max_block_ms
+            try:
+                (found,) = self._client().metadata([topic], create=True).topics
+                if found.error_code == 0:
+                    leaders = {part.partition_index: part.leader_id for part in found.partitions}
+                    return tuple(leaders[index] for index in sorted(leaders))
+                failure = ErrorAnswer(found.error_code, f"topic {topic}")
+                if found.error_code not in _NOT_YET:
+                    raise WriteRefused(f"Topic {topic} can't be written: {failure}")
+            except ClientFailure as error:
+                failure, patience_ms = error, self._delivery_timeout_ms
+            if time.monotonic() - began > patience_ms / 1000:
+                raise WriteRefused(
+                    f"Topic {topic} is not there after {patience_ms / 1000:g} s ({failure}). Create it, or correct the "
+                    "option or the column 'topic'."
+                )
+            time.sleep(PAUSE_S)
+
+    def _batch_bytes_max(self, topic: str) -> int:
+        """The broker's word; its default where it does not tell this client."""
+        resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, [LIMIT])
+        try:
+            (result,) = self._client().send(DescribeConfigsRequest([resource])).results
+        except ClientFailure:
+            return LIMIT_DEFAULT
+        values = [each.value for each in result.configs or () if each.name == LIMIT]
+        return int(values[0]) if values and values[0] else LIMIT_DEFAULT
