@@ -14,14 +14,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.spark.checkpoints import examine, kept_partitions
 from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
 from ottla.spark.progress import View
+from ottla.spark.properties import ClientProperties, WrongOption, client_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +34,7 @@ __all__ = ["Finished", "PipelineFailed", "RunOptions", "read_stream", "require_t
 
 LOOK_S = 0.25
 SAY_EVERY_S = 5.0
-BROKER_TIMEOUT_S = 5.0
+BROKER_TIMEOUT_MS = 5_000
 LAST_BATCH_S = 120.0
 """How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
 FRUITLESS_MAX = 5
@@ -73,22 +75,24 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def wait_for_broker(options: RunOptions, tell: Any = say, stopped: threading.Event | None = None) -> Client | None:
-    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` was set meanwhile.
+def wait_for_broker(
+    options: RunOptions, tell: Callable[[str], None] = say, stopped: threading.Event | None = None
+) -> Client | None:
+    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` is set meanwhile.
 
-    Raises PipelineFailed when `broker_wait_s` is over, or an address is none."""
+    Raises PipelineFailed when `broker_wait_s` is over, or the properties can't be used."""
+    properties = connection_of(options)
     began, said = time.monotonic(), -SAY_EVERY_S
     waited = False
     while stopped is None or not stopped.is_set():
+        client = properties.connect()
         try:
-            client = Client(options.bootstrap, timeout_s=BROKER_TIMEOUT_S)
             client.metadata([])
-        except ValueError as error:
-            raise PipelineFailed(f"{options.bootstrap!r} is no address: {error}. It must be HOST:PORT,...") from None
         except ClientFailure as failure:
+            client.close()
             now = time.monotonic() - began
             if options.broker_wait_s is not None and now >= options.broker_wait_s:
-                raise PipelineFailed(f"{failure} Gave up after {now:.0f} s; is a broker running there?") from None
+                raise PipelineFailed(f"{failure} Waited {now:.0f} s for it; `ottla serve` starts a broker.") from None
             if now - said >= SAY_EVERY_S:
                 tell(f"Waiting for a broker: {failure}")
                 said = now
@@ -99,6 +103,16 @@ def wait_for_broker(options: RunOptions, tell: Any = say, stopped: threading.Eve
                 tell(f"The broker at {options.bootstrap} answers.")
             return client
     return None
+
+
+def connection_of(options: RunOptions) -> ClientProperties:
+    """How the cluster is reached, each question with a short patience. Raises PipelineFailed."""
+    given = {f"kafka.{key}": value for key, value in options.kafka.items()}
+    try:
+        found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
+        return replace(found, request_timeout_ms=min(found.request_timeout_ms, BROKER_TIMEOUT_MS))
+    except WrongOption as error:
+        raise PipelineFailed(str(error)) from None
 
 
 def pause(seconds: float, stopped: threading.Event | None) -> None:
@@ -153,13 +167,12 @@ def read_stream(
 
 def run_queries(options: RunOptions, session: SparkSession, writers: Sequence[DataStreamWriter]) -> Finished:
     """Run the queries until they have worked off what is there (`once`) or a signal comes. Each needs a queryName; its
-    checkpoint is DIRECTORY/queryName. Raises PipelineFailed."""
+    checkpoint is DIRECTORY/queryName. Raises PipelineFailed; KeyboardInterrupt where a second signal came."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
-        directory = options.checkpoint or forgotten
-        runs = [Run(writer, f"{directory.rstrip('/')}/{name_of(writer)}", options) for writer in writers]
-        with View(quiet=options.quiet) as view, stopped_by_signals(view) as stopped:
-            loop = Loop(options, session, runs, view, stopped)
-            return loop.run()
+        directory = (options.checkpoint or forgotten).rstrip("/")
+        runs = [Run(writer, f"{directory}/{name_of(writer)}", options) for writer in writers]
+        with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
+            return Loop(options, session, runs, view, stopped).run()
 
 
 def name_of(writer: DataStreamWriter) -> str:
@@ -170,11 +183,31 @@ def name_of(writer: DataStreamWriter) -> str:
     return str(found.get())
 
 
+def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] | None]:
+    """For each source of a query what it subscribes to; None for a source that is not ours."""
+    leaves = cast(Any, writer)._df._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Sequence[str] | re.Pattern[str] | None] = []
+    for each in range(leaves.size()):
+        leaf = leaves.apply(each)
+        if not leaf.isStreaming():
+            continue
+        options = leaf.extraOptions() if leaf.nodeName().startswith("StreamingRelationV2") else {}
+        subscribed, pattern, assigned = (options.get(key) for key in ("subscribe", "subscribePattern", "assign"))
+        if subscribed:
+            found.append([topic.strip() for topic in subscribed.split(",")])
+        elif pattern:
+            found.append(re.compile(pattern))
+        else:
+            found.append(list(json.loads(assigned)) if assigned else None)
+    return found
+
+
 class Run:
     """One query: started, perhaps again, and what its progress said so far."""
 
     def __init__(self, writer: DataStreamWriter, checkpoint: str, options: RunOptions) -> None:
         self.name = name_of(writer)
+        self.checkpoint = checkpoint
         trigger: dict[str, Any] = {"availableNow": True}
         if not options.once:
             trigger = {"processingTime": f"{max(int(options.trigger_s * 1000), 1)} milliseconds"}
@@ -188,6 +221,8 @@ class Run:
         self.fruitless = 0
 
     def start(self) -> None:
+        """Raises PipelineFailed for a checkpoint that is not this query's."""
+        examine(self.checkpoint, topics_of(self._writer))
         self.query = self._writer.start()
         self._java = self.query._jsq
         self._seen = (-1, "")
@@ -216,7 +251,7 @@ class Run:
         return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
 
     def finish_batch(self, session: SparkSession) -> None:
-        """Ask the query to end after the batch it works on; one that waits for its next trigger ends at once."""
+        """Ask the query to end after the batch it works on. Spark's own `stop` would interrupt that batch."""
         if self.query is None:
             return
         runtime = cast(Any, session)._jvm.org.apache.spark.sql.execution.streaming.runtime
@@ -248,19 +283,42 @@ class Loop:
         try:
             for run in self._runs:
                 self._start(run)
+                self._tell_partitions(run)
             while not self._stopped.is_set() and not all(run.ended for run in self._runs):
                 self._look()
             self._finish()
-        finally:
-            for run in self._runs:
-                if run.query is not None and not run.ended:
-                    run.query.stop()
+        except Exception:
+            self._interrupt()
+            raise
         rows, batches = sum(run.rows for run in self._runs), sum(run.batches for run in self._runs)
-        return Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
+        finished = Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
+        how = "Stopped" if finished.stopped else "Done"
+        onwards = " The next start goes on there." if finished.stopped and self._options.checkpoint else ""
+        self._view.tell(f"{how}: {rows:,} rows in {batches:,} batches, {finished.seconds:.1f} s.{onwards}")
+        return finished
+
+    def _interrupt(self) -> None:
+        for run in self._runs:
+            if run.query is not None and not run.ended:
+                with suppress(Exception):  # it fails already, for a reason that is on its way to be told
+                    run.query.stop()
+
+    def _tell_partitions(self, run: Run) -> None:
+        """Say when a number of shuffle partitions was asked for that the checkpoint overrules."""
+        key = "spark.sql.shuffle.partitions"
+        kept, asked = kept_partitions(run.checkpoint), self._options.conf.get(key)
+        if kept is not None and asked is not None and asked != str(kept):
+            self._view.say(
+                f"{run.name} goes on with the {kept} shuffle partitions that its state in {run.checkpoint} has; "
+                f"{key}={asked} counts for a new checkpoint only."
+            )
 
     def _start(self, run: Run) -> None:
+        self._view.expect(run.name)
         try:
             run.start()
+        except PipelineFailed:
+            raise
         except Exception as error:
             self._failed(run, error)
 
@@ -270,12 +328,10 @@ class Loop:
                 continue
             try:
                 ended = run.wait_end(LOOK_S / len(self._runs))
-            except Exception as error:
-                self._show(run)
-                self._failed(run, error)
-            else:
                 self._show(run)
                 run.ended = ended
+            except Exception as error:
+                self._failed(run, error)
         self._view.draw()
 
     def _show(self, run: Run) -> None:
@@ -285,16 +341,19 @@ class Loop:
     def _failed(self, run: Run, error: Exception) -> None:
         """Wait for the broker where it is that which failed, and start the query again; else say what failed."""
         text = text_of(error)
+        with suppress(Exception):  # of the JVM, if it is that which has gone
+            self._show(run)
         run.fruitless += 1
         if not means_away(text) or run.fruitless > FRUITLESS_MAX:
-            raise PipelineFailed(sentence(run.name, text)) from error
-        self._view.say(f"The broker is away, {run.name} waits for it.")
+            raise PipelineFailed(sentence(run.name, run.checkpoint, text)) from error
+        self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
         client = wait_for_broker(self._options, self._view.say, self._stopped)
-        if client is None:
+        if client is not None:
+            client.close()
+            pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
+        if self._stopped.is_set():
             run.ended = True
             return
-        client.close()
-        pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
         self._view.say(f"Starting {run.name} again where it was.")
         self._start(run)
 
@@ -303,29 +362,33 @@ class Loop:
         left = [run for run in self._runs if not run.ended]
         if not left:
             return
+        self._view.say("Stopping when the running batch is done; once more stops at once.")
         for run in left:
             run.finish_batch(self._session)
         until = time.monotonic() + LAST_BATCH_S
-        while left and time.monotonic() < until:
+        while left:
             for run in left:
-                self._end(run)
+                self._end(run, time.monotonic() > until)
             left = [run for run in left if not run.ended]
             time.sleep(0.05 if left else 0)
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: Run, overdue: bool) -> None:
         """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger."""
         assert run.query is not None
-        if run.gone(self._session) or run.rests():
-            run.query.stop()
-            run.ended = True
-        self._show(run)
-        failure = run.query.exception()
-        if failure is not None:
-            raise PipelineFailed(sentence(run.name, text_of(failure))) from failure
+        try:
+            if overdue or run.gone(self._session) or run.rests():
+                run.query.stop()
+                run.ended = True
+            self._show(run)
+            failure = run.query.exception()
+        except Exception as error:
+            failure = error
+        if failure is not None and not means_away(text := text_of(failure)):
+            raise PipelineFailed(sentence(run.name, run.checkpoint, text)) from failure
 
 
 @contextmanager
-def stopped_by_signals(view: View) -> Iterator[threading.Event]:
+def stopped_by_signals() -> Iterator[threading.Event]:
     """SIGINT and SIGTERM set the event; a second one interrupts. Only the main thread can be told."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -336,7 +399,6 @@ def stopped_by_signals(view: View) -> Iterator[threading.Event]:
         if stopped.is_set():
             raise KeyboardInterrupt
         stopped.set()
-        view.say("Stopping when the running batch is done; once more stops at once.")
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:

@@ -1,0 +1,228 @@
+"""The run loop with real queries on the session that the tests share."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.spark.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.testing import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+STATE = "spark.sql.shuffle.partitions"
+
+
+def fill(broker: EmbeddedBroker, topic: str, count: int, partitions: int = 2) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def counting(spark: SparkSession, options: RunOptions, topics: Any, name: str = "counted") -> DataStreamWriter:
+    """A query with state: how often each value came."""
+    values = read_stream(spark, options, topics, maxOffsetsPerTrigger=400).selectExpr("CAST(value AS STRING) AS value")
+    counts = values.groupBy("value").count()
+    return counts.writeStream.queryName(name).format("memory").outputMode("complete")
+
+
+def once(broker: EmbeddedBroker, checkpoint: Path, **more: Any) -> RunOptions:
+    return RunOptions(broker.bootstrap_servers, str(checkpoint), once=True, **more)
+
+
+def test_a_run_reads_what_is_there_and_the_next_goes_on(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic(topic, partitions=2)
+    fill(broker, topic, 1000)
+    options = once(broker, tmp_path / "checkpoint")
+    require_topics(options, [topic])
+    finished = run_queries(options, spark, [counting(spark, options, [topic])])
+    assert (finished.rows, finished.batches, finished.stopped) == (1000, 3, False)
+    assert (tmp_path / "checkpoint" / "counted" / "commits" / "2").is_file()
+    assert "Done: 1,000 rows in 3 batches" in capfd.readouterr().err
+    assert spark.table("counted").count() == 1000
+
+    fill(broker, topic, 10)
+    options = once(broker, tmp_path / "checkpoint", quiet=True, conf={STATE: "7"})
+    assert run_queries(options, spark, [counting(spark, options, [topic])]).rows == 10
+    assert {row["count"] for row in spark.table("counted").filter("value < 10").collect()} == {2}
+    said = capfd.readouterr().err  # quiet, but a setting that has no effect is worth a warning
+    assert re.fullmatch(r"counted goes on with the 2 shuffle partitions .*\n", said), said
+    bad_checkpoints(spark, broker, topic, tmp_path / "checkpoint")
+
+
+def bad_checkpoints(spark: SparkSession, broker: EmbeddedBroker, topic: str, good: Path) -> None:
+    """Each copy of a good checkpoint is spoilt in one way; the sentence names the file and a way out."""
+    other = broker.create_topic()
+
+    def says(name: str, topics: Any = topic) -> str:
+        options = once(broker, good.parent / name, quiet=True)
+        with pytest.raises(PipelineFailed) as failed:
+            run_queries(options, spark, [counting(spark, options, topics)])
+        assert "\n" not in str(failed.value)
+        assert "--checkpoint" in str(failed.value)
+        return str(failed.value)
+
+    def spoilt(name: str) -> Path:
+        return Path(shutil.copytree(good, good.parent / name)) / "counted"
+
+    def write(file: Path, text: str) -> Path:
+        file.write_text(text)
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        return file
+
+    assert f"names {topic}" in says("checkpoint", other)
+    assert f"names {topic}" in says("checkpoint", re.compile("other-.*"))
+    (good.parent / "file").write_text("")
+    assert f"{good.parent / 'file'} is a file" in says("file")
+    last = max((good / "counted" / "offsets").glob("[0-9]*"), key=lambda each: int(each.name)).name
+    for text, words in (("", "is damaged"), ("v1\n{", "is damaged"), ("v9\n{}\n{}", "newer Spark (v9")):
+        file = write(spoilt(f"o{len(text)}") / "offsets" / last, text)
+        assert f"{file} " in (said := says(f"o{len(text)}"))
+        assert words in said
+    assert "metadata is damaged" in (write(spoilt("m") / "metadata", "{"), says("m"))[1]
+    assert "has lost its file" in ((spoilt("l") / "metadata").unlink(), says("l"))[1]
+    file = spoilt("sum") / "offsets" / last  # what Spark alone notices: the file's sum
+    file.write_text(file.read_text().replace('"batchWatermarkMs":0', '"batchWatermarkMs":1'))
+    assert f"{file} is damaged" in says("sum")
+    options = once(broker, good, quiet=True)
+    stateless = read_stream(spark, options, topic).writeStream.queryName("counted").format("noop")
+    fill(broker, topic, 1)
+    with pytest.raises(PipelineFailed, match=r"that of another query, or of an earlier shape of counted"):
+        run_queries(options, spark, [stateless])
+
+
+def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
+    options = RunOptions(broker.bootstrap_servers, None)
+    there = broker.create_topic()
+    with pytest.raises(PipelineFailed, match=rf"There is no topic {topic} at .* `ottla topics create {topic} -b "):
+        require_topics(options, [there, topic])
+    with pytest.raises(PipelineFailed, match=r"nohost"):
+        require_topics(RunOptions("nohost", None), [topic])
+    with pytest.raises(PipelineFailed, match=r"sasl\.mechanism"):
+        require_topics(RunOptions("localhost:1", None, kafka={"sasl.mechanism": "PLAIN"}), [topic])
+
+
+def test_a_broker_that_is_down_is_waited_for(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic)
+        options = RunOptions(broker.bootstrap_servers, None, broker_wait_s=0.1)
+        broker._stop()
+        with pytest.raises(PipelineFailed, match=r"No broker can be reached at .* Waited \d+ s"):
+            require_topics(options, [topic])
+        back = threading.Timer(1.0, broker.start)
+        back.start()
+        require_topics(RunOptions(broker.bootstrap_servers, None), [topic])
+        back.join()
+    said = capfd.readouterr().err
+    assert "Waiting for a broker: No broker can be reached" in said
+    assert f"The broker at {broker.bootstrap_servers} answers." in said
+
+
+class Running:
+    """A run in a thread: only the main thread hears signals, so it is stopped by the test's own means."""
+
+    def __init__(self, options: RunOptions, spark: SparkSession, writers: list[DataStreamWriter]) -> None:
+        self.finished: Finished | None = None
+        self.failure: BaseException | None = None
+        self._arguments = (options, spark, writers)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.finished = run_queries(*self._arguments)
+        except BaseException as error:
+            self.failure = error
+
+    def join(self) -> Finished:
+        self._thread.join(120)
+        assert self.failure is None, self.failure
+        assert self.finished is not None
+        return self.finished
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_broker_that_goes_away_and_a_signal(
+    spark: SparkSession, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One continuous run: records, the broker stopped and started again, records, SIGTERM; every record once."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic, partitions=2)
+        fill(broker, topic, 100)
+        options = RunOptions(
+            broker.bootstrap_servers, str(tmp_path), trigger_s=0.2, kafka={"request.timeout.ms": "2000"}
+        )
+        writer = counting(spark, options, [topic])
+
+        def play() -> None:
+            until(lambda: (tmp_path / "counted" / "commits" / "0").exists())
+            broker._stop()
+            until(lambda: "is away; counted waits for it" in seen())
+            broker.start()
+            fill(broker, topic, 100)
+            until(lambda: spark.table("counted").filter("count = 2").count() == 100)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        said: list[str] = []
+
+        def seen() -> str:
+            said.append(capfd.readouterr().err)
+            return "".join(said)
+
+        thread = threading.Thread(target=play)
+        thread.start()
+        finished = run_queries(options, spark, [writer])
+        thread.join()
+    assert (finished.rows, finished.stopped) == (200, True)
+    assert "Starting counted again where it was." in seen()
+    assert "Stopping when the running batch is done" in seen()
+    assert "Stopped: 200 rows" in seen()
+    commits = {each.name for each in (tmp_path / "counted" / "commits").iterdir()}
+    plans = {each.name for each in (tmp_path / "counted" / "offsets").iterdir()}
+    assert commits == plans, "a batch was begun and not finished"
+
+
+def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def spoil(value: bytes) -> str:
+        raise ValueError(f"no number: {value.decode()}")
+
+    broker.create_topic(topic)
+    fill(broker, topic, 1, partitions=1)
+    options = RunOptions(broker.bootstrap_servers, None, once=True, quiet=True)
+    writer = read_stream(spark, options, topic).select(spoil("value")).writeStream.queryName("spoilt").format("noop")
+    with pytest.raises(PipelineFailed) as failed:
+        run_queries(options, spark, [writer])
+    found = re.fullmatch(
+        r"The query spoilt failed: ValueError: no number: 0\. All that Spark says of it stands in (\S+)\.",
+        str(failed.value),
+    )
+    assert found, failed.value
+    assert "def spoil" not in str(failed.value)
+    whole = Path(found[1])
+    assert "Traceback" in whole.read_text()
+    whole.unlink()
+    with pytest.raises(ValueError, match="queryName"):
+        run_queries(options, spark, [read_stream(spark, options, topic).writeStream.format("noop")])
