@@ -132,13 +132,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.cluster = Cluster(options)
+        self._initial: Offsets | None = None
         self._latest: Offsets | None = None
         self._freezes = False
         self._frozen: Offsets | None = None
         self._last_batch_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
-        return offsets_as_dict(self.cluster.resolve(self.options.starting, "startingOffsets"))
+        """Spark asks twice for a first batch, some time apart, and needs to hear the same: "latest" may not move on."""
+        if self._initial is None:
+            self._initial = self.cluster.resolve(self.options.starting, "startingOffsets")
+        return offsets_as_dict(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self.options
@@ -181,7 +185,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else offsets_as_dict(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = self.cluster.stream_ranges(offsets_from(start), offsets_from(end))
+        begun, ends = offsets_from(start), offsets_from(end)
+        if begun == self._initial:  # a first batch planned by a run before this one, whose "latest" was earlier
+            begun = {place: min(offset, ends.get(place, offset)) for place, offset in begun.items()}
+        ranges = self.cluster.stream_ranges(begun, ends)
         return _shares(ranges, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
