@@ -83,16 +83,25 @@ class Reader:
         with tempfile.TemporaryDirectory() as checkpoint:
             query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
             query = query.queryName(f"trickle-{uuid.uuid4().hex[:8]}").start()
-            time.sleep(3)  # the first batches are the start's
-            before = {json.loads(each.json)["batchId"] for each in query.recentProgress}
+            before = self._batches(query)
+            deadline = time.monotonic() + 60
+            while len(before) < 10 and time.monotonic() < deadline:  # the first batches are the start's
+                time.sleep(0.1)
+                before = self._batches(query)
             time.sleep(seconds)
-            progress = [json.loads(each.json) for each in query.recentProgress]
+            progress = self._batches(query)
             query.stop()
-        counted = [each for each in progress if each["batchId"] not in before and each["numInputRows"]]
+        counted = [each for number, each in progress.items() if number not in before]
         return {
             "rows": sum(each["numInputRows"] for each in counted),
             "milliseconds": [each["durationMs"]["triggerExecution"] for each in counted],
         }
+
+    def _batches(self, query: Any) -> dict[int, dict[str, Any]]:
+        if query.exception() is not None:
+            raise query.exception()
+        progress = [json.loads(each.json) for each in query.recentProgress]
+        return {each["batchId"]: each for each in progress if each["numInputRows"]}
 
     def _rows(self, reader: Any, broker: str, topic: str, **more: str) -> DataFrame:
         options = {"kafka.bootstrap.servers": broker, "subscribe": topic, **more}
