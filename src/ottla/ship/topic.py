@@ -8,7 +8,7 @@ one partition arrive in the order they were given.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.ship.failures import ProducerLost, ShipFailed
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message, Producer
+    from confluent_kafka import Consumer, Message, Producer
 
 SERVICE, FILE, HOST, FILE_ID = "service", "file", "host", "file_id"
 START, END, WHOLE, MORE = "offset", "end", "whole", "more"
@@ -54,7 +54,7 @@ class Sent:
 class Topic:
     """A producer for one topic. Raises ShipFailed where the topic or the settings are at fault."""
 
-    __slots__ = ("_failure", "_producer", "_settings", "cluster", "name", "partitions", "tails")
+    __slots__ = ("_consumer", "_failure", "_producer", "_settings", "cluster", "name", "partitions", "tails")
 
     def __init__(self, name: str, settings: Mapping[str, Any], *, say: Say, stopped: Stopped) -> None:
         """Waits for a broker, saying so; returns early, unusable, when `stopped`."""
@@ -63,6 +63,7 @@ class Topic:
         self.name = name
         self._settings = dict(settings)
         self._failure: Any = None
+        self._consumer: Consumer | None = None
         self.tails: dict[int, int] = {}
         """Per partition: one past the last record of ours that was acknowledged."""
         try:
@@ -110,57 +111,57 @@ class Topic:
 
     def end(self, partition: int) -> int:
         """The partition's high watermark. Raises ProducerLost when no broker answers."""
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
 
-        consumer = Consumer(self._consuming())
         try:
-            _, high = consumer.get_watermark_offsets(TopicPartition(self.name, partition), timeout=ANSWER_S)
+            _, high = self._reader().get_watermark_offsets(TopicPartition(self.name, partition), timeout=ANSWER_S)
         except KafkaException as error:
             raise ProducerLost(said(error.args[0])) from None
-        finally:
-            consumer.close()
         return high
 
     def sent(self, tails: Mapping[int, int], ids: Iterable[str]) -> list[Sent]:
         """Records of these files in the topic from `tails` (offset per partition) on. Raises ProducerLost."""
         time.sleep(SETTLE_S)  # what a killed shipper had sent is appended before the ends are asked for
         wanted = {each.encode() for each in ids}
-        found: list[Sent] = []
-        for partition, first in tails.items():
-            until = self.end(partition)
-            found += self._sent_to(partition, first, until, wanted)
-            self.tails[partition] = until
-        return found
+        untils = {partition: self.end(partition) for partition in tails}
+        self.tails.update(untils)
+        found = self._read({each: tails[each] for each in tails if tails[each] < untils[each]}, untils)
+        return [each for each in (sent_in(message, wanted) for message in found) if each is not None]
 
-    def _sent_to(self, partition: int, first: int, until: int, wanted: set[bytes]) -> list[Sent]:
-        from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    def _read(self, firsts: Mapping[int, int], untils: Mapping[int, int]) -> Iterator[Message]:
+        """All records from `firsts` to `untils`, per partition; a hole at the end is not waited for."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        if first >= until:
-            return []
-        found: list[Sent] = []
-        consumer = Consumer({**self._consuming(), "auto.offset.reset": "earliest", "enable.partition.eof": True})
+        reader, left = self._reader(), set(firsts)
+        deadline = time.monotonic() + ANSWER_S
         try:
-            consumer.assign([TopicPartition(self.name, partition, first)])
-            deadline = time.monotonic() + ANSWER_S
-            while True:
-                for message in consumer.consume(10_000, 0.2):
-                    error = message.error()
+            reader.assign([TopicPartition(self.name, partition, first) for partition, first in firsts.items()])
+            while left:
+                for message in reader.consume(10_000, 0.1):
+                    error, offset = message.error(), message.offset() or 0
                     if error is None:
+                        yield message
                         deadline = time.monotonic() + ANSWER_S
-                        read = sent_in(message, wanted)
-                        if read is not None:
-                            found.append(read)
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        if (message.offset() or 0) >= until:
-                            return found
-                    elif not error.retriable():
-                        raise ProducerLost(said(error))
+                    elif error.code() != KafkaError._PARTITION_EOF:
+                        if not error.retriable():
+                            raise ProducerLost(said(error))
+                        continue
+                    if offset + (error is None) >= untils[message.partition() or 0]:
+                        left.discard(message.partition() or 0)
                 if time.monotonic() > deadline:
                     raise ProducerLost("the topic's end can't be read")
+            reader.unassign()
         except KafkaException as error:
             raise ProducerLost(said(error.args[0])) from None
-        finally:
-            consumer.close()
+
+    def _reader(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        if self._consumer is None:
+            self._consumer = Consumer(
+                {**self._consuming(), "auto.offset.reset": "earliest", "enable.partition.eof": True}
+            )
+        return self._consumer
 
     def _consuming(self) -> dict[str, Any]:
         kept = {key: value for key, value in self._settings.items() if not key.startswith(PRODUCER_ONLY)}
@@ -189,6 +190,8 @@ class Topic:
     def close(self) -> None:
         """Let go without waiting for what is queued."""
         self._failure = None
+        if self._consumer is not None:
+            self._consumer.close()
         self._producer.purge(in_queue=True, in_flight=True)
         self._producer.flush(1)
 
