@@ -386,7 +386,8 @@ class Publisher:
         """Sort batches into those up to the last sequence, which are in the log, and the rest; whether it fits them.
 
         A last one behind all of them means that another process has sent them and went on. With `confirm` the last one
-        that is there is sent again all the same: its answer says that it is committed.
+        that is there is sent again all the same: its answer says that it is committed. A broker that has forgotten the
+        producer would take it for a new one; then it was seen in the log, which shows only what is committed.
         """
         last = standing.last
         if last is None and not standing.certain:
@@ -400,7 +401,7 @@ class Publisher:
             before = reach >= SEQUENCE_HALF
             there = 0 if before else sum((each.last_sequence - first) & SEQUENCE_MASK <= reach for each in known)
             explained = not before or reach == SEQUENCE_MASK
-        confirmed = max(there - 1, 0) if confirm else there
+        confirmed = max(there - 1, 0) if confirm and standing.certain else there
         lane.done = known[:confirmed] if lane.keeps else []
         lane.waiting = deque(known[confirmed:])
         return explained
