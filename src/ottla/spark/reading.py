@@ -42,8 +42,8 @@ _unpack_place = struct.Struct(">qi").unpack_from
 _unpack_delta = struct.Struct(">i").unpack_from
 
 _clients: dict[ClientProperties, Client] = {}
-_densities: dict[tuple[str, int], float] = {}
-"""Bytes per offset of partitions read before, so that a small range is not asked for by the megabyte."""
+_densities: dict[tuple[str, str, int], float] = {}
+"""Bytes per offset by bootstrap address, topic and partition: a small range is not asked for by the megabyte."""
 _owner = 0
 
 
@@ -204,7 +204,7 @@ class Reading:
     def room(self, cursor: Cursor) -> int:
         """Bytes to ask for: not much more than what is left of the range, where that can be guessed."""
         most = self.options.client.partition_fetch_max_bytes
-        density = _densities.get(cursor.place)
+        density = _densities.get((self.options.client.bootstrap, *cursor.place))
         if density is None:
             return most
         return min(most, int(density * (cursor.range.until - cursor.at) * 1.05) + SPARE_BYTES)
@@ -247,7 +247,7 @@ class Reading:
         following, size = after(part.records, first)
         if following == first:
             return None
-        _densities[cursor.place] = size / (following - first)
+        _densities[self.options.client.bootstrap, *cursor.place] = size / (following - first)
         cursor.topic_id = client.known_topic(cursor.range.topic).topic_id
         cursor.at, cursor.empties, cursor.missing = following, 0, 0
         return Piece(cursor, first, part)
