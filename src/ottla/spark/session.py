@@ -94,8 +94,8 @@ def pipeline_session(
     except ImportError:
         raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
 
-    running = SparkSession.getActiveSession()
-    if running is not None:
+    running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # the latter from other threads
+    if running is not None and running.sparkContext._jsc is not None:
         return adapted(running, conf or {})
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(conf or {})
@@ -126,21 +126,34 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
     wanted = {each.key: each.value for each in settings(master) if is_local(master) or not each.only_local}
     wanted = {key: value for key, value in wanted.items() if key not in defaults} | given
     wanted["spark.master"] = with_retries(master)
-    if own_log4j2(os.environ) is None:
-        key = "spark.driver.extraJavaOptions"
-        wanted[key] = f"{wanted.get(key, defaults.get(key, ''))} -Dlog4j2.configurationFile={log4j2_uri()}".strip()
-    if not SparkContext._gateway:
-        launch(wanted)
+    runs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    if runs:
+        wanted.pop("spark.driver.memory", None)  # the JVM has what it was started with
+        SparkContext._ensure_initialized()
+    else:
+        launch(with_quiet_logs(wanted, defaults))
     builder = SparkSession.builder.appName(app_name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        if runs and own_log4j2(os.environ) is None and "spark.log.level" not in {**defaults, **given}:
+            session.sparkContext.setLogLevel("ERROR")
+        return session
     except PySparkException as error:
         raise PipelineFailed(f"Spark does not start on {master}: {str(error).splitlines()[0]}") from error
     except Exception as error:  # py4j's, with Java's words in it
         said = re.search(r"^: (?:[\w.$]+: )?(.+)$", str(error), re.MULTILINE)
         raise PipelineFailed(f"Spark does not start on {master}: {said[1] if said else error}") from error
+
+
+def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The settings, and where the JVM shall find how it logs."""
+    if own_log4j2(os.environ) is not None:
+        return wanted
+    key = "spark.driver.extraJavaOptions"
+    options = f"{wanted.get(key, defaults.get(key, ''))} -Dlog4j2.configurationFile={log4j2_uri()}"
+    return {**wanted, key: options.strip()}
 
 
 # The JVM
@@ -153,9 +166,6 @@ def launch(conf: Mapping[str, str]) -> None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started it
-        SparkContext._ensure_initialized()
-        return
     use_java()
     spark_conf = SparkConf(loadDefaults=False)
     for key, value in conf.items():

@@ -72,20 +72,30 @@ def run_options(
     )
 
 
+OF_THE_EXTRA = {"pyspark", "py4j", "pandas", "pyarrow", "numpy", "numba", "deltalake", "google"}
+"""The modules that `ottla[spark]` brings and `ottla` alone does not."""
+
+MISSING = 'Pipelines need {module}, which is not installed. `pip install "ottla[spark]"` installs it.'
+
+
 def require_spark() -> None:
     """Raise Failure where PySpark is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
-        raise Failure('Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.')
+        raise Failure(MISSING.format(module="Spark"))
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """What a pipeline could not do, as a sentence."""
-    from ottla.spark.run import PipelineFailed
+    """What a pipeline could not do, as a sentence; also that it was not installed."""
+    from ottla.spark.failures import PipelineFailed
 
     try:
         yield
     except PipelineFailed as failed:
         raise Failure(str(failed)) from failed
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OF_THE_EXTRA:
+            raise
+        raise Failure(MISSING.format(module=error.name)) from error
