@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def fake_java(home: Path, version: str, *, takes_module: bool = True) -> Path:
     refusal = "" if takes_module else '[ "$1" != --add-modules=jdk.incubator.vector ] || exit 1\n'
     program = home / "bin" / "java"
     says = f'    java.home = {home}\nopenjdk version "{version}"'
-    program.write_text(f"#!/bin/sh\n{refusal}cat >&2 <<'end'\n{says}\nend\n")
+    program.write_text(f"#!/bin/sh\n{refusal}printf '%s\\n' {shlex.quote(says)} >&2\n")
     program.chmod(0o755)
     return home
 
