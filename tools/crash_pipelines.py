@@ -1,0 +1,433 @@
+"""Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
+
+    python tools/crash_pipelines.py --pipeline sink|archive [--rounds 30] [--seed 1] [--seconds 3]
+                                    [--kinds driver,worker,node] [--directory DIR] [--rate 1500]
+
+A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
+in a random order, each at a random moment after the pipeline moved again (or before that, one time in six):
+
+- driver: the JVM and the Python process that started it; Python workers may live on and still be sending
+- worker: one of the JVM's Python processes, whatever it is doing
+- node: the broker, which starts again on its directory and port
+
+`sink`: a streaming query copies `in` to `out` with `exactlyOnce`, shuffled, so that a replayed micro-batch has its rows
+in other places. At the end every offset of every partition of `in` must be in `out` exactly once, with its value.
+`archive`: `ottla pipeline archive` writes a table, and `ottla pipeline archive verify` must find it without gaps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from node_process import NodeProcess
+
+from ottla.client import Client, ClientFailure
+
+KINDS = ("driver", "worker", "node")
+PARTITIONS = 3
+MOVES_WITHIN_S = 180.0
+ENDS_WITHIN_S = 300.0
+EARLY = 1 / 6
+"""How often a kill does not wait until the pipeline moved."""
+
+
+# Processes
+
+
+def stat_of(pid: int) -> tuple[int, str] | None:
+    """Parent and start time of a process; None when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[1]), fields[19])
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Process ids below `root`, with their start times: a pid alone may be another process a moment later."""
+    rows = {int(name): stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    found: dict[int, str] = {}
+    below = [root]
+    while below:
+        parent = below.pop()
+        for pid, row in rows.items():
+            if row is not None and row[0] == parent and pid not in found:
+                found[pid] = row[1]
+                below.append(pid)
+    return found
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Driver:
+    """A driver and all that it starts; only these are ever signalled."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.command = command
+        self.log = log
+        self.seen: dict[int, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def look(self) -> dict[int, str]:
+        below = descendants(self.pid)
+        self.seen.update(below)
+        return below
+
+    def kill_driver(self) -> bool:
+        """JVM and Python parent at once; the workers are left to themselves."""
+        java = [pid for pid in self.look() if name_of(pid) == "java"]
+        for pid in [*java, self.pid]:
+            kill(pid)
+        assert self._process is not None
+        self._process.wait()
+        return bool(java)
+
+    def kill_worker(self, rng: random.Random) -> bool:
+        """One Python process below the JVM."""
+        java = [pid for pid in self.look() if name_of(pid) == "java"]
+        workers = sorted(pid for root in java for pid in descendants(root) if name_of(pid).startswith("python"))
+        return bool(workers) and kill(rng.choice(workers))
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL for what is left of everything this driver ever started."""
+        if self._process is None:
+            return
+        self.look()
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
+        for pid, born in {self.pid: None, **self.seen}.items():
+            row = stat_of(pid)
+            if row is not None and born in (None, row[1]):
+                kill(pid)
+        self._process.wait()
+
+    def last_lines(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+
+class Feeder(threading.Thread):
+    """Writes numbered records, a few thousand each second, through every restart of the node."""
+
+    def __init__(self, bootstrap: str, rate: int) -> None:
+        super().__init__(daemon=True)
+        self.sent = 0
+        self.failure: str | None = None
+        self.done = threading.Event()
+        self.rate = rate
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        waits = {"message.timeout.ms": 300_000, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+        self.producer = Producer({**settings, **waits})
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            for _ in range(self.rate // 20):
+                try:
+                    text = b"record %d" % self.sent
+                    self.producer.produce("in", text, partition=self.sent % PARTITIONS, on_delivery=self._told)
+                    self.sent += 1
+                except BufferError:
+                    break
+            self.producer.poll(0)
+            self.done.wait(0.05)
+
+    def finish(self) -> None:
+        self.done.set()
+        self.join()
+        if self.producer.flush(120):
+            self.failure = self.failure or "records of the producer were neither acknowledged nor refused"
+
+    def _told(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self.failure = self.failure or f"the producer failed: {error}"
+
+
+# Pipelines
+
+
+class Pipeline(Protocol):
+    """What is killed: a command, how far it is, and what is wrong with what it made."""
+
+    command: list[str]
+
+    def moved(self) -> int: ...
+    def complete(self, driver: Driver) -> None: ...
+    def failures(self) -> list[str]: ...
+
+
+class Sink:
+    """`in` to `out` by a streaming query of `tools/crash_pipelines.py --drive`."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        checkpoint = str(directory / "checkpoint")
+        self.command = [sys.executable, __file__, "--drive", bootstrap, "--directory", checkpoint]
+
+    def moved(self) -> int:
+        return sum(ends(self.bootstrap, "out").values())
+
+    def complete(self, driver: Driver) -> None:
+        """Wait until as much came out as went in, and a little longer for what should not come."""
+        wanted = sum(ends(self.bootstrap, "in").values())
+        until = time.monotonic() + ENDS_WITHIN_S
+        while self.moved() < wanted and time.monotonic() < until:
+            if driver.ended is not None:
+                driver.start()
+            time.sleep(0.5)
+        time.sleep(3)
+        driver.stop()
+
+    def failures(self) -> list[str]:
+        given = {
+            b"%d-%d" % (message.partition(), message.offset()): message.value()
+            for message in all_of(self.bootstrap, "in")
+        }
+        found: dict[bytes, int] = {}
+        failures: list[str] = []
+        for message in all_of(self.bootstrap, "out"):
+            key = message.key()
+            found[key] = found.get(key, 0) + 1
+            if given.get(key) != message.value():
+                failures.append(f"{key.decode()} came out as {message.value()!r}")
+        lost, doubled = given.keys() - found.keys(), [key for key, times in found.items() if times > 1]
+        if lost:
+            failures.append(f"{len(lost)} of {len(given)} records are lost, among them {sorted(lost)[:3]}")
+        if doubled:
+            failures.append(f"{len(doubled)} records are there more than once, among them {sorted(doubled)[:3]}")
+        print(f"{len(given)} records in, {sum(found.values())} out")
+        return failures
+
+
+class Archive:
+    """`ottla pipeline archive`, and what its own `verify` says."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        self.table = directory / "table"
+        pipeline = [sys.executable, "-m", "ottla", "pipeline", "archive"]
+        places = ["--topic", "in", "--table", str(self.table), "--checkpoint", str(directory / "checkpoint")]
+        self.command = [*pipeline, "-b", bootstrap, *places, "--trigger", "0.5"]
+        self.last = [*pipeline, "-b", bootstrap, *places, "--once"]
+        self.verify = [*pipeline, "verify", "-b", bootstrap, "--table", str(self.table)]
+
+    def moved(self) -> int:
+        log = self.table / "_delta_log"
+        return len(list(log.glob("*.json"))) if log.is_dir() else 0
+
+    def complete(self, driver: Driver) -> None:
+        driver.stop()
+        with open(driver.log, "ab") as log:
+            code = subprocess.run(self.last, stdout=log, stderr=log, timeout=ENDS_WITHIN_S).returncode
+        if code:
+            raise RuntimeError(f"the last run ended with {code}:\n{driver.last_lines()}")
+
+    def failures(self) -> list[str]:
+        done = subprocess.run(self.verify, capture_output=True, text=True, timeout=ENDS_WITHIN_S)
+        print(done.stdout.strip())
+        return [] if done.returncode == 0 else [f"verify ended with {done.returncode}: {done.stdout}{done.stderr}"]
+
+
+PIPELINES: dict[str, Callable[[str, Path], Pipeline]] = {"sink": Sink, "archive": Archive}
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    with Client(bootstrap, timeout_s=30) as client:
+        return client.list_offsets(topic, range(PARTITIONS))
+
+
+def all_of(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Every record of a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    left, until = PARTITIONS, time.monotonic() + 120
+    try:
+        while left and time.monotonic() < until:
+            for message in consumer.consume(10_000, timeout=1.0):
+                if message.error() is not None:
+                    left -= 1
+                else:
+                    yield message
+    finally:
+        consumer.close()
+    if left:
+        raise AssertionError(f"topic {topic} can't be read to its end")
+
+
+# The loop
+
+
+class Loop:
+    """One run: a node, a feeder, a pipeline, and the kills."""
+
+    def __init__(self, name: str, seed: int, seconds: float, directory: Path, rate: int, say: Any = print) -> None:
+        self.rng = random.Random(seed)
+        self.seconds = seconds
+        self.say = say
+        self.node = NodeProcess(directory / "node", {"log.segment.bytes": "4194304"})
+        self.node.start()
+        admin = AdminClient({"bootstrap.servers": self.node.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in ("in", "out")]).values():
+            made.result(30)
+        self.feeder = Feeder(self.node.bootstrap, rate)
+        self.pipeline = PIPELINES[name](self.node.bootstrap, directory)
+        self.driver = Driver(self.pipeline.command, directory / "driver.log")
+        self.kills = dict.fromkeys(KINDS, 0)
+
+    def run(self, rounds: int, kinds: tuple[str, ...]) -> list[str]:
+        """The failures; empty when all went well."""
+        failures: list[str] = []
+        self.feeder.start()
+        self.driver.start()
+        try:
+            for index in range(rounds):
+                for kind in self.rng.sample(kinds, len(kinds)):
+                    self.round(kind)
+                counted = ", ".join(f"{times} {kind}" for kind, times in self.kills.items())
+                self.say(f"round {index + 1}: killed {counted}; {self.feeder.sent} records, at {self.pipeline.moved()}")
+            self.feeder.finish()
+            self.wait_for_move()
+            self.pipeline.complete(self.driver)
+            failures += self.pipeline.failures()
+        except (AssertionError, RuntimeError, ClientFailure) as error:
+            failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.feeder.done.set()
+            self.driver.stop()
+            code = self.node.stop() if self.node.alive else None
+        if code != 0:
+            failures.append(f"the node ended with {code} instead of 0")
+        if self.feeder.failure:
+            failures.append(self.feeder.failure)
+        return failures + sorted(set(self.node.tracebacks))
+
+    def round(self, kind: str) -> None:
+        """Kill one process at a random moment, and see that it is there again."""
+        if self.rng.random() >= EARLY:
+            self.wait_for_move()
+        time.sleep(self.rng.random() * self.seconds)
+        match kind:
+            case "driver":
+                self.kills[kind] += self.driver.kill_driver()
+                self.driver.start()
+            case "worker":
+                self.kills[kind] += self.driver.kill_worker(self.rng)
+            case "node":
+                self.node.kill()
+                time.sleep(self.rng.choice((0.0, 0.5, 2.0)))
+                self.node.start()
+                self.kills[kind] += 1
+
+    def wait_for_move(self) -> None:
+        """Until the pipeline has written more than it has now."""
+        began, at = time.monotonic(), self.pipeline.moved()
+        while self.pipeline.moved() <= at:
+            self.driver.look()
+            if self.driver.ended is not None:
+                self.say(f"the driver ended with {self.driver.ended} by itself; starting it again")
+                self.driver.start()
+            if time.monotonic() - began > MOVES_WITHIN_S:
+                raise RuntimeError(f"the pipeline stands still:\n{self.driver.last_lines()}")
+            time.sleep(0.1)
+
+
+# The sink's driver
+
+
+def drive(bootstrap: str, checkpoint: str) -> None:
+    """Copy `in` to `out` until SIGTERM; a query that fails is started again from its checkpoint."""
+    from ottla.spark.session import pipeline_session
+
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    session = pipeline_session("crash", master="local[2,4]", conf=conf)
+    while True:
+        source = session.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+        source = source.option("subscribe", "in").option("startingOffsets", "earliest")
+        rows = source.option("maxOffsetsPerTrigger", 20_000).load()
+        rows = rows.selectExpr("concat(partition, '-', offset) AS key", "value").repartition(2)
+        sink = rows.writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+        sink = sink.option("topic", "out").option("exactlyOnce", "true").option("kafka.batch.size", 8192)
+        query = sink.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            print(f"the query failed, and starts again: {str(error)[:2000]}", flush=True)
+        time.sleep(0.5)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipeline", choices=sorted(PIPELINES), default="sink")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3.0, help="longest time between a move and a kill")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--rate", type=int, default=1500, help="records a second into the topic")
+    parser.add_argument("--directory", help="where node, checkpoint and log are kept; a temporary one without it")
+    parser.add_argument("--drive", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.drive:
+        drive(given.drive, given.directory)
+    kinds = tuple(given.kinds.split(","))
+    if not set(kinds) <= set(KINDS):
+        parser.error(f"--kinds are some of {', '.join(KINDS)}")
+    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
+        directory = Path(given.directory or temporary)
+        loop = Loop(given.pipeline, given.seed, given.seconds, directory, given.rate)
+        failures = loop.run(given.rounds, kinds)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    counted = ", ".join(f"{times} {kind}" for kind, times in loop.kills.items())
+    print(f"{counted} kills: " + ("failed" if failures else "every record exactly once"))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
