@@ -283,11 +283,11 @@ def test_a_checkpoint_of_something_else() -> None:
         offsets_from({"index": 3})
 
 
-def add_partition(broker: EmbeddedBroker, topic: str) -> None:
+def add_partition(broker: EmbeddedBroker, topic: str, count: int = 2) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(10)
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(10)
 
 
 def test_offsets_come_back_as_they_were() -> None:

@@ -18,6 +18,8 @@ from ottla.spark.reporting import DataLost
 from ottla.testing import EmbeddedBroker
 from tests.spark.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
 
+NOW_MS = int(time.time() * 1000)
+
 
 def mixed(count: int, **more: Any) -> Iterator[dict[str, Any]]:
     """Null and empty keys and values, headers twice and null, long and short ones, several partitions."""
@@ -30,7 +32,7 @@ def mixed(count: int, **more: Any) -> Iterator[dict[str, Any]]:
             "value": values[i // 4 % 4],
             "headers": headers[i // 16 % 4],
             "partition": i % 3,
-            "timestamp": 1_600_000_000_000 + i,
+            "timestamp": NOW_MS + i,  # older ones, retention would take
             **more,
         }
 
