@@ -121,4 +121,21 @@ class Rewind:
     position: int
 
 
-Effect: TypeAlias = ReadRecord | Redeliver | DeadLetter | WriteEnd | Rewind
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The message may be due: somebody else reads it, decides with `decided`, writes the copy and its end marker.
+
+    It is handed over again as long as no end marker was read. `deadline_ms`: when its time-out is over; `since_ms`:
+    from when its back-off counts; `clock_ms`: the time of this, and `asked_ms` of the last one, None for the first.
+    """
+
+    offset: int
+    deadline_ms: int
+    since_ms: int
+    reason: Reason
+    text: str
+    clock_ms: int
+    asked_ms: int | None
+
+
+Effect: TypeAlias = ReadRecord | Redeliver | DeadLetter | WriteEnd | Rewind | HandOver

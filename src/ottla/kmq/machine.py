@@ -63,11 +63,29 @@ BEYOND_END_ATTEMPTS: Final = 12
 """After so many attempts, some two minutes, a record beyond the end of its partition counts as lost."""
 STALE_MAX: Final = 4_096
 DURATIONS_MAX: Final = 1_024
+LOST: Final = "There is no record at this offset any more."
 
 _KEY: Final = Struct(">iq")
 
 Open: TypeAlias = tuple[int, int, int, Start | None]
 """(marker_offset, due_ms, deadline_ms, verdict): due is the deadline until a back-off is known, verdict a worker's."""
+
+
+def said_by(deadline_ms: int, verdict: Start | None) -> tuple[int, Reason, str]:
+    """(from when the back-off counts, why the message comes again, a worker's words)."""
+    if verdict is None:
+        return deadline_ms, Reason.TIMED_OUT, ""
+    return deadline_ms - verdict.duration_ms, Reason(verdict.kind.name.lower()), verdict.reason
+
+
+def buries(config: KmqConfig, reason: Reason, redeliveries: int) -> bool:
+    """Whether a message that came again so often becomes a dead letter now."""
+    return reason is Reason.REJECTED or redeliveries >= config.max_redeliveries
+
+
+def target(config: KmqConfig, deadline_ms: int, since_ms: int, redeliveries: int) -> int:
+    """When a message that came again so often comes once more."""
+    return max(deadline_ms, since_ms + config.backoff_after_ms(redeliveries))
 
 
 class Phase(Enum):
@@ -155,7 +173,7 @@ class MarkersPartition:
 
     def deadline(self) -> int | None:
         """When to step with Tick; None: not before the next event."""
-        if self._replaying or len(self._phases) >= self.config.in_flight_max:
+        if self._replaying or self._room <= 0:
             return None
         times = [] if (retry := self._retries.next()) is None else [retry]
         due = self._agenda.next()
@@ -305,20 +323,25 @@ class MarkersPartition:
 
     # Redelivery
 
+    @property
+    def _room(self) -> int:
+        """For so many redeliveries more."""
+        return self.config.in_flight_max - len(self._phases)
+
     def _start_due(self, now: int, effects: list[Effect]) -> None:
         """Begin what is due, as far as there is room."""
         if self._replaying:
             return
-        most, retries, agenda, clock = self.config.in_flight_max, self._retries, self._agenda, self.clock(now)
-        while (at := retries.next()) is not None and at <= now and (room := most - len(self._phases)) > 0:
+        retries, agenda, clock = self._retries, self._agenda, self.clock(now)
+        while (at := retries.next()) is not None and at <= now and (room := self._room) > 0:
             for offset in retries.take(room):
                 self._try_again(now, offset, effects)
-        while (at := agenda.next()) is not None and at <= clock and (room := most - len(self._phases)) > 0:
+        while (at := agenda.next()) is not None and at <= clock and (room := self._room) > 0:
             for offset in agenda.take(room):
                 entry = self._open.get(offset)
                 busy = offset in self._phases or offset in self._retry_at  # what was copied waits there too
                 if entry is not None and entry[1] <= clock and not busy:
-                    self._fetch(offset, effects)
+                    self._fetch(now, offset, effects)
 
     def _try_again(self, now: int, offset: int, effects: list[Effect]) -> None:
         """A retry is due, unless it was put off or led to something meanwhile."""
@@ -330,9 +353,9 @@ class MarkersPartition:
         elif self._open[offset][1] > self.clock(now):  # extended since
             self._agenda.add(self._open[offset][1], offset)
         elif offset not in self._phases:
-            self._fetch(offset, effects)
+            self._fetch(now, offset, effects)
 
-    def _fetch(self, offset: int, effects: list[Effect]) -> None:
+    def _fetch(self, now: int, offset: int, effects: list[Effect]) -> None:
         self._phases[offset] = Phase.READING
         effects.append(ReadRecord(offset))
 
@@ -341,15 +364,12 @@ class MarkersPartition:
         if not self._still_due(now, offset):
             return
         marker_offset, _, deadline_ms, verdict = self._open[offset]
-        reason = Reason.TIMED_OUT if verdict is None else Reason(verdict.kind.name.lower())
-        text = "" if verdict is None else verdict.reason
-        if reason is Reason.REJECTED or redeliveries >= self.config.max_redeliveries:
+        since_ms, reason, text = said_by(deadline_ms, verdict)
+        if buries(self.config, reason, redeliveries):
             self._phases[offset] = Phase.COPYING
             effects.append(DeadLetter(offset, redeliveries, reason, text))
             return
-        wait_ms = self.config.backoff_after_ms(redeliveries)
-        since_ms = deadline_ms - (0 if verdict is None else verdict.duration_ms)
-        target_ms = max(deadline_ms, since_ms + wait_ms)
+        target_ms = target(self.config, deadline_ms, since_ms, redeliveries)
         if target_ms > self.clock(now):
             del self._phases[offset]
             self._open[offset] = (marker_offset, target_ms, deadline_ms, verdict)
@@ -372,7 +392,7 @@ class MarkersPartition:
     def _give_up_lost(self, now: int, offset: int, effects: list[Effect]) -> None:
         if self._still_due(now, offset):
             self._phases[offset] = Phase.COPYING
-            effects.append(DeadLetter(offset, 0, Reason.LOST, "There is no record at this offset any more."))
+            effects.append(DeadLetter(offset, 0, Reason.LOST, LOST))
 
     def _end(self, now: int, offset: int, effects: list[Effect]) -> None:
         """Write the end marker, and once more where it is not read in time."""

@@ -5,20 +5,34 @@ Knows names. Reads the tracker's figures as they were at its last look, at most 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from ottla.kmq.config import KmqConfig
 from ottla.kmq.events import Reason
-from ottla.kmq.tracker import RedeliveryTracker, now_ms
+from ottla.kmq.figures import PartitionFigures, TrackerFigures
+from ottla.kmq.tracker import now_ms
+
+
+class Tracking(Protocol):
+    """A tracker, as far as its figures go: a RedeliveryTracker, or one that runs on Spark."""
+
+    @property
+    def config(self) -> KmqConfig: ...
+    @property
+    def figures(self) -> TrackerFigures: ...
+    @property
+    def partitions(self) -> Sequence[PartitionFigures]: ...
 
 
 class TrackerCollector(Collector):
     """Everything there is to say about a tracker, labelled with its queue."""
 
-    def __init__(self, tracker: RedeliveryTracker) -> None:
+    def __init__(self, tracker: Tracking) -> None:
         self._tracker = tracker
 
     def collect(self) -> Iterator[Metric]:
@@ -62,7 +76,7 @@ class TrackerCollector(Collector):
             yield family
 
 
-def serve_metrics(tracker: RedeliveryTracker, host: str, port: int) -> tuple[int, Callable[[], None]]:
+def serve_metrics(tracker: Tracking, host: str, port: int) -> tuple[int, Callable[[], None]]:
     """Serve the tracker's metrics over HTTP; the port, and what ends it. Raises OSError."""
     registry = CollectorRegistry()
     registry.register(TrackerCollector(tracker))

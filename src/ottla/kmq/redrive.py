@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Self
 from ottla.kmq import headers
 from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.copies import time_of
 from ottla.kmq.events import Reason
 from ottla.kmq.stats import CALL_TIMEOUT_S, READ_PATIENCE_S
 from ottla.kmq.topics import partition_counts, properties_of
-from ottla.kmq.tracker import time_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer

@@ -23,9 +23,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from ottla.kmq import headers
 from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig
+from ottla.kmq.copies import Copy, copy_of, count_of, dead_letter
 from ottla.kmq.events import (
     Copied,
     DeadLetter,
@@ -35,7 +35,6 @@ from ottla.kmq.events import (
     Failed,
     MarkersRead,
     ReadRecord,
-    Reason,
     RecordBeyondEnd,
     RecordGone,
     RecordRead,
@@ -85,18 +84,11 @@ Told: TypeAlias = tuple[MarkersPartition, Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A message or dead letter on its way; `timestamp_ms` 0 leaves the time to the broker."""
+class Sent:
+    """A copy on its way, and whose it is."""
 
     machine: MarkersPartition
-    offset: int
-    topic: str
-    partition: int
-    key: Any
-    value: Any
-    headers: headers.Headers
-    timestamp_ms: int
-    reason: Reason | None = None
+    copy: Copy
 
 
 class RedeliveryTracker:
@@ -313,78 +305,49 @@ class RedeliveryTracker:
                 self._step(machine, found)
             else:
                 _, offset = placed(found)
-                count = headers.count_in(found.headers() or (), self.config.count_header)  # type: ignore[arg-type]
-                self._step(machine, RecordRead(offset, count), found)
+                self._step(machine, RecordRead(offset, count_of(self.config, found)), found)
 
     def _redeliver(self, machine: MarkersPartition, message: Message, redeliveries: int) -> None:
-        """The same message once more, at the end of its partition, with the count in its headers."""
         partition, offset = placed(message)
-        kept = headers.with_count(message.headers() or (), self.config.count_header, redeliveries)  # type: ignore[arg-type]
-        self._send(
-            Copy(machine, offset, self.config.queue, partition, message.key(), message.value(), kept, time_of(message))
-        )
+        self._send(Sent(machine, copy_of(self.config, message, redeliveries)))
         log.debug("%s-%d@%d: redelivery %d", self.config.queue, partition, offset, redeliveries)
 
     def _bury(self, machine: MarkersPartition, letter: DeadLetter, message: Message | None) -> None:
-        """Write the dead letter: the message as it was, and where it came from. One that is lost has no content."""
-        if letter.reason is Reason.LOST:
-            message = None
-        said = headers.Provenance(
-            topic=self.config.queue,
-            partition=machine.partition,
-            offset=letter.offset,
-            group=self.config.group_id,
-            delivery_count=None if message is None else letter.redeliveries + 1,
-            reason=letter.reason,
-            text=letter.text or headers.SENTENCES[letter.reason],
-            at_ms=now_ms(),
-        )
-        own = [] if message is None else headers.of_message(message.headers() or ())  # type: ignore[arg-type]
-        key, value, at_ms = (None, None, 0) if message is None else (message.key(), message.value(), time_of(message))
-        self._send(
-            Copy(
-                machine,
-                letter.offset,
-                self.config.dead_letters,
-                -1,
-                key,
-                value,
-                [*own, *said.headers()],
-                at_ms,
-                letter.reason,
-            )
-        )
+        self._send(Sent(machine, dead_letter(self.config, machine.partition, letter, message, now_ms())))
 
-    def _send(self, copy: Copy) -> None:
+    def _send(self, sent: Sent) -> None:
+        copy = sent.copy
         try:
             self._producer.produce(
                 copy.topic,
                 copy.value,
                 copy.key,
                 copy.partition,
-                on_delivery=partial(self._delivered, copy),
+                on_delivery=partial(self._delivered, sent),
                 timestamp=copy.timestamp_ms,
                 headers=copy.headers,  # type: ignore[arg-type]
             )
         except BufferError:
-            self._told.append((copy.machine, Failed(copy.offset)))
+            self._told.append((sent.machine, Failed(copy.offset)))
 
-    def _delivered(self, copy: Copy, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, sent: Sent, error: KafkaError | None, message: Message) -> None:
         from confluent_kafka import KafkaError
 
+        machine, copy = sent.machine, sent.copy
         if error is None:
             if copy.reason is None:
                 self.figures.redelivered += 1
             else:
                 self.figures.dead_lettered[copy.reason] += 1
-                place = f"{self.config.queue}-{copy.machine.partition}@{copy.offset}"
-                log.warning("%s is a dead letter: %s", place, copy.reason)
-            self._told.append((copy.machine, Copied(copy.offset)))
+                log.warning(
+                    "%s-%d@%d is a dead letter: %s", self.config.queue, machine.partition, copy.offset, copy.reason
+                )
+            self._told.append((machine, Copied(copy.offset)))
         elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
-            self._send(replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost, not the message
+            self._send(Sent(machine, replace(copy, timestamp_ms=0)))  # older than the topic takes: the time is lost
         else:
             self._note(error, f"{copy.topic} took no copy of {self.config.queue}@{copy.offset}")
-            self._told.append((copy.machine, Failed(copy.offset)))
+            self._told.append((machine, Failed(copy.offset)))
 
     def _write_end(self, partition: int, offset: int) -> None:
         """Its report is of no use: the machine waits until it reads the marker, and says so again if it does not."""
@@ -501,8 +464,3 @@ def markers_of(messages: list[Message], now: int) -> MarkersRead:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def time_of(message: Message) -> int:
-    """The message's timestamp, 0 where it has none."""
-    return max(0, message.timestamp()[1])

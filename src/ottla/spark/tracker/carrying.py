@@ -1,0 +1,321 @@
+"""Carries redeliveries out, on the executors: read the record at its exact offset, write the copy or the dead letter,
+await that, write the end marker.
+
+Knows: the tracker's rows, and clients of the cluster. Does not know: which message is due when. What fails stays open
+in the tracker's state and is handed over again, so nothing here is tried for long, and no failure of the cluster is one
+of the task.
+
+The clients live as long as the worker process, for a connection costs more than a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ottla.kmq.config import KmqConfig
+from ottla.kmq.copies import Copy, copy_of, count_of, dead_letter
+from ottla.kmq.events import DeadLetter, Failed, HandOver, Reason, RecordBeyondEnd, RecordGone
+from ottla.kmq.figures import PartitionFigures
+from ottla.kmq.handing import decided, last_ms
+from ottla.kmq.machine import target
+from ottla.kmq.markers import END, pack_key
+from ottla.kmq.reader import RecordReader
+from ottla.kmq.tracker import PRODUCER, now_ms
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+OUTCOME: Final = "outcome string, late_ms binary"
+CARRY_S_MAX: Final = 20.0
+"""What is not done by then is left to be handed over again."""
+WAIT_S: Final = 0.005
+ENDED_MAX: Final = 100_000
+_OUTCOME = pa.schema([("outcome", pa.string()), ("late_ms", pa.binary())])
+
+Place = tuple[int, int, int]
+"""(partition, offset, deadline_ms)"""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the rows of a batch. `late_ms`: of each copy and letter, from due to acknowledged."""
+
+    redelivered: int = 0
+    dead_lettered: Counter[str] = field(default_factory=Counter[str])
+    waiting: int = 0
+    """Not now: their back-off is not over, or they were carried out before."""
+    failed: int = 0
+    read: int = 0
+    malformed: int = 0
+    partitions: dict[int, tuple[int, PartitionFigures]] = field(default_factory=dict[int, tuple[int, PartitionFigures]])
+    """How each stands that had markers, or was looked at: its position, and the rest."""
+    first_due_ms: int | None = None
+    problems: list[str] = field(default_factory=list[str])
+    late_ms: list[int] = field(default_factory=list[int])
+
+    def add(self, other: Outcome) -> None:
+        self.redelivered += other.redelivered
+        self.dead_lettered.update(other.dead_lettered)
+        self.waiting += other.waiting
+        self.failed += other.failed
+        self.read += other.read
+        self.malformed += other.malformed
+        self.partitions.update(other.partitions)
+        dues = [each for each in (self.first_due_ms, other.first_due_ms) if each is not None]
+        self.first_due_ms = min(dues, default=None)
+        self.problems += other.problems
+        self.late_ms += other.late_ms
+
+    @property
+    def handed(self) -> int:
+        """Rows with a message."""
+        return self.redelivered + sum(self.dead_lettered.values()) + self.waiting + self.failed
+
+    def row(self) -> tuple[str, bytes]:
+        """As a row of OUTCOME."""
+        said = {each: getattr(self, each) for each in _SAID}
+        said["partitions"] = [(position, astuple(each)) for position, each in self.partitions.values()]
+        return json.dumps(said), b"".join(each.to_bytes(8, "little", signed=True) for each in self.late_ms)
+
+
+_SAID = ("redelivered", "dead_lettered", "waiting", "failed", "read", "malformed", "first_due_ms", "problems")
+
+
+def outcome_of(text: str, late_ms: bytes) -> Outcome:
+    """What `Outcome.row` wrote."""
+    said = json.loads(text)
+    partitions = {each[0]: (position, PartitionFigures(*each)) for position, each in said.pop("partitions")}
+    said["dead_lettered"] = Counter(said["dead_lettered"])
+    times = memoryview(bytes(late_ms)).cast("q") if late_ms else ()
+    return Outcome(**said, partitions=partitions, late_ms=list(times))
+
+
+def carry_out(
+    properties: Mapping[str, Any], config: KmqConfig
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For mapInArrow over the rows of `tracked`: does what they say; a row of OUTCOME for each task."""
+
+    def carry(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        outcome, due = Outcome(), list[tuple[int, HandOver]]()
+        for batch in batches:
+            for row in batch.to_pylist():
+                take_row(row, outcome, due)
+        carrier = carrier_of(properties, config)
+        if due:
+            carrier.carry(due, outcome)
+        carrier.commit(outcome)
+        text, late = outcome.row()
+        yield pa.record_batch([pa.array([text], pa.string()), pa.array([late], pa.binary())], schema=_OUTCOME)
+
+    return carry
+
+
+def take_row(row: dict[str, Any], outcome: Outcome, due: list[tuple[int, HandOver]]) -> None:
+    """A row of `tracked`."""
+    partition = row["partition"]
+    if row["offset"] is None:
+        outcome.partitions[partition] = (
+            row["position"],
+            PartitionFigures(
+                partition, row["open"], 0, bool(row["replaying"]), row["oldest_due_ms"], row["commit_offset"]
+            ),
+        )
+        outcome.read += row["read"]
+        outcome.malformed += row["malformed"]
+        return
+    names = ("offset", "deadline_ms", "since_ms", "text", "clock_ms", "asked_ms")
+    message = HandOver(reason=Reason(row["reason"]), **{name: row[name] for name in names})
+    due.append((partition, message))
+    first = outcome.first_due_ms
+    outcome.first_due_ms = message.deadline_ms if first is None else min(first, message.deadline_ms)
+
+
+_carriers: dict[str, Carrier] = {}
+
+
+def carrier_of(properties: Mapping[str, Any], config: KmqConfig) -> Carrier:
+    """This process's own."""
+    name = repr((sorted(properties.items()), config))
+    carrier = _carriers.get(name)
+    if carrier is None:
+        carrier = _carriers[name] = Carrier(properties, config)
+    return carrier
+
+
+class Carrier:
+    """Clients of one cluster for one queue."""
+
+    def __init__(self, properties: Mapping[str, Any], config: KmqConfig) -> None:
+        from confluent_kafka import Producer
+
+        self._config = config
+        self._given = dict(properties)
+        self._sends = {**PRODUCER, "message.timeout.ms": int(CARRY_S_MAX * 1000), "log_level": 0, **properties}
+        self._producer: Any = Producer(self._sends)
+        self._reader: RecordReader | None = None
+        self._group: Any = None
+        self._committed: dict[int, int] = {}
+        self._ended: OrderedDict[Place, None] = OrderedDict()
+        """What was copied here: when it is handed over again, only its end marker is written once more."""
+        self._outcome = Outcome()
+        self._left: dict[Place, int] = {}
+        """What is not settled, and when it was due."""
+        self._broken = False
+
+    # Messages
+
+    def carry(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
+        """Do what is to be done with these, and note it."""
+        until = time.monotonic() + CARRY_S_MAX
+        self._outcome = outcome
+        self._left = {(partition, each.offset, each.deadline_ms): each.deadline_ms for partition, each in due}
+        wanted = self._want(due)
+        while self._left and time.monotonic() < until:
+            found = self._read()
+            for partition, each in found:
+                self._take(partition, each, wanted)
+            self._producer.poll(0 if found else WAIT_S)
+        for partition in {partition for partition, _ in due} if self._left else ():
+            assert self._reader is not None
+            self._reader.drop(partition)
+        if self._producer.flush(max(1.0, until - time.monotonic())) or self._broken:
+            self._replace_producer()
+        outcome.failed += len(self._left)
+        self._left = {}
+
+    def _want(self, due: list[tuple[int, HandOver]]) -> dict[tuple[int, int], HandOver]:
+        """Ask for their records; write the end markers of those that were copied before."""
+        wanted: dict[tuple[int, int], HandOver] = {}
+        for partition, each in sorted(due, key=lambda one: (one[0], one[1].offset)):
+            place = (partition, each.offset, each.deadline_ms)
+            if place in self._ended and each.asked_ms is not None and each.asked_ms >= last_ms(self._config, each):
+                self._end(place)
+                self._left.pop(place)
+                self._outcome.waiting += 1
+                continue
+            if self._reader is None:
+                self._reader = RecordReader({"log_level": 0, **self._given}, self._config)
+            wanted[partition, each.offset] = each
+            self._reader.want(partition, each.offset)
+        return wanted
+
+    def _read(self) -> list[tuple[int, Any]]:
+        return [] if self._reader is None else self._reader.step()
+
+    def _take(self, partition: int, found: Any, wanted: dict[tuple[int, int], HandOver]) -> None:
+        """A record was read, or there is none."""
+        message = None if isinstance(found, RecordGone | RecordBeyondEnd | Failed) else found
+        offset: int = found.offset if message is None else message.offset()
+        due = wanted.pop((partition, offset), None)
+        if due is None:
+            return
+        place = (partition, offset, due.deadline_ms)
+        if isinstance(found, Failed):
+            self._settle(place, failed=True)
+            return
+        does = decided(self._config, due, found if message is None else count_of(self._config, message))
+        if does is None:
+            self._settle(place)
+        elif isinstance(does, DeadLetter):
+            self._send(place, dead_letter(self._config, partition, does, message, now_ms()))
+        else:
+            assert message is not None
+            self._left[place] = target(self._config, due.deadline_ms, due.since_ms, does.redeliveries - 1)
+            self._send(place, copy_of(self._config, message, does.redeliveries))
+
+    def _settle(self, place: Place, *, failed: bool = False) -> None:
+        if self._left.pop(place, None) is not None:
+            self._outcome.failed += failed
+            self._outcome.waiting += not failed
+
+    def _send(self, place: Place, copy: Copy) -> None:
+        told = partial(self._delivered, place, copy)
+        while True:
+            try:
+                self._producer.produce(
+                    copy.topic,
+                    copy.value,
+                    copy.key,
+                    copy.partition,
+                    on_delivery=told,
+                    timestamp=copy.timestamp_ms,
+                    headers=copy.headers,
+                )
+                return
+            except BufferError:
+                self._producer.poll(WAIT_S)
+
+    def _delivered(self, place: Place, copy: Copy, error: KafkaError | None, message: Message) -> None:
+        from confluent_kafka import KafkaError
+
+        if error is None:
+            self._ended[place] = None
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+            self._end(place)
+            due_ms = self._left.pop(place, None)
+            if due_ms is None:
+                return  # too late for this batch's outcome
+            if copy.reason is None:
+                self._outcome.redelivered += 1
+            else:
+                self._outcome.dead_lettered[copy.reason.value] += 1
+            self._outcome.late_ms.append(now_ms() - due_ms)
+        elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
+            self._send(place, replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost
+        else:
+            self._broken |= error.fatal()
+            self._problem(f"{copy.topic} took no copy of {self._config.queue}-{place[0]}@{copy.offset}: {error.str()}")
+            self._settle(place, failed=True)
+
+    def _end(self, place: Place) -> None:
+        """Its report is of no use: the message is handed over again as long as the marker was not read."""
+        partition, offset, _ = place
+        try:
+            self._producer.produce(self._config.markers, END, pack_key(partition, offset), partition)
+        except BufferError:
+            self._problem("no room for an end marker")
+
+    def _replace_producer(self) -> None:
+        """One with a fatal error writes nothing any more; one that did not get rid of its messages would do so late."""
+        from confluent_kafka import Producer
+
+        self._producer.purge()
+        self._producer.flush(1.0)
+        self._producer, self._broken = Producer(self._sends), False
+
+    def _problem(self, text: str) -> None:
+        if text not in self._outcome.problems and len(self._outcome.problems) < 5:
+            self._outcome.problems.append(text)
+
+    # Positions
+
+    def commit(self, outcome: Outcome) -> None:
+        """Keep the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
+        standalone tracker that takes over."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        found = {number: each.commit_offset for number, (_, each) in outcome.partitions.items()}
+        fresh = {number: at for number, at in found.items() if at is not None and self._committed.get(number) != at}
+        if not fresh:
+            return
+        if self._group is None:
+            ours = {"group.id": self._config.tracker_group_id, "enable.auto.commit": False}
+            self._group = Consumer({"log_level": 0, **self._given, **ours})
+        offsets = [TopicPartition(self._config.markers, number, at) for number, at in fresh.items()]
+        try:
+            for each in self._group.commit(offsets=offsets, asynchronous=False):
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            self._committed.update(fresh)
+        except KafkaException as error:
+            self._outcome = outcome
+            self._problem(f"the positions of {self._config.tracker_group_id} are not kept: {error.args[0].str()}")

@@ -1,0 +1,149 @@
+"""The tracker as a dataflow: markers in, messages that have to be given again out. For any DataFrame of markers.
+
+Knows transformWithState: one key for each partition of the markers topic, whose state is one value, the ledger, and one
+map of chunks (chunks.py), and which has one timer. What a batch does to them is turns.py's. Does not know a broker.
+
+The timer fires when something may have come due without new markers. Spark looks at timers in each micro-batch, with or
+without markers, so the trigger's interval is what bounds the lateness.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+
+from ottla.kmq.config import KmqConfig
+from ottla.spark.tracker.batches import PACKED, READ, Markers, pack, unpack
+from ottla.spark.tracker.chunks import Ledger, decode_ledger, encode_ledger
+from ottla.spark.tracker.turns import Turn, turn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NEVER: Final = -1
+DUE_COLUMNS: Final = (
+    "partition int, offset long, deadline_ms long, since_ms long, reason string, text string, "
+    "clock_ms long, asked_ms long"
+)
+STANDING_COLUMNS: Final = (
+    "position long, commit_offset long, open long, oldest_due_ms long, replaying long, read long, malformed long"
+)
+SCHEMA: Final = f"{DUE_COLUMNS}, {STANDING_COLUMNS}"
+_DUE: Final = tuple(each.split()[0] for each in DUE_COLUMNS.split(", "))
+_STANDING: Final = tuple(each.split()[0] for each in STANDING_COLUMNS.split(", "))
+
+
+def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None) -> DataFrame:
+    """The messages that have to be given again, each when its time has come.
+
+    `markers`: a stream of the markers topic with the source's columns. Needs the RocksDB state store, and an output
+    mode of "append" or "update". Columns:
+
+    - `partition`, `offset`: where the message stands in the queue;
+    - `deadline_ms`, `since_ms`: when its time-out was over, and from when its back-off counts (epoch ms);
+    - `reason`: timed-out, failed or rejected; `text`: a worker's words;
+    - `clock_ms`: the time in the markers topic when it was named; `asked_ms`: when it was named before, null at first.
+
+    A message is named again as long as its end marker was not read (`ottla.kmq.handing` says when); whoever carries
+    that out asks `handing.decided` with the count in the record, reading it from the queue.
+
+    `run_ms`: nothing is named before a marker as young as that was read, or the end; by default the time of this call.
+    """
+    return tracked(markers, config, run_ms=run_ms).where("offset is not null").select(*_DUE)
+
+
+def tracked(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None) -> DataFrame:
+    """The same rows, and between them, without an offset, one row for each partition and batch that says how it stands:
+    `position` of the next marker, `commit_offset` (the smallest open one), `open` messages, when the first one is due,
+    whether it is `replaying` still (1), markers `read` in this batch, and how many of those were `malformed`."""
+    began_ms = time.time_ns() // 1_000_000 if run_ms is None else run_ms
+    packed = markers.select(*READ).mapInArrow(pack, PACKED)
+    return packed.groupBy("partition").transformWithStateInPandas(
+        statefulProcessor=Tracker(config, began_ms),
+        outputStructType=SCHEMA,
+        outputMode="Update",
+        timeMode="ProcessingTime",
+    )
+
+
+class StoredChunks:
+    """The chunks of the partition at hand, in the state store."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def get(self, number: int) -> bytes | None:
+        found = self._state.getValue((number,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, number: int, octets: bytes) -> None:
+        self._state.updateValue((number,), (octets,))
+
+    def drop(self, number: int) -> None:
+        self._state.removeKey((number,))
+
+
+class Tracker(StatefulProcessor):
+    """Follows the markers of each partition."""
+
+    def __init__(self, config: KmqConfig, run_ms: int) -> None:
+        self._config, self._run_ms = config, run_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._ledger = handle.getValueState("ledger", "octets binary")
+        self._chunks = StoredChunks(handle.getMapState("chunks", "number long", "octets binary"))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        packs = [octets for frame in rows for octets in frame["packed"]]
+        yield self._turn(key[0], timerValues.getCurrentProcessingTimeInMs(), unpack(packs))
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        """Spark passes these arguments by name."""
+        yield self._turn(key[0], timerValues.getCurrentProcessingTimeInMs(), None)
+
+    def close(self) -> None:
+        pass
+
+    def _turn(self, partition: int, now_ms: int, markers: Markers | None) -> pd.DataFrame:
+        found = self._ledger.get()
+        ledger = Ledger() if found is None else decode_ledger(bytes(found[0]))
+        before = ledger.wake_ms
+        outcome = turn(partition, self._config, ledger, self._chunks, now_ms, self._run_ms, markers)
+        ledger.wake_ms = NEVER if outcome.wake_ms is None else outcome.wake_ms
+        if before > now_ms and before != ledger.wake_ms:  # one that is over was used up
+            self._handle.deleteTimer(before)
+        if ledger.wake_ms != NEVER and before != ledger.wake_ms:
+            self._handle.registerTimer(ledger.wake_ms)
+        self._ledger.update((encode_ledger(ledger),))
+        return frame_of(partition, outcome, ledger)
+
+
+def frame_of(partition: int, outcome: Turn, ledger: Ledger) -> pd.DataFrame:
+    """Rows of SCHEMA: the due ones, and how the partition stands."""
+    due = outcome.due
+    columns: dict[str, Any] = {
+        name: [getattr(each, name) for each in due] + [None] for name in _DUE if name not in ("partition", "reason")
+    }
+    columns["partition"] = [partition] * (len(due) + 1)
+    columns["reason"] = [each.reason.value for each in due] + [None]
+    standing = (
+        ledger.position,
+        ledger.commit_offset,
+        ledger.open_count,
+        ledger.first_due_ms,
+        int(ledger.replaying),
+        outcome.read,
+        outcome.malformed,
+    )
+    for name, number in zip(_STANDING, standing, strict=True):
+        columns[name] = [None] * len(due) + [number]
+    types = {name: "string" if name in ("reason", "text") else "Int64" for name in columns}
+    return pd.DataFrame({name: columns[name] for name in (*_DUE, *_STANDING)}).astype({**types, "partition": "int32"})

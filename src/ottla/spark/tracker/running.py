@@ -1,0 +1,262 @@
+"""`ottla pipeline kmq-tracker`: the dataflow, and the redeliveries carried out, until it is stopped.
+
+Knows: one streaming query, what its batches came to, and when it has worked off what was there. Does not know: which
+message is due (turns.py), how one is given again (carrying.py).
+
+The positions that the trackers' group keeps are those of the last tracker that ran, whichever kind it was, so a query
+without a checkpoint begins there. One that has a checkpoint begins where that says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.events import Reason
+from ottla.kmq.figures import PartitionFigures, TrackerFigures
+from ottla.spark.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.session import pipeline_session
+from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
+from ottla.spark.tracker.processor import tracked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY: Final = "kmq-tracker"
+MARKERS_PER_BATCH: Final = 500_000
+CALL_TIMEOUT_S: Final = 30.0
+MEMBERS_PATIENCE_S: Final = 15.0
+"""As long as a standalone tracker that was killed is still thought to be there."""
+SAY_AGAIN_S: Final = 30.0
+LATE_MAX: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the batches came to; the figures of metrics, too."""
+
+    config: KmqConfig
+    figures: TrackerFigures = field(default_factory=TrackerFigures)
+    partitions: Sequence[PartitionFigures] = ()
+    positions: dict[int, int] = field(default_factory=dict[int, int])
+    late_ms: list[int] = field(default_factory=list[int])
+    """Of redeliveries, from due to acknowledged; the first LATE_MAX."""
+    _said: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, outcome: Outcome) -> None:
+        figures, known = self.figures, {each.partition: each for each in self.partitions}
+        figures.markers_read += outcome.read
+        figures.markers_malformed += outcome.malformed
+        figures.redelivered += outcome.redelivered
+        figures.write_failures += outcome.failed
+        figures.dead_lettered.update({Reason(name): count for name, count in outcome.dead_lettered.items()})
+        for number, (position, each) in outcome.partitions.items():
+            self.positions[number], known[number] = position, each
+        self.partitions = [known[number] for number in sorted(known)]
+        self.late_ms += outcome.late_ms[: max(0, LATE_MAX - len(self.late_ms))]
+        for problem in outcome.problems:
+            self._say(problem)
+
+    def _say(self, problem: str) -> None:
+        """Once, and again when it lasts."""
+        now = time.monotonic()
+        if now - self._said.get(problem, -SAY_AGAIN_S) >= SAY_AGAIN_S:
+            self._said[problem] = now
+            print(f"{self.config.queue}: {problem}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """How a run ended. Its text is the command's last line."""
+
+    finished: Finished
+    progress: Progress
+    overdue: int | None
+    """Open messages that are overdue now, counted in the markers topic anew; None where that could not be read."""
+
+    def __str__(self) -> str:
+        figures, late = self.progress.figures, sorted(self.progress.late_ms)
+        letters = sum(figures.dead_lettered.values())
+        opened = sum(each.open for each in self.progress.partitions)
+        text = (
+            f"{self.progress.config.queue}: {figures.markers_read:,} markers read, {figures.redelivered:,} messages "
+            f"given again, {letters:,} dead letters; {opened:,} messages are open"
+        )
+        text += "." if self.overdue is None else f", {self.overdue:,} overdue."
+        if late:
+            text += f" Late by {late[len(late) // 2]} ms (p50), {late[len(late) * 99 // 100]} ms (p99)."
+        return text
+
+
+class Caught:
+    """For `once`: whether all that was due when it began has been carried out."""
+
+    def __init__(self, config: KmqConfig, ends: Mapping[int, int], trigger_s: float) -> None:
+        self._ends = {number: end for number, end in ends.items() if end > 0}
+        self._began_ms = time.time_ns() // 1_000_000
+        self._quiet_s = config.use_now_after_ms / 1000 + 2 * trigger_s
+        self._since: float | None = None
+        self.up = threading.Event()
+
+    def look(self, progress: Progress, outcome: Outcome) -> None:
+        """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning."""
+        behind = outcome.read and any(progress.positions.get(number, 0) < end for number, end in self._ends.items())
+        due = outcome.first_due_ms is not None and outcome.first_due_ms <= self._began_ms
+        if behind or due:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since >= self._quiet_s:
+            self.up.set()
+
+
+def run(
+    options: RunOptions,
+    config: KmqConfig,
+    *,
+    markers_per_batch: int = MARKERS_PER_BATCH,
+    progress: Progress | None = None,
+) -> Tracked:
+    """Give messages again whose workers did not finish them, until stopped; with `options.once` what is due now.
+
+    `progress` is kept up to date meanwhile. Raises PipelineFailed.
+    """
+    require_topics(options, [config.queue, config.markers, config.dead_letters])
+    session = pipeline_session(QUERY, master=options.master, conf=options.conf)
+    try:
+        return follow(session, options, config, markers_per_batch=markers_per_batch, progress=progress)
+    finally:
+        session.stop()
+
+
+def follow(
+    session: SparkSession,
+    options: RunOptions,
+    config: KmqConfig,
+    *,
+    markers_per_batch: int = MARKERS_PER_BATCH,
+    progress: Progress | None = None,
+) -> Tracked:
+    """The same in a session that is there already, and goes on."""
+    kept = Progress(config) if progress is None else progress
+    properties = {"bootstrap.servers": options.bootstrap, **options.kafka}
+    starts, ends = looked_up(properties, config)
+    caught = Caught(config, ends, options.trigger_s) if options.once else None
+    markers = read_stream(
+        session,
+        options,
+        [config.markers],
+        startingOffsets=json.dumps({config.markers: {str(number): at for number, at in starts.items()}}),
+        maxOffsetsPerTrigger=markers_per_batch,
+        failOnDataLoss=False,
+    )
+
+    def carry(batch: DataFrame, number: int) -> None:
+        total = Outcome()
+        for text, late in batch.mapInArrow(carry_out(properties, config), OUTCOME).collect():
+            total.add(outcome_of(text, late))
+        kept.add(total)
+        if caught is not None:
+            caught.look(kept, total)
+
+    writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(carry)
+    with EndedBy(session, caught):
+        finished = run_queries(replace(options, once=False), session, [writer])
+    return Tracked(finished, kept, overdue(properties, config))
+
+
+class EndedBy:
+    """Meanwhile a thread that stops the query, between two batches, when it has caught up."""
+
+    def __init__(self, session: SparkSession, caught: Caught | None) -> None:
+        self._session, self._caught, self._over = session, caught, threading.Event()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+
+    def __enter__(self) -> None:
+        if self._caught is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._caught is not None:
+            self._thread.join(5)
+
+    def _wait(self) -> None:
+        assert self._caught is not None
+        while not self._over.wait(0.05):
+            if self._caught.up.is_set():
+                for query in self._session.streams.active:
+                    if query.name == QUERY and not query.status["isTriggerActive"]:
+                        query.stop()
+                        return
+
+
+# The cluster
+
+
+def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[int, int], dict[int, int]]:
+    """(where to begin, where the markers end) by partition.
+
+    Raises PipelineFailed where the topics don't fit, or another tracker follows the queue.
+    """
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    from ottla.kmq.topics import require_topics as require_queue
+
+    given = {"log_level": 0, **properties, "group.id": config.tracker_group_id, "enable.auto.commit": False}
+    try:
+        consumer = Consumer(given)
+    except KafkaException as error:
+        raise PipelineFailed(f"The client refuses what it was given: {error.args[0].str()}.") from None
+    try:
+        count = require_queue(consumer, config, dead_letters=True)
+        require_alone(properties, config)
+        places = [TopicPartition(config.markers, number) for number in range(count)]
+        marks = [consumer.get_watermark_offsets(each, timeout=CALL_TIMEOUT_S) or (0, 0) for each in places]
+        kept = consumer.committed(places, timeout=CALL_TIMEOUT_S)
+        starts = {each.partition: max(low, each.offset) for each, (low, _) in zip(kept, marks, strict=True)}
+        return starts, {number: high for number, (_, high) in enumerate(marks)}
+    except KmqRefused as refused:
+        raise PipelineFailed(str(refused)) from None
+    except KafkaException as error:
+        raise PipelineFailed(f"The markers' positions can't be looked up: {error.args[0].str()}.") from None
+    finally:
+        consumer.close()
+
+
+def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
+    """Two trackers that do not know of each other would both give every message again."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin, group = AdminClient({"log_level": 0, **properties}), config.tracker_group_id
+    until = time.monotonic() + MEMBERS_PATIENCE_S
+    while True:
+        try:
+            members = admin.describe_consumer_groups([group])[group].result(CALL_TIMEOUT_S).members
+        except KafkaException:
+            return  # there is no such group
+        if not members:
+            return
+        if time.monotonic() > until:
+            raise PipelineFailed(
+                f"{len(members)} standalone trackers of {config.queue} run already (group {group}): both kinds would "
+                "give the same messages again. Stop them first."
+            )
+        time.sleep(0.5)
+
+
+def overdue(properties: Mapping[str, Any], config: KmqConfig) -> int | None:
+    """Open messages whose time is over, as `ottla kmq stats` counts them."""
+    from ottla.kmq.stats import standings
+
+    try:
+        return sum(each.overdue for each in standings({"log_level": 0, **properties}, config))
+    except KmqRefused:
+        return None
