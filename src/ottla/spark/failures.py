@@ -138,8 +138,9 @@ def reason(text: str) -> str:
 
 def sentence(name: str, checkpoint: str, text: str) -> str:
     """What the failure of the query `name` comes to. What nobody foresaw is written to a file whole."""
+    plain = re.sub(r" SQLSTATE: \w+", "", text)
     for pattern, comes_to in ADVICE:
-        if found := pattern.search(text):
+        if found := pattern.search(plain):
             parts = {key: value or "" for key, value in found.groupdict().items()}
             return comes_to.format(name=name, checkpoint=checkpoint, **parts)
     said = reason(text).rstrip(".")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LINE_EVERY_S = 5.0
+SAME_EVERY_S = 60.0
 DRAW_EVERY_S = 0.5
 RATE_OVER_S = 10.0
 PARTITIONS_SHOWN = 12
@@ -120,6 +121,7 @@ class View:
         self._began_s = time.monotonic()
         self._drawn_s = self._began_s
         self._live: Live | None = None
+        self._said: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Self:
         if not self._quiet and (self._stream or sys.stderr).isatty():
@@ -166,7 +168,11 @@ class View:
             self._live.update(self.table(now_s), refresh=True)
             return
         for name, figures in self._figures.items():
-            self.say(line(name, figures, figures.in_rate(now_s, self._began_s)))
+            text = line(name, figures, figures.in_rate(now_s, self._began_s))
+            said, at_s = self._said.get(name, ("", 0.0))
+            if text != said or now_s - at_s >= SAME_EVERY_S:
+                self._said[name] = (text, now_s)
+                self.say(text)
 
     def table(self, now_s: float) -> RenderableType:
         """The queries, and the partitions that lag most."""
