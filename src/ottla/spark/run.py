@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
-from ottla.spark.checkpoints import examine, kept_partitions
+from ottla.spark.checkpoints import examine, kept_partitions, local_path
 from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
 from ottla.spark.progress import View
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
@@ -169,7 +169,8 @@ def run_queries(options: RunOptions, session: SparkSession, writers: Sequence[Da
     """Run the queries until they have worked off what is there (`once`) or a signal comes. Each needs a queryName; its
     checkpoint is DIRECTORY/queryName. Raises PipelineFailed; KeyboardInterrupt where a second signal came."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
-        directory = (options.checkpoint or forgotten).rstrip("/")
+        local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
+        directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
         runs = [Run(writer, f"{directory}/{name_of(writer)}", options) for writer in writers]
         with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
             return Loop(options, session, runs, view, stopped).run()
