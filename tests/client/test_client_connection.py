@@ -1,8 +1,10 @@
 """The connection: versions, pipelining, raw frames, and what it says when the other side misbehaves."""
 
+import itertools
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,10 +12,17 @@ import pytest
 from ottla.client import BadAnswer, ClientFailure, Connection, ConnectionClosed, TimedOut, UnsupportedVersion
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import decode_request, encode_response
+from ottla.protocol.framing import RequestHeader, decode_request, encode_response
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.testing import EmbeddedBroker
@@ -168,6 +177,53 @@ def test_no_answer_in_time() -> None:
     with Peer(lambda peer: release.wait(10) and None) as peer:
         with Connection("127.0.0.1", peer.port, timeout_s=0.05) as connection, pytest.raises(TimedOut, match="in time"):
             connection.send(MetadataRequest([]), 1)
+        release.set()
+
+
+def fetch_answer(header: RequestHeader, records: bytes) -> bytes:
+    part = PartitionData(0, 0, 9, 9, 0, aborted_transactions=None, records=records)
+    return bytes(encode_response(header, FetchResponse(0, 0, 0, [FetchableTopicResponse("t", partitions=[part])])))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_large_answer_comes_in_pieces(ahead: bool) -> None:
+    """`ahead`: it follows another answer in one piece, so that its beginning has been read already."""
+    records = bytes(range(256)) * 4096
+
+    def behave(peer: socket.socket) -> None:
+        versions = ApiVersionsResponse(0, [ApiVersion(18, 0, 3)])
+        first, _ = decode_request(memoryview(read_frame(peer)))
+        second, _ = decode_request(memoryview(read_frame(peer)))
+        start, answer = bytes(encode_response(first, versions)), fetch_answer(second, records)
+        cuts = [0, 1000, 1001, 300_000, len(answer)]
+        pieces = [answer[a:b] for a, b in itertools.pairwise(cuts)]
+        pieces = [start + pieces[0], *pieces[1:]] if ahead else [start, *pieces]
+        for piece in pieces:
+            peer.sendall(piece)
+            time.sleep(0.01)
+
+    with Peer(behave) as peer, Connection("127.0.0.1", peer.port) as connection:
+        versions = connection.post(ApiVersionsRequest(), 3)
+        fetch = connection.post(FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0)])]), 12)
+        if ahead:
+            time.sleep(0.03)
+        assert connection.take(versions).api_keys
+        (part,) = connection.take(fetch).responses[0].partitions
+        assert part.records == records
+        assert isinstance(part.records, memoryview)
+
+
+def test_a_large_answer_that_stops_half_way() -> None:
+    release = threading.Event()
+
+    def behave(peer: socket.socket) -> None:
+        header, _ = decode_request(memoryview(read_frame(peer)))
+        peer.sendall(fetch_answer(header, bytes(1 << 20))[: 1 << 19])
+        release.wait(10)
+
+    with Peer(behave) as peer:
+        with Connection("127.0.0.1", peer.port, timeout_s=0.1) as connection, pytest.raises(TimedOut, match="in time"):
+            connection.send(FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0)])]), 12)
         release.set()
 
 

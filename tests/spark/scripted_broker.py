@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -97,8 +98,15 @@ class ScriptedCluster:
 class ScriptedNode:
     """One node; a context manager. `fetches` are the requests it got."""
 
-    def __init__(self, cluster: ScriptedCluster, behave: Behaviour = lambda _: "serve") -> None:
+    def __init__(
+        self,
+        cluster: ScriptedCluster,
+        behave: Behaviour = lambda _: "serve",
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.cluster = cluster
+        self.tls = tls
         self.behave = behave
         self.node_id = len(cluster.nodes) + 1
         self.fetches: list[FetchRequest] = []
@@ -129,14 +137,19 @@ class ScriptedNode:
                 threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        with peer, contextlib.suppress(OSError, struct.error):
+        with contextlib.suppress(OSError, struct.error), peer if self.tls is None else self._wrapped(peer) as peer:
+            stream = peer.makefile("rb")
             while True:
-                (length,) = struct.unpack(">i", peer.recv(4, socket.MSG_WAITALL))
-                header, request = decode_request(memoryview(peer.recv(length, socket.MSG_WAITALL)))
+                (length,) = struct.unpack(">i", stream.read(4))
+                header, request = decode_request(memoryview(stream.read(length)))
                 answer = self._answer(header.api_key, request)
                 if answer is None:
                     return
                 peer.sendall(encode_response(header, answer))
+
+    def _wrapped(self, peer: socket.socket) -> socket.socket:
+        assert self.tls is not None
+        return self.tls.wrap_socket(peer, server_side=True)
 
     def _answer(self, key: int, request: Any) -> Any:
         if key == 18:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import ssl
+import subprocess
 import time
 import zlib
 from pathlib import Path
@@ -127,6 +130,48 @@ def test_no_more_is_asked_for_than_is_left_of_a_range() -> None:
         asked = [request.topics[0].partitions[0].partition_max_bytes for request in node.fetches]
         assert asked[0] == 4 << 20
         assert asked[-1] < 200_000
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `broker.pem` and `client.pem`, each a key and a certificate that signs itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("makes its certificates with openssl")
+    folder = tmp_path_factory.mktemp("pems")
+    for name in ("broker", "client"):
+        words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        words += f" -keyout {name}.key -out {name}.crt -subj /CN={name} -addext subjectAltName=IP:127.0.0.1"
+        subprocess.run(words.split(), cwd=folder, check=True, capture_output=True)
+        (folder / f"{name}.pem").write_text((folder / f"{name}.key").read_text() + (folder / f"{name}.crt").read_text())
+    return folder
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_tls_with_certificates_on_both_sides(pems: Path, as_text: bool) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pems / "broker.pem")
+    context.load_verify_locations(pems / "client.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    files = {
+        "kafka.ssl.truststore.location": str(pems / "broker.crt"),
+        "kafka.ssl.keystore.location": str(pems / "client.pem"),
+    }
+    texts = {
+        "kafka.ssl.truststore.certificates": (pems / "broker.crt").read_text(),
+        "kafka.ssl.keystore.certificate.chain": (pems / "client.crt").read_text(),
+        "kafka.ssl.keystore.key": (pems / "client.key").read_text(),
+    }
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "PEM"}
+    big = bytes(build_batch([Record(value=b"v" * 1000) for _ in range(1000)]))
+    batches = b"".join(stamped(big, 1000 * i) for i in range(3))
+    with ScriptedNode(ScriptedCluster(batches, high_watermark=3000, last_stable_offset=3000), tls=context) as node:
+        options = options_of(node.bootstrap, TOPIC, **given, **(texts if as_text else files))
+        assert len(rows_by_source(options)) == 3000
+        unknown = options_of(
+            node.bootstrap, TOPIC, **{"kafka.security.protocol": "SSL"}, kafkaConsumer__pollTimeoutMs="50"
+        )
+        with pytest.raises(ReadFailed, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED"):
+            rows_by_source(unknown, [Range(TOPIC, 0, 0, 10)])
 
 
 @pytest.mark.parametrize("damage", [(16, b"\x01"), (8, b"\x00\x00\x00\x02"), (61, b"\xff\xff\xff")])
