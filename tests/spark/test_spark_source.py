@@ -102,7 +102,7 @@ def test_a_stream_that_stops_and_goes_on(
 
     produce(broker.bootstrap_servers, f"{topic}-2", [{"value": b"x"}] * 5)
     delete_records(broker, f"{topic}-2", 3)
-    with pytest.raises(Exception, match=f"DataLost: Offsets 1 to 3 of {topic}-2-0 are gone: it begins at 3 now"):
+    with pytest.raises(Exception, match=f"RecordsLost: Offsets 1 to 3 of {topic}-2-0 are gone: it begins at 3 now"):
         run()
     run(failOnDataLoss="false")
     assert found() == sorted(expected + [(f"{topic}-2", 0, i) for i in (3, 4, 5)])

@@ -15,7 +15,7 @@ from ottla.spark.offsets import Cluster
 from ottla.spark.options import Offsets, offsets_as_dict, offsets_from
 from ottla.spark.plan import Share
 from ottla.spark.properties import WrongOption
-from ottla.spark.reporting import DataLost
+from ottla.spark.reporting import RecordsLost
 from ottla.spark.source import OttlaSource, StreamReader
 from ottla.testing import EmbeddedBroker
 from tests.spark.source_stage import options_of, produce, rows_of
@@ -136,9 +136,9 @@ def test_a_batch_of_what_is_not_there_any_more(broker: EmbeddedBroker, topic: st
     delete_records(broker, topic, 4)
     assert planned(broker, topic) == {0: (4, 10)}
     early, late = json.dumps({topic: {"0": 2}}), json.dumps({topic: {"0": 30}})
-    with pytest.raises(DataLost, match=f"Offsets 2 to 10 of {topic}-0 were asked for, but it begins at 4; set"):
+    with pytest.raises(RecordsLost, match=f"Offsets 2 to 10 of {topic}-0 were asked for, but it begins at 4; set"):
         planned(broker, topic, startingOffsets=early)
-    with pytest.raises(DataLost, match=f"Offsets 4 to 30 of {topic}-0 were asked for, but it ends at 10"):
+    with pytest.raises(RecordsLost, match=f"Offsets 4 to 30 of {topic}-0 were asked for, but it ends at 10"):
         planned(broker, topic, endingOffsets=late)
     loose = {"startingOffsets": early, "endingOffsets": late, "failOnDataLoss": "false"}
     assert planned(broker, topic, **loose) == {0: (4, 10)}
@@ -245,7 +245,9 @@ def test_a_topic_that_is_deleted(broker: EmbeddedBroker, topic: str, caplog: pyt
     broker.delete_topic(topic)
     strict = stream(broker, f"{topic},{kept}")
     after = step(strict, end)
-    with pytest.raises(DataLost, match=f"{topic}-0 are gone, and with them what was not read yet; set option 'failOn"):
+    with pytest.raises(
+        RecordsLost, match=f"{topic}-0 are gone, and with them what was not read yet; set option 'failOn"
+    ):
         strict.partitions(end, after)
     assert step(loose, end) == {kept: {"0": 1}}
     assert values(loose, end, after) == []
@@ -264,7 +266,7 @@ def test_a_topic_that_is_made_anew(broker: EmbeddedBroker, topic: str) -> None:
     filled(broker, topic, 3)
     after = step(loose, end)
     assert after == {topic: {"0": 3}}
-    with pytest.raises(DataLost, match=f"The end of {topic}-0 went from 8 back to 3: it was made anew or cut"):
+    with pytest.raises(RecordsLost, match=f"The end of {topic}-0 went from 8 back to 3: it was made anew or cut"):
         stream(broker, topic).partitions(end, after)
     assert values(loose, end, after) == [(0, 0), (0, 1), (0, 2)]
 
@@ -272,7 +274,7 @@ def test_a_topic_that_is_made_anew(broker: EmbeddedBroker, topic: str) -> None:
 def test_a_new_partition_without_its_first_records(broker: EmbeddedBroker, topic: str) -> None:
     filled(broker, topic, 8)
     delete_records(broker, topic, 5)
-    with pytest.raises(DataLost, match=f"The new partition {topic}-0 begins at 5 instead of 0"):
+    with pytest.raises(RecordsLost, match=f"The new partition {topic}-0 begins at 5 instead of 0"):
         stream(broker, topic).partitions({}, {topic: {"0": 8}})
     loose = stream(broker, topic, failOnDataLoss="false")
     assert values(loose, {}, {topic: {"0": 8}}) == [(0, 5), (0, 6), (0, 7)]

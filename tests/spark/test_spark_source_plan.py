@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.spark.cores import cores_of
@@ -28,6 +28,7 @@ def sizes(planned: list[Share]) -> list[int]:
     return [sum(each.size for each in share.ranges) for share in planned]
 
 
+@settings(deadline=None)
 @given(places, st.integers(1, 8), some, some)
 def test_each_offset_is_read_once(
     found: Places, tasks: int, min_partitions: int | None, max_records: int | None
@@ -99,6 +100,7 @@ def test_a_limit_leaves_alone_what_went_back() -> None:
     assert limited(10, {("t", 0): 50, ("t", 1): 0}, {("t", 0): 20, ("t", 1): 100}, {}) == {("t", 0): 20, ("t", 1): 10}
 
 
+@settings(deadline=None)
 @given(places, st.integers(1, 3000))
 def test_a_limit_ends_nowhere_but_in_between(found: Places, limit: int) -> None:
     start = {place: first for place, (first, _) in found.items()}

@@ -14,7 +14,7 @@ from ottla.client.client import EARLIEST
 from ottla.spark import reading
 from ottla.spark.plan import Range
 from ottla.spark.reading import ReadFailed
-from ottla.spark.reporting import DataLost
+from ottla.spark.reporting import RecordsLost
 from ottla.testing import EmbeddedBroker
 from tests.spark.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_in_time_is_said(broker: EmbeddedBroker, topic: str)
     broker.create_topic(topic)
     produce(broker.bootstrap_servers, topic, [{"value": b"x"}])
     given = {"kafkaConsumer__pollTimeoutMs": "300", "kafka__fetch__max__wait__ms": "50"}
-    with pytest.raises(DataLost, match=rf"within 300 ms: {topic}-0 ends at 1, and offsets 1 to 5 were to be read"):
+    with pytest.raises(RecordsLost, match=rf"within 300 ms: {topic}-0 ends at 1, and offsets 1 to 5 were to be read"):
         rows_by_source(options_of(broker.bootstrap_servers, topic, **given), [Range(topic, 0, 0, 5)])
     loose = options_of(broker.bootstrap_servers, topic, failOnDataLoss="false", **given)
     assert len(rows_by_source(loose, [Range(topic, 0, 0, 5)])) == 1
@@ -123,13 +123,13 @@ def test_what_retention_took(broker: EmbeddedBroker, topic: str, caplog: pytest.
     produce(broker.bootstrap_servers, topic, [{"value": b"%d" % i} for i in range(10)])
     delete_records(broker, topic, 4)
     ranges = [Range(topic, 0, 2, 10)]
-    with pytest.raises(DataLost, match=f"Offsets 2 to 4 of {topic}-0 are gone: it begins at 4 now; set option"):
+    with pytest.raises(RecordsLost, match=f"Offsets 2 to 4 of {topic}-0 are gone: it begins at 4 now; set option"):
         rows_by_source(options_of(broker.bootstrap_servers, topic), ranges)
     loose = options_of(broker.bootstrap_servers, topic, failOnDataLoss="false")
     assert [row[1] for row in rows_by_source(loose, ranges)] == [4, 5, 6, 7, 8, 9]
     assert f"Offsets 2 to 4 of {topic}-0 are gone" in caplog.text
     assert rows_by_source(loose, [Range(topic, 0, 0, 3)]) == []
-    with pytest.raises(DataLost, match=f"Offsets 20 to 30 of {topic}-0 are gone: it ends at 10 now"):
+    with pytest.raises(RecordsLost, match=f"Offsets 20 to 30 of {topic}-0 are gone: it ends at 10 now"):
         rows_by_source(options_of(broker.bootstrap_servers, topic), [Range(topic, 0, 20, 30)])
 
 
@@ -157,7 +157,7 @@ def test_a_topic_that_goes_while_it_is_read(
         broker.create_topic(topic)
         produce(broker.bootstrap_servers, topic, [{"value": b"new" * 30} for _ in range(1000)])
     if fails:
-        with pytest.raises(DataLost, match=sentence.format(topic)):
+        with pytest.raises(RecordsLost, match=sentence.format(topic)):
             list(batches)
         return
     rows += [row for batch in batches for row in rows_of(batch)]

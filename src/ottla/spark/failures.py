@@ -98,7 +98,16 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """(what Spark says, what it comes to). Groups of the pattern fill the sentence, besides {name} and {checkpoint}."""
 
-OURS = {"ErrorAnswer", "ConnectionClosed", "TimedOut", "ClientFailure", "BadAnswer", "DataLost", "WrongOption"}
+OURS = {
+    "ErrorAnswer",
+    "ConnectionClosed",
+    "TimedOut",
+    "ClientFailure",
+    "BadAnswer",
+    "RecordsLost",
+    "ReadFailed",
+    "WrongOption",
+}
 """Errors whose text is a sentence already."""
 
 REPORT = "Traceback (most recent call last):"

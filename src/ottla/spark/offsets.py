@@ -1,7 +1,7 @@
 """The driver's side of reading: which partitions there are, and from where to where each is read.
 
 Knows the cluster through the thin client and the options; asks again as `fetchOffset.numRetries` says. Reads no
-record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`DataLost`) or a warning.
+record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
 Invariants: every range returned lies within what the broker had when it was asked, unless its partition was not there.
 Source: KafkaOffsetReaderAdmin.scala, KafkaMicroBatchStream.scala.
 """

@@ -65,7 +65,7 @@ def client_of(properties: ClientProperties) -> Client:
 def read(ranges: Sequence[Range], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The records of all ranges, those of one partition in order.
 
-    Raises DataLost (with `failOnDataLoss`), ReadFailed, CorruptRecords; Spark then repeats the task."""
+    Raises RecordsLost (with `failOnDataLoss`), ReadFailed, CorruptRecords; Spark then repeats the task."""
     return Reading(ranges, options).batches()
 
 

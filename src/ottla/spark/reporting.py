@@ -9,12 +9,12 @@ log = logging.getLogger("ottla.spark")
 _ADVICE = "set option 'failOnDataLoss' to 'false' to go on without it"
 
 
-class DataLost(Exception):
+class RecordsLost(Exception):
     """Records that were to be read are gone; `failOnDataLoss` is true."""
 
 
 def lose(fails: bool, sentence: str) -> None:
-    """Raise DataLost or warn. `sentence` has no full stop."""
+    """Raise RecordsLost or warn. `sentence` has no full stop."""
     if fails:
-        raise DataLost(f"{sentence}; {_ADVICE}.")
+        raise RecordsLost(f"{sentence}; {_ADVICE}.")
     log.warning("%s. Option 'failOnDataLoss' is false, so reading goes on.", sentence)
