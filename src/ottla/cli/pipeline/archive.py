@@ -209,6 +209,47 @@ def row_of(one: Any) -> tuple[Any, ...]:
     return (one.topic, one.partition, f"{one.first}..{one.until}", log, *figures)
 
 
+@app.command(epilog="Example: ottla pipeline archive restore --table ./lake/clicks --to-topic clicks-again")
+def restore(
+    table: Table,
+    to_topic: Annotated[
+        str, typer.Option("--to-topic", autocompletion=complete_topics, help="Which exists, with as many partitions.")
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Which one, where the archive has several.")
+    ] = None,
+    offset_header: Annotated[
+        str | None, typer.Option("--offset-header", metavar="NAME", help="Keep each record's old offset there.")
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    wait: Wait = None,
+) -> None:
+    """Write an archived topic into a topic: same partitions, order, times and headers, each record once. Run it again
+    after a kill: it finishes what it began."""
+    options = run_options(
+        bootstrap,
+        checkpoint=None,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        wait=wait,
+    )
+    with plain_failures():
+        from ottla.spark.archive import open_table
+        from ottla.spark.archive import restore as write_back
+        from ottla.spark.run import require_topics
+
+        lake = open_table(table)
+        require_topics(options, [to_topic])
+    with session_of("ottla-archive-restore", options) as session:
+        print(write_back(session, options, lake, to_topic, topic=topic, offset_header=offset_header))
+
+
 @app.command(epilog="Example: ottla pipeline archive compact --table ./lake/clicks")
 def compact(
     table: Table,

@@ -6,18 +6,21 @@
 
 from ottla.spark.archive.proof import Checked, Verdict, verify
 from ottla.spark.archive.reading import read
+from ottla.spark.archive.restore import Restored, restore
 from ottla.spark.archive.stream import Archived, run
 from ottla.spark.archive.table import Settings, Table, make_table, open_table
 
 __all__ = [
     "Archived",
     "Checked",
+    "Restored",
     "Settings",
     "Table",
     "Verdict",
     "make_table",
     "open_table",
     "read",
+    "restore",
     "run",
     "verify",
 ]

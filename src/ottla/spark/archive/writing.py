@@ -2,7 +2,7 @@
 
 Knows: grouping by topic and day, vectorised; row groups; the statistics a commit needs. Does not know: whether its
 files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any moment.
-Invariants: offsets of one partition come in rising order within a task, else the task fails (`OffsetsNotRising`): a
+Invariant, where `rising`: offsets of one partition come in rising order, else the task fails (`OffsetsNotRising`): a
 duplicate is caught before it is written, not after.
 """
 
@@ -53,6 +53,8 @@ class WriteFiles:
     prefix: str
     compression: str = "zstd"
     file_bytes_max: int = 256 << 20
+    rising: bool = True
+    """Whether offsets must rise within a task; not so where one may read several files."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = Task(self)
@@ -96,7 +98,7 @@ class Task:
         for topic_id, partition, rows in places(topic_ids, partitions):
             topic, found = names[topic_id], offsets[rows]
             span = self.spans.get((topic, partition))
-            if (span is not None and found[0] <= span.last) or (np.diff(found) <= 0).any():
+            if self.plan.rising and ((span is not None and found[0] <= span.last) or (np.diff(found) <= 0).any()):
                 raise OffsetsNotRising(f"{topic}-{partition}: offsets near {found[0]} came twice or out of order.")
             if span is None:
                 self.spans[topic, partition] = Span(int(found[0]), int(found[-1]), len(found))

@@ -1,0 +1,195 @@
+"""`ottla pipeline replay`: a range of topics again, from the log, an archive, or both.
+
+Knows: how ranges are written on the command line. Does not know: where records come from (ottla.spark.replay).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
+from ottla.cli.output import Failure, Format, print_rows
+from ottla.cli.pipeline.archive import one_of, session_of
+from ottla.cli.pipeline.options import Conf, Master, Wait, plain_failures, run_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ottla.spark.run import RunOptions
+
+EPILOG = "Example: ottla pipeline replay -t clicks --table ./lake/clicks --from 2026-01-31 --to-topic clicks-again"
+Edge = tuple[int | None, dict[tuple[str, int], int]]
+"""A time in ms, offsets per partition: one of the two, or neither."""
+
+
+def replay(
+    topic: Annotated[
+        list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
+    ],
+    table: Annotated[str | None, typer.Option("--table", metavar="DIR", help="An archive of these topics.")] = None,
+    archive_only: Annotated[bool, typer.Option("--archive-only", help="Ask no broker.")] = False,
+    since: Annotated[
+        list[str] | None, typer.Option("--from", metavar="TIME|OFFSETS", help="ISO, ms, PARTITION:OFFSET or JSON.")
+    ] = None,
+    until: Annotated[
+        list[str] | None, typer.Option("--until", metavar="TIME|OFFSETS", help="The same; not included.")
+    ] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="A condition on the columns.")] = None,
+    to_topic: Annotated[str | None, typer.Option("--to-topic", help="Write the records there.")] = None,
+    to_table: Annotated[str | None, typer.Option("--to-table", metavar="DIR", help="Or to a new table.")] = None,
+    format: Annotated[str, typer.Option("--table-format", help="Of the new table: delta or parquet.")] = "delta",
+    count: Annotated[bool, typer.Option("--count", help="Or only count them, per partition.")] = False,
+    staging: Annotated[
+        str | None, typer.Option("--staging", metavar="DIR", help="With it a killed --to-topic can be run again.")
+    ] = None,
+    allow_gaps: Annotated[bool, typer.Option("--allow-gaps", help="Leave out what nobody holds any more.")] = False,
+    output: Output = Format.TABLE,
+    master: Master = None,
+    conf: Conf = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    wait: Wait = None,
+) -> None:
+    """Read a range of time or offsets again, each offset once: from the archive what it has, from the log the rest."""
+    if sum((to_topic is not None, to_table is not None, count)) != 1:
+        raise Failure("Say what becomes of the records: one of --to-topic NAME, --to-table DIR and --count.")
+    one_of(format, ("delta", "parquet"), "--table-format")
+    begin, end = edge(since, topic, "--from"), edge(until, topic, "--until")
+    options = run_options(
+        bootstrap,
+        checkpoint=None,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        wait=wait,
+    )
+    if not archive_only:
+        reach(options)
+    from ottla.spark.replay import replay as records
+
+    with session_of("ottla-replay", options) as session:
+        frame = records(
+            session,
+            None if archive_only else options.bootstrap,
+            topic,
+            archive=table,
+            since=begin[0],
+            until=end[0],
+            first=begin[1],
+            end=end[1],
+            kafka=options.kafka,
+            allow_gaps=allow_gaps,
+        )
+        frame = chosen(frame, where)
+        if count:
+            print_counts(frame, output)
+        elif to_table is not None:
+            from ottla.spark.archive.export import export
+
+            print(f"Wrote {export(frame, to_table, format):,} records to {to_table}.")
+        else:
+            assert to_topic is not None
+            print(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
+
+
+def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
+    """What --from or --until says. Raises Failure."""
+    offsets: dict[tuple[str, int], int] = {}
+    time_ms: int | None = None
+    for text in given or ():
+        time = time_of(text)
+        place = re.fullmatch(r"(?:(.+)[-:])?(\d+):(\d+)", text)
+        if time is not None and time_ms is not None:
+            raise Failure(f"{option} has two times: {text!r} is the second.")
+        if time is not None:
+            time_ms = time
+        elif text.startswith("{"):
+            offsets |= offsets_of(text, option)
+        elif place is not None and (place[1] or len(topics) == 1):
+            offsets[place[1] or topics[0], int(place[2])] = int(place[3])
+        else:
+            raise Failure(
+                f"{option} {text!r} is no time (2026-01-31T08:00:00Z, or ms since 1970) and no offset "
+                "(PARTITION:OFFSET; "
+                'with several topics TOPIC:PARTITION:OFFSET, or JSON {"clicks": {"0": 23}}).'
+            )
+    return time_ms, offsets
+
+
+def offsets_of(text: str, option: str) -> dict[tuple[str, int], int]:
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(text)
+        return {(topic, int(part)): int(at) for topic, each in found.items() for part, at in each.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise Failure(f'{option} must look like {{"clicks": {{"0": 23}}}}, not {text}.') from None
+
+
+def time_of(text: str) -> int | None:
+    """A time in ms since 1970, UTC where no zone is given; None where it is none."""
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def reach(options: RunOptions) -> None:
+    """Wait for a broker."""
+    from ottla.spark.run import wait_for_broker
+
+    with plain_failures():
+        client = wait_for_broker(options)
+        if client is not None:
+            client.close()
+
+
+def chosen(frame: DataFrame, where: str | None) -> DataFrame:
+    if where is None:
+        return frame
+    from pyspark.errors import PySparkException
+
+    try:
+        return frame.where(where)
+    except PySparkException as error:
+        raise Failure(f"--where {where!r}: {str(error).splitlines()[0]}") from None
+
+
+def print_counts(frame: DataFrame, output: Format) -> None:
+    """Records per partition; raises Failure where an offset came twice."""
+    from ottla.spark.archive.proof import seen_in
+
+    seen = sorted(seen_in(frame).items())
+    rows = [
+        (topic, part, int(each.runs.first[0]), int(each.runs.until[-1]) - 1, each.rows, each.rows - each.runs.total)
+        for (topic, part), each in seen
+    ]
+    print_rows(("TOPIC", "PARTITION", "FIRST", "LAST", "ROWS", "TWICE"), rows, output)
+    if any(row[-1] for row in rows):
+        raise Failure("Some offsets came twice.")
+    if output is Format.TABLE:
+        print(f"{sum(row[4] for row in rows):,} records in {len(rows)} partitions, each offset once.")
+
+
+def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str | None) -> int:
+    """Write to a topic, and count there what came."""
+    import tempfile
+
+    from ottla.spark.archive.restore import bounds_of, write_topic
+    from ottla.spark.run import require_topics
+
+    require_topics(options, [topic])
+    before = {place: end for place, (_, end) in bounds_of(options, topic).items()}
+    with tempfile.TemporaryDirectory(prefix="ottla-replay-") as own:
+        write_id = None if staging is None else "replay"
+        write_topic(frame, options, topic, staging=staging or own, write_id=write_id)
+    return sum(end - before[place] for place, (_, end) in bounds_of(options, topic).items())

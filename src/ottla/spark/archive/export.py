@@ -1,0 +1,54 @@
+"""Records to a new table of their own, Delta or plain Parquet, seen as a whole or not at all.
+
+Knows: the archive's own writer of files. Unlike an archive it is written once, by one job, and keeps no ranges.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, DataFile, sync_folder
+from ottla.spark.archive.table import local_path
+from ottla.spark.archive.writing import REPORT_SCHEMA, WriteFiles
+from ottla.spark.failures import PipelineFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
+    """Write records with the source's columns (with headers) into a new table; how many. Raises PipelineFailed."""
+    where = local_path(table)
+    if where.exists() and (not where.is_dir() or any(where.iterdir())):
+        raise PipelineFailed(f"{where} is there already; records are written to a new table.")
+    part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")
+    part.mkdir(parents=True)
+    try:
+        plan = WriteFiles(str(part), "replay", compression, rising=False)
+        reports = [json.loads(row.report) for row in frame.mapInArrow(plan, REPORT_SCHEMA).collect()]
+        files = [DataFile.from_json(each) for report in reports for each in report["files"]]
+        if format == "delta":
+            log_files(part, files)
+        if where.exists():
+            where.rmdir()
+        part.rename(where)
+        sync_folder(where.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return sum(file.rows for file in files)
+
+
+def log_files(root: Path, files: list[DataFile]) -> None:
+    """Make a Delta table of the files: its log has relative paths, so that the folder may be renamed."""
+    from deltalake import Schema
+    from deltalake.transaction import create_table_with_add_actions
+
+    from ottla.spark.archive.delta import added
+
+    create_table_with_add_actions(
+        str(root), Schema.from_arrow(COLUMNS), [added(file) for file in files], partition_by=PARTITIONED_BY
+    )

@@ -1,0 +1,164 @@
+"""An archive, or any of its records, back into a topic: same partitions, each partition's records in their order.
+
+Knows: the sink's exactly-once writes, which a plan on disk makes last over kills: a restore that was killed and is
+started again goes on with its own plan, the same records under the same id, so that none is written twice.
+Does not know: how the sink does it (`ottla.spark.sink`, `ottla.spark.staging`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.archive.layout import OWN, write_durably
+from ottla.spark.archive.log import Bounds, log_bounds
+from ottla.spark.archive.ranges import Place
+from ottla.spark.archive.reading import chosen, frame_of
+from ottla.spark.archive.table import Table
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.run import RunOptions, require_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESTORES = f"{OWN}/restores"
+CONNECTION = ("client.id", "request.timeout.ms", "security.protocol")
+READING = ("isolation.level", "exclude.internal.topics", "check.crcs")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was put into a topic: records by its own offsets, and whether an earlier, killed attempt was finished."""
+
+    topic: str
+    rows: int
+    partitions: int
+    resumed: bool
+
+    def __str__(self) -> str:
+        resumed = " An earlier attempt was finished." if self.resumed else ""
+        return (
+            f"Restored {self.rows:,} records into {self.partitions} partitions of {self.topic}, counted there.{resumed}"
+        )
+
+
+def restore(
+    session: SparkSession,
+    options: RunOptions,
+    table: Table,
+    to_topic: str,
+    *,
+    topic: str | None = None,
+    offset_header: str | None = None,
+) -> Restored:
+    """Write an archived topic into `to_topic`, each record once, also over kills; then compare the counts.
+
+    `topic`: which one, where the archive has several. `offset_header`: a header for each record's archived offset.
+    Nobody else may write to `to_topic` meanwhile. Raises PipelineFailed."""
+    table.refresh()
+    source = only_topic(table, topic)
+    ends = {place: table.next_offset(place) or 0 for place in table.places([source])}
+    require_topics(options, [to_topic])
+    path = table.path / RESTORES / f"{source}-to-{to_topic}.json"
+    plan, resumed = planned(path, ends, bounds_of(options, to_topic))
+    frame = frame_of(session, table.path, (each.path for each in chosen(table.files(), [source])))
+    require_partitions(ends, plan["before"], to_topic)
+    frame = only_before(session, frame, plan["ends"])
+    counts = {row["partition"]: row["count"] for row in frame.groupBy("partition").count().collect()}
+    staging = str(table.path / RESTORES / plan["id"])
+    write_topic(frame, options, to_topic, staging=staging, write_id=plan["id"], offset_header=offset_header)
+    rows = counted(options, to_topic, plan["before"], counts)
+    path.unlink()
+    shutil.rmtree(staging, ignore_errors=True)
+    return Restored(to_topic, rows, len(counts), resumed)
+
+
+def only_topic(table: Table, topic: str | None) -> str:
+    there = sorted({name for name, _ in table.places()})
+    if topic is None and len(there) == 1:
+        return there[0]
+    if topic in there:
+        return str(topic)
+    held = ", ".join(there) or "nothing"
+    raise PipelineFailed(f"Say which topic to restore with --topic: the archive {table.path} holds {held}.")
+
+
+def planned(path: Path, ends: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> tuple[dict[str, Any], bool]:
+    """(what is restored and what the topic held before, whether that was begun earlier): on disk before anything is
+    written, so that a second attempt does what the first one began."""
+    if path.exists():
+        found = json.loads(path.read_text())
+        return {**found, **{name: {int(k): v for k, v in found[name].items()} for name in ("ends", "before")}}, True
+    plan = {
+        "id": f"restore-{uuid.uuid4().hex}",
+        "ends": {partition: end for (_, partition), end in ends.items()},
+        "before": {partition: end for (_, partition), (_, end) in bounds.items()},
+    }
+    write_durably(path, json.dumps(plan).encode())
+    return plan, False
+
+
+def only_before(session: SparkSession, frame: DataFrame, ends: Mapping[int, int]) -> DataFrame:
+    """The records before an offset of each partition."""
+    from pyspark.sql import functions as F
+
+    ended = session.createDataFrame(list(ends.items()), "partition int, end long")
+    return frame.join(F.broadcast(ended), "partition").where(F.col("offset") < F.col("end")).drop("end")
+
+
+def require_partitions(ends: Mapping[Place, int], before: Mapping[int, int], to_topic: str) -> None:
+    needed = max((partition for _, partition in ends), default=-1) + 1
+    if len(before) < needed:
+        raise PipelineFailed(
+            f"The archive has {needed} partitions, {to_topic} only {len(before)}: records keep their partitions. "
+            f"`ottla topics create NAME --partitions {needed}` makes a topic that will do."
+        )
+
+
+def bounds_of(options: RunOptions, topic: str) -> dict[Place, Bounds]:
+    kafka = {
+        name: value for name, value in options.kafka.items() if name in CONNECTION or name.startswith(("ssl.", "sasl."))
+    }
+    return log_bounds(replace(options, kafka=kafka), [topic])
+
+
+def counted(options: RunOptions, topic: str, before: Mapping[int, int], counts: Mapping[int, int]) -> int:
+    """How many records the topic has more than before. Raises PipelineFailed where it is not what was written."""
+    for (_, partition), (_, end) in sorted(bounds_of(options, topic).items()):
+        added, wanted = end - before.get(partition, 0), counts.get(partition, 0)
+        if added != wanted:
+            raise PipelineFailed(
+                f"{topic}-{partition} has {added:,} records more than before, but {wanted:,} were restored: did "
+                "another producer write to it?"
+            )
+    return sum(counts.values())
+
+
+def write_topic(
+    frame: DataFrame,
+    options: RunOptions,
+    topic: str,
+    *,
+    staging: str,
+    write_id: str | None = None,
+    offset_header: str | None = None,
+) -> None:
+    """Write records with the source's columns into a topic: same partitions, each in the order of its offsets."""
+    from pyspark.sql import functions as F
+
+    headers = F.col("headers")
+    if offset_header is not None:
+        one = F.struct(F.lit(offset_header).alias("key"), F.col("offset").cast("string").cast("binary").alias("value"))
+        empty = F.array().cast("array<struct<key: string, value: binary>>")
+        headers = F.concat(F.coalesce(headers, empty), F.array(one)).alias("headers")
+    given = {"kafka.bootstrap.servers": options.bootstrap, "topic": topic, "exactlyOnce": "true"}
+    given |= {f"kafka.{name}": value for name, value in options.kafka.items() if name not in READING}
+    given |= {"stagingLocation": staging} | ({} if write_id is None else {"writeId": write_id})
+    ordered = frame.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+    columns = ordered.select("key", "value", headers, "partition", "timestamp")
+    columns.write.format("ottla").options(**given).mode("append").save()
