@@ -1,0 +1,25 @@
+"""Website activity: access logs and click events from topics to events, windows, pages and sessions.
+
+`parse`, `events`, `malformed`, `sessionise`, `conversions`, `windowed` and `top_pages` take and give DataFrames; `run`
+is the pipeline over them, as `ottla pipeline activity` calls it.
+"""
+
+from ottla.spark.activity.parse import events, malformed, parse
+from ottla.spark.activity.run import Outcome, run
+from ottla.spark.activity.sessions import conversions, sessionise
+from ottla.spark.activity.tables import Settings, Tables
+from ottla.spark.activity.windows import top_pages, windowed
+
+__all__ = [
+    "Outcome",
+    "Settings",
+    "Tables",
+    "conversions",
+    "events",
+    "malformed",
+    "parse",
+    "run",
+    "sessionise",
+    "top_pages",
+    "windowed",
+]

@@ -1,0 +1,120 @@
+"""`ottla pipeline activity`: access logs and click events to windows, pages, sessions and a report page.
+
+Knows: the options and how the figures are printed. Does not know: how they come about (ottla.spark.activity).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics
+from ottla.cli.output import Failure
+from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+
+UNITS = {
+    "": 1,
+    "s": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
+
+
+def activity(
+    topic: Annotated[list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="Again for more.")],
+    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the result tables are or are to be.")],
+    output_topic: Annotated[
+        str | None, typer.Option("--output-topic", metavar="TOPIC", help="Results as JSON, as soon as they are final.")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts, at the end of the run.")
+    ] = None,
+    window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is.")] = "5 minutes",
+    gap: Annotated[
+        str, typer.Option("--gap", metavar="TIME", help="A session ends after more silence than this.")
+    ] = "30 minutes",
+    late: Annotated[
+        str, typer.Option("--late", metavar="TIME", help="How far behind the latest event one is still counted.")
+    ] = "10 minutes",
+    conversion: Annotated[
+        str | None, typer.Option("--conversion", metavar="REGEX", help="Pages that a visit is meant to reach.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="How many pages are named per window.")] = 100,
+    batch_rows: Annotated[
+        int | None, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one batch.")
+    ] = None,
+    checkpoint: Checkpoint = None,
+    once: Once = False,
+    trigger: Trigger = 10.0,
+    master: Master = None,
+    conf: Conf = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    quiet: Quiet = False,
+    wait: Wait = None,
+) -> None:
+    """Count website activity: windows, top pages, visitors, sessions, from access logs or click events.
+
+    Ends with a line of figures that were counted twice, and with exit code 1 when they do not add up.
+    """
+    options = run_options(
+        bootstrap,
+        checkpoint=checkpoint,
+        once=once,
+        trigger=trigger,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        quiet=quiet,
+        wait=wait,
+    )
+    window_s, gap_s, delay_s = seconds(window, "--window"), seconds(gap, "--gap"), seconds(late, "--late")
+    if window_s < 1 or window_s != int(window_s):
+        raise Failure(f"--window must be whole seconds, at least one, not {window!r}.")
+    with plain_failures():
+        from ottla.spark.activity import Settings, run
+
+        settings = Settings(int(window_s), gap_s, top, pattern(conversion))
+        found = run(
+            options,
+            topic,
+            table,
+            settings=settings,
+            delay_s=delay_s,
+            output_topic=output_topic,
+            report=report,
+            batch_rows=batch_rows,
+        )
+    if report is not None and not quiet:
+        print(f"The report is in {report}.", file=sys.stderr)
+    print(found)
+
+
+def seconds(text: str, option: str) -> float:
+    """`5 minutes`, `90 s`, `2h` or a number of seconds. Raises Failure."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*", text.lower())
+    length = UNITS.get(found[2]) if found else None
+    if found is None or length is None:
+        raise Failure(f"{option} must be a time such as '5 minutes', '90 s' or '2 h', not {text!r}.")
+    return float(found[1]) * length
+
+
+def pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise Failure(f"{text!r} is no regular expression: {error}.") from None
+    return text

@@ -1,0 +1,177 @@
+"""A Delta table that takes each batch of a query once, written by Spark's executors, committed by `deltalake`.
+
+Knows: Parquet files that Spark has written somewhere on the same file system, their footers, Delta's log. Does not
+know: what the rows mean.
+A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is
+passed over when it comes again. Files of batches that were never committed are in no table; `vacuum` removes them.
+Tables lie on a file system that driver and executors share, as the archive's do.
+Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from ottla.spark.archive.layout import sync_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CONFIGURATION = {"delta.checkpointInterval": "50"}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that no table has yet; `least` and `greatest` are of the table's time column, where it has one."""
+
+    files: tuple[Path, ...]
+    rows: int
+    least: datetime | None = None
+    greatest: datetime | None = None
+
+
+class Lake:
+    """One table. `by`: the timestamp column whose bounds per file are kept, by which `frame` leaves files out."""
+
+    def __init__(self, path: Path, schema: str, by: str | None) -> None:
+        self.path = path
+        self.schema = schema
+        self.by = by
+        self._arrow = arrow_schema(schema)
+        self._delta = DeltaTable.create(str(path), self._arrow, mode="ignore", configuration=CONFIGURATION)
+
+    def committed(self, query: str) -> int:
+        """The query's last batch in the table, -1 before the first."""
+        self._delta.update_incremental()
+        found = self._delta.transaction_version(f"ottla/query/{query}")
+        return -1 if found is None else found
+
+    def add(self, written: Written, query: str, batch: int) -> bool:
+        """Make the files part of the table, as this batch of the query. False, and the files are removed, when it has
+        that batch already. Nothing is committed for no rows."""
+        if self.committed(query) >= batch:
+            remove(written.files)
+            return False
+        if not written.rows:
+            return True
+        actions: list[AddAction | RemoveAction] = [self._moved(file, batch) for file in written.files]
+        sync_folder(self.path)
+        properties = CommitProperties(app_transactions=[Transaction(f"ottla/query/{query}", batch)])
+        self._delta.create_write_transaction(actions, "append", self._arrow, commit_properties=properties)
+        self._delta.update_incremental()
+        log = self.path / "_delta_log"
+        with (log / f"{self._delta.version():020}.json").open("rb") as file:
+            os.fsync(file.fileno())
+        sync_folder(log)
+        return True
+
+    def _moved(self, file: Path, batch: int) -> AddAction:
+        rows, least, greatest = bounds([file], self.by)
+        name = f"part-{batch:08}-{uuid.uuid4().hex}.parquet"
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+        file.replace(self.path / name)
+        stats: dict[str, Any] = {"numRecords": rows}
+        if least is not None and greatest is not None:
+            stats |= {"minValues": {self.by: text(least)}, "maxValues": {self.by: text(greatest)}}
+        size = (self.path / name).stat().st_size
+        return AddAction(name, size, {}, int(time.time() * 1000), True, json.dumps(stats))
+
+    def take_back(self, condition: str) -> None:
+        """Delete rows: an SQL condition."""
+        self._delta.update_incremental()
+        if self._delta.count():
+            self._delta.delete(condition)
+
+    def files(self, since: datetime | None = None) -> list[str]:
+        """The files that may have rows with `by` >= since."""
+        self._delta.update_incremental()
+        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        found = [str(self.path / name) for name in actions.column("path").to_pylist()]
+        greatest = f"max.{self.by}"
+        if since is None or greatest not in actions.column_names:
+            return found
+        ends = actions.column(greatest).to_pylist()
+        return [name for name, end in zip(found, ends, strict=True) if end is None or aware(end) >= since]
+
+    def frame(self, session: SparkSession, since: datetime | None = None) -> DataFrame:
+        """The rows of the table as it is now; from `since` on, by its time column."""
+        from pyspark.sql import functions as F
+
+        files = self.files(since)
+        if not files:
+            return session.createDataFrame([], self.schema)
+        rows = session.read.schema(self.schema).parquet(*files)
+        return rows if since is None or self.by is None else rows.where(F.col(self.by) >= F.lit(since))
+
+
+def write(frame: DataFrame, folder: Path, by: str | None) -> Written:
+    """Have the executors write the rows to Parquet files below `folder`, which must not exist."""
+    frame.write.option("compression", "zstd").parquet(str(folder))
+    return gathered(folder, by)
+
+
+def gathered(folder: Path, by: str | None) -> Written:
+    """The Parquet files of one folder; no files where it is none."""
+    files = tuple(sorted(folder.glob("*.parquet")))
+    rows, least, greatest = bounds(files, by)
+    return Written(files, rows, least, greatest)
+
+
+def bounds(files: Iterable[Path], by: str | None) -> tuple[int, datetime | None, datetime | None]:
+    """Rows, and the least and greatest value of a column, by the files' footers."""
+    rows, lows, highs = 0, [], []
+    for file in files:
+        footer = pq.read_metadata(file)
+        rows += footer.num_rows
+        names = footer.schema.names
+        if by is None or by not in names:
+            continue
+        place = names.index(by)
+        for group in range(footer.num_row_groups):
+            found = footer.row_group(group).column(place).statistics
+            if found is not None and found.has_min_max:
+                lows.append(aware(found.min))
+                highs.append(aware(found.max))
+    return rows, min(lows, default=None), max(highs, default=None)
+
+
+def remove(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    """A table's columns, given as Spark says them, as Arrow has them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return to_arrow_schema(schema, timezone="UTC")

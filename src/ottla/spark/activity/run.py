@@ -1,0 +1,120 @@
+"""The pipeline: topics of web activity to the result tables, to a topic, and to a report page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.spark.activity.batches import Batches
+from ottla.spark.activity.parse import parse
+from ottla.spark.activity.proof import Totals, totals
+from ottla.spark.activity.tables import Settings, Tables
+from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.run import Finished, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.session import pipeline_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY = "activity"
+DELAY_S = 10 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, and what the tables hold since. `rows`: read by this run."""
+
+    rows: int
+    seconds: float
+    stopped: bool
+    totals: Totals
+
+    def __str__(self) -> str:
+        return str(self.totals)
+
+
+def run(
+    options: RunOptions,
+    topics: Sequence[str],
+    table: str,
+    *,
+    settings: Settings | None = None,
+    delay_s: float = DELAY_S,
+    output_topic: str | None = None,
+    report: str | None = None,
+    batch_rows: int | None = None,
+    session: SparkSession | None = None,
+) -> Outcome:
+    """Run until stopped or (`options.once`) done, then write what is still open, check the figures and draw the report.
+
+    `delay_s`: how far an event may lie behind the latest one before it is late. Raises PipelineFailed, also when the
+    figures do not add up.
+    """
+    require_topics(options, [*topics, *([output_topic] if output_topic else [])])
+    tables = Tables.make(table, settings or Settings())
+    directory = options.checkpoint or str(tables.root / "_checkpoint")
+    options = replace(options, checkpoint=directory)
+    began = time.monotonic()
+    spark = session or pipeline_session("ottla-activity", master=options.master, conf=options.conf)
+    try:
+        checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
+        publish = None if output_topic is None else publisher(options, output_topic, checkpoint)
+        batches = Batches(tables, checkpoint.query, delay_s, publish)
+        batches.begin()
+        more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
+        frame = parse(read_stream(spark, options, topics, **more))
+        finished = work_off(options, spark, frame, batches)
+        batches.finish(spark)
+        found = totals(spark, tables)
+        if report is not None:
+            draw(spark, tables, found, report)
+    finally:
+        if session is None:
+            spark.stop()
+    if found.problems:
+        raise PipelineFailed(f"{found} {' '.join(found.problems)}")
+    return Outcome(finished.rows, time.monotonic() - began, finished.stopped, found)
+
+
+def work_off(options: RunOptions, spark: SparkSession, frame: DataFrame, batches: Batches) -> Finished:
+    writer = frame.writeStream.queryName(QUERY).foreachBatch(batches)
+    try:
+        return run_queries(options, spark, [writer])
+    except PipelineFailed as failure:
+        if batches.failure is not None and batches.failure is not failure:
+            raise batches.failure from failure
+        raise
+
+
+def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callable[[str, DataFrame], None]:
+    """Writes rows of a table to a topic as JSON, once for each name."""
+
+    def publish(name: str, rows: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        result = name.split("-")[0]
+        who = ["visitor", "start"] if result == "sessions" else ["start", *(["page"] if result == "pages" else [])]
+        key = F.concat_ws(" ", F.lit(result), *(F.coalesce(F.col(each).cast("string"), F.lit("-")) for each in who))
+        value = F.to_json(F.struct(F.lit(result).alias("result"), *rows.columns))
+        writer = rows.select(key.alias("key"), value.alias("value")).write.format("ottla").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", options.bootstrap).option("topic", topic)
+        for each, setting in options.kafka.items():
+            writer = writer.option(f"kafka.{each}", setting)
+        writer = writer.option("exactlyOnce", "true").option("writeId", f"{checkpoint.query()}-{name}")
+        writer.option("stagingLocation", f"{checkpoint.path}/output").save()
+
+    return publish
+
+
+def draw(spark: SparkSession, tables: Tables, found: Totals, path: str) -> None:
+    """Write the report page. Raises PipelineFailed where it can't be written."""
+    from ottla.spark.activity.picture import picture
+
+    try:
+        Path(path).write_text(picture(spark, tables, found), encoding="utf-8")
+    except OSError as error:
+        raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None

@@ -1,0 +1,158 @@
+"""The result tables of the pipeline, their columns, and the ledger that says how far they are.
+
+    TABLE/events  late  malformed            what came, each record in exactly one of them
+    TABLE/windows  pages                     per window, of `events`
+    TABLE/sessions  conversions              visits, and per window of their last event
+    TABLE/_activity/settings.json            what the windows and sessions were made with
+    TABLE/_activity/ledger.json              how far the tables are: the last batch that is wholly in them
+    TABLE/_activity/open/BATCH/              sessions that may still grow, after that batch
+    TABLE/_checkpoint/                       Spark's, unless it was put elsewhere
+
+Knows: names, schemas, files. Does not know: how rows are made.
+Rows of the last four tables have `final`: false for windows and sessions that were still open when a run ended. Those
+are taken back when the next run begins, and come again, grown, at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.activity.lake import Lake
+from ottla.spark.archive.layout import write_durably
+from ottla.spark.archive.table import local_path
+from ottla.spark.failures import PipelineFailed
+
+EVENTS = (
+    "time timestamp, visitor string, kind string, method string, page string, query string, status int, bytes bigint,"
+    " referrer string, agent string, bot boolean, asset boolean, raw string, topic string, partition int, offset bigint"
+)
+SCHEMAS: dict[str, tuple[str, str | None]] = {
+    "events": (EVENTS, "time"),
+    "late": (f"{EVENTS}, watermark timestamp", "time"),
+    "malformed": (
+        "reason string, raw string, value binary, timestamp timestamp, topic string, partition int, offset bigint",
+        None,
+    ),
+    "windows": (
+        "start timestamp, end timestamp, events bigint, views bigint, searches bigint, clicks bigint, bots bigint,"
+        " visitors bigint, bytes bigint, bytes_p50 double, bytes_p95 double, errors bigint,"
+        " statuses map<string,bigint>, kinds map<string,bigint>, final boolean",
+        "start",
+    ),
+    "pages": (
+        "start timestamp, end timestamp, rank int, page string, asset boolean, events bigint, visitors bigint,"
+        " bytes bigint, errors bigint, final boolean",
+        "start",
+    ),
+    "sessions": (
+        "visitor string, start timestamp, end timestamp, seconds double, events bigint, views bigint, searches bigint,"
+        " clicks bigint, errors bigint, bytes bigint, entry string, exit string, referrer string, bot boolean,"
+        " conversions bigint, converted boolean, final boolean",
+        "end",
+    ),
+    "conversions": (
+        "start timestamp, end timestamp, sessions bigint, converted bigint, bounces bigint, views bigint,"
+        " seconds_p50 double, final boolean",
+        "start",
+    ),
+}
+"""The columns of each table, and the one by which its files are found."""
+COME = ("events", "late", "malformed")
+MADE = ("windows", "pages", "sessions", "conversions")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What windows and sessions are made with; the same for all that is in one table directory. Seconds."""
+
+    window_s: int = 300
+    gap_s: float = 1800.0
+    top: int = 100
+    conversion: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How far the tables are. Times in microseconds since 1970, UTC; None: not known yet.
+
+    `latest`: the latest event that came in time; `windows_until`: windows that end by then are in the tables, as
+    `conversions_until` for theirs. Counts are of all batches from the first."""
+
+    query: str = ""
+    batch: int = -1
+    latest_us: int | None = None
+    watermark_us: int | None = None
+    windows_until_us: int | None = None
+    conversions_until_us: int | None = None
+    events: int = 0
+    late: int = 0
+    malformed: int = 0
+    sessions: int = 0
+
+    @property
+    def read(self) -> int:
+        return self.events + self.late + self.malformed
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables at `root`, and the ledger. Raises PipelineFailed where the directory holds something else, or was
+    made with other settings."""
+
+    root: Path
+    settings: Settings
+    lakes: dict[str, Lake] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, table: str, settings: Settings) -> Tables:
+        root = local_path(table)
+        own = root / "_activity" / "settings.json"
+        wanted: dict[str, Any] = asdict(settings)
+        if own.exists():
+            found = json.loads(own.read_text())
+            differ = [name for name in wanted if found.get(name) != wanted[name]]
+            if differ:
+                told = ", ".join(f"{name} {found.get(name)!r}, not {wanted[name]!r}" for name in differ)
+                raise PipelineFailed(f"The tables in {root} were made with {told}. Choose another directory.")
+        elif root.is_dir() and any(each.name not in ("_checkpoint", "_activity") for each in root.iterdir()):
+            raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
+        else:
+            write_durably(own, json.dumps(wanted).encode())
+        return cls(root, settings, {name: Lake(root / name, *schema) for name, schema in SCHEMAS.items()})
+
+    @classmethod
+    def open(cls, table: str) -> Tables:
+        """Tables that are there."""
+        own = local_path(table) / "_activity" / "settings.json"
+        if not own.exists():
+            raise PipelineFailed(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
+        return cls.make(table, Settings(**json.loads(own.read_text())))
+
+    def entry(self) -> Entry:
+        path = self.root / "_activity" / "ledger.json"
+        return Entry(**json.loads(path.read_text())) if path.exists() else Entry()
+
+    def keep(self, entry: Entry) -> None:
+        """Write down how far the tables are; the open sessions of earlier batches are not needed any more."""
+        write_durably(self.root / "_activity" / "ledger.json", json.dumps(asdict(entry)).encode())
+
+    def open_sessions(self, batch: int) -> Path:
+        return self.root / "_activity" / "open" / str(batch)
+
+    def staging(self) -> Path:
+        return self.root / "_activity" / "staging"
+
+
+def moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def micros(when: datetime) -> int:
+    return round(when.timestamp() * 1e6)
+
+
+__all__ = ["COME", "EVENTS", "MADE", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]
