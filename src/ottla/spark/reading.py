@@ -131,6 +131,8 @@ class Reading:
                 self.ask(client)
                 for piece in pieces:
                     yield from self.decoded(piece)
+                if pieces:  # whoever takes the rows may have taken his time
+                    self.progress_s = time.monotonic()
         finally:
             for connection in self.under_way:  # answers that nobody will take
                 client.drop(connection)
@@ -230,7 +232,7 @@ class Reading:
             if part is not None and (piece := self.moved(client, cursor, part)) is not None:
                 pieces.append(piece)
         if pieces:
-            self.progress_s, self.pause_s = time.monotonic(), PAUSE_S_MIN
+            self.pause_s = PAUSE_S_MIN
             served = {id(piece.cursor) for piece in pieces}  # who got nothing is first in the next request
             self.cursors.sort(key=lambda cursor: id(cursor) in served)
         else:
