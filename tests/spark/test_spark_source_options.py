@@ -38,6 +38,7 @@ def test_defaults_are_sparks() -> None:
     assert (read.fetch_offset_retries, read.fetch_offset_retry_interval_ms, read.poll_timeout_ms) == (3, 1000, 120_000)
     assert (read.min_partitions, read.max_offsets_per_trigger, read.max_trigger_delay_ms) == (None, None, 900_000)
     assert not read.client.read_committed
+    assert read.client.check_crcs
 
 
 def test_names_are_of_any_case() -> None:
@@ -80,13 +81,13 @@ def test_kafkas_properties_reach_the_client() -> None:
         "kafka.max.partition.fetch.bytes": "500",
         "kafka.request.timeout.ms": "9000",
         "kafka.client.id": "me",
-        "kafka.check.crcs": "true",
+        "kafka.check.crcs": "false",
         "kafka.group.id": "no group is made",
         "groupIdPrefix": "nor here",
     }
     client = batch_options(NEEDED | given).client
     assert (client.isolation_level, client.fetch_max_bytes, client.partition_fetch_max_bytes) == (1, 1000, 500)
-    assert (client.request_timeout_ms, client.client_id, client.check_crcs, client.tls) == (9000, "me", True, None)
+    assert (client.request_timeout_ms, client.client_id, client.check_crcs, client.tls) == (9000, "me", False, None)
 
 
 def test_tls_with_pem() -> None:

@@ -71,7 +71,7 @@ class ClientProperties:
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     read_committed: bool = False
-    check_crcs: bool = False
+    check_crcs: bool = True
     excludes_internal: bool = True
     tls: Tls | None = None
 
@@ -140,7 +140,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
         fetch_min_bytes=_whole(kafka, "fetch.min.bytes", plain.fetch_min_bytes),
         fetch_max_wait_ms=_whole(kafka, "fetch.max.wait.ms", plain.fetch_max_wait_ms),
         read_committed=isolation == "read_committed",
-        check_crcs=kafka.get("check.crcs", "false").lower() == "true",
+        check_crcs=kafka.get("check.crcs", "true").lower() == "true",
         excludes_internal=kafka.get("exclude.internal.topics", "true").lower() == "true",
         tls=_tls(kafka),
     )
