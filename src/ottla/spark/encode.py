@@ -145,11 +145,14 @@ class Encoder:
             pos = end
 
     def _close(self, whole: memoryview, records: int, base_ms: int, max_ms: int) -> memoryview:
-        """Compress the records, write the header in front of them and the CRC."""
+        """Compress the records, unless that makes them larger, write the header in front of them and the CRC."""
         codec = self._options.codec
         if codec:
             packed = compress(codec, whole[b.HEADER_BYTES :], self._options.level)
-            whole = memoryview(bytearray(b.HEADER_BYTES) + packed)
+            if len(packed) < len(whole) - b.HEADER_BYTES:
+                whole = memoryview(bytearray(b.HEADER_BYTES) + packed)
+            else:
+                codec = 0
         length = len(whole) - b.LOG_OVERHEAD_BYTES
         b.HEADER.pack_into(
             whole,
