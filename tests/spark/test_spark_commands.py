@@ -1,0 +1,106 @@
+"""`ottla pipeline` as a person meets it: help at once, sentences for what is missing, signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.cli.main import main
+from ottla.testing import EmbeddedBroker
+
+HEAVY = "pyspark py4j pandas pyarrow numpy numba deltalake confluent_kafka"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from ottla.cli.main import main; main(['pipeline', '--help']);"
+        f"print('loaded:', *sorted(set('{HEAVY}'.split()) & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout.rstrip().endswith("loaded:"), ended.stdout[-200:]
+    for pipeline in ("archive", "kmq-tracker"):
+        assert f" {pipeline} " in ended.stdout
+
+
+def failed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence of a command that can't be done."""
+    capfd.readouterr()
+    assert main(list(arguments)) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("ottla: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_what_is_missing_is_said(
+    broker: EmbeddedBroker,
+    topic: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archive = ("pipeline", "archive", "--topic", topic, "--table", str(tmp_path / "table"), "--once")
+    where = ("-b", broker.bootstrap_servers)
+    assert f"There is no topic {topic}" in failed(capfd, *archive, *where)
+    assert "'kafka.sasl.mechanism' is not supported" in failed(capfd, *archive, *where, "-X", "sasl.mechanism=PLAIN")
+    assert "A setting must be KEY=VALUE" in failed(capfd, *archive, *where, "--conf", "spark.ui.enabled")
+    (tmp_path / "client.properties").write_text("isolation.level=sometimes\n")
+    config = ("--command-config", str(tmp_path / "client.properties"))
+    assert "'kafka.isolation.level' must be" in failed(capfd, *archive, *where, *config)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
+        sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'
+        assert failed(capfd, *pipeline, *where).endswith(sentence)
+
+
+@pytest.mark.timeout(600)
+def test_a_run_waits_for_its_broker_and_stops_on_a_signal(topic: str, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic, partitions=2)
+        broker._stop()
+        command = [
+            sys.executable,
+            "-m",
+            "ottla",
+            "pipeline",
+            "archive",
+            "--topic",
+            topic,
+            "--table",
+            str(tmp_path / "t"),
+        ]
+        command += ["-b", broker.bootstrap_servers, "--master", "local[2]", "--conf", "spark.driver.memory=512m"]
+        with said.open("w") as log:
+            run = subprocess.Popen([*command, "--trigger", "0.5"], stdout=log, stderr=log, cwd=tmp_path)
+
+        def until_said(words: str) -> None:
+            while words not in (text := said.read_text()):
+                assert run.poll() is None, text
+                time.sleep(0.1)
+
+        try:
+            until_said("Waiting for a broker: No broker can be reached")
+            broker.start()
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+            for number in range(1000):
+                producer.produce(topic, str(number))
+            assert producer.flush(30) == 0
+            until_said("archive: 1,000 rows")
+            run.send_signal(signal.SIGINT)
+            assert run.wait() == 0
+        finally:
+            run.kill()
+            run.wait()
+    text = said.read_text()
+    assert "Stopped: 1,000 rows" in text
+    assert "Archived 1,000 rows" in text
+    for noise in ("Traceback", "WARN", "ERROR", "log4j", "incubator"):
+        assert noise not in text
