@@ -81,6 +81,8 @@ class Verdict:
 class KillLoop:
     """One run."""
 
+    drain_s_max = DRAIN_S_MAX
+
     def __init__(self, directory: Path, seed: int, workers: int = 3, trackers: int = 2) -> None:
         self.random = random.Random(seed)
         self.directory = directory
@@ -194,12 +196,12 @@ class KillLoop:
     def drain(self) -> None:
         """Wait until nothing waits and nothing is open."""
         began = time.monotonic()
-        while time.monotonic() - began < DRAIN_S_MAX:
+        while time.monotonic() - began < self.drain_s_max:
             found = standings({"bootstrap.servers": self.node.bootstrap, "log_level": 0}, self.config)
             if not any(each.waiting or each.open for each in found):
                 return
             time.sleep(0.5)
-        self.verdict.faults.append(f"still open after {DRAIN_S_MAX:g} s: {found}")
+        self.verdict.faults.append(f"still open after {self.drain_s_max:g} s: {found}")
 
     # The judgement
 

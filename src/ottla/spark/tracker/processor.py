@@ -107,18 +107,20 @@ class Tracker(StatefulProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Spark passes these arguments by name."""
-        yield self._turn(key[0], timerValues.getCurrentProcessingTimeInMs(), None)
+        now_ms, fired_ms = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        yield self._turn(key[0], now_ms, None, fired_ms)
 
     def close(self) -> None:
         pass
 
-    def _turn(self, partition: int, now_ms: int, markers: Markers | None) -> pd.DataFrame:
+    def _turn(self, partition: int, now_ms: int, markers: Markers | None, fired_ms: int = NEVER) -> pd.DataFrame:
+        """Markers come before timers in a batch, and put the timer off: it fires only where there were none."""
         found = self._ledger.get()
         ledger = Ledger() if found is None else decode_ledger(bytes(found[0]))
         before = ledger.wake_ms
         outcome = turn(partition, self._config, ledger, self._chunks, now_ms, self._run_ms, markers)
         ledger.wake_ms = NEVER if outcome.wake_ms is None else outcome.wake_ms
-        if before > now_ms and before != ledger.wake_ms:  # one that is over was used up
+        if before not in (NEVER, ledger.wake_ms, fired_ms):  # Spark itself deletes the one that fired
             self._handle.deleteTimer(before)
         if ledger.wake_ms != NEVER and before != ledger.wake_ms:
             self._handle.registerTimer(ledger.wake_ms)
