@@ -38,7 +38,8 @@ BROKER_TIMEOUT_MS = 5_000
 LAST_BATCH_S = 120.0
 """How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
 FRUITLESS_MAX = 5
-"""So many failures with a broker that answers, and not one batch between them, are no outage."""
+FRUITLESS_S = 60.0
+"""So many failures with a broker that answers, with neither a batch nor a minute between them, are no outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +221,12 @@ class Run:
         self.rows = 0
         self.batches = 0
         self.fruitless = 0
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Raises PipelineFailed for a checkpoint that is not this query's."""
         examine(self.checkpoint, topics_of(self._writer))
+        self._started_s = time.monotonic()
         self.query = self._writer.start()
         self._java = self.query._jsq
         self._seen = (-1, "")
@@ -246,6 +249,10 @@ class Run:
         if unseen:
             self._seen = (unseen[0]["batchId"], unseen[0]["timestamp"])
         return unseen[::-1]
+
+    def count_failure(self) -> None:
+        """One more without a batch, unless the query ran for a while."""
+        self.fruitless = 1 if time.monotonic() - self._started_s > FRUITLESS_S else self.fruitless + 1
 
     def wait_end(self, seconds: float) -> bool:
         """Whether the query has ended within so long. Raises what it failed with."""
@@ -344,7 +351,7 @@ class Loop:
         text = text_of(error)
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)
-        run.fruitless += 1
+        run.count_failure()
         if not means_away(text) or run.fruitless > FRUITLESS_MAX:
             raise PipelineFailed(sentence(run.name, run.checkpoint, text)) from error
         self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
