@@ -1,0 +1,165 @@
+"""`ottla pipeline logs`: lines of any services to one table, and `find` in it.
+
+Knows: arguments. Does not know: formats, tables (ottla.spark.logs).
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics, pairs
+from ottla.cli.output import Failure, Format, print_json
+from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+
+app = typer.Typer(
+    help="Log lines to a table: time, level, component; error rates; find.",
+    invoke_without_command=True,
+    epilog="Example: ottla pipeline logs --topic logs --table ./logs --once --report logs.html",
+)
+
+Table = Annotated[str | None, typer.Option("--table", metavar="DIR", help="Where the tables are.")]
+
+
+@app.callback()
+def logs(
+    context: typer.Context,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
+    ] = None,
+    table: Table = None,
+    window: Annotated[int, typer.Option("--window", min=1, metavar="SECONDS", help="Error rates per so long.")] = 300,
+    delay: Annotated[
+        float, typer.Option("--delay", min=0, metavar="SECONDS", help="So far behind a service's last line is late.")
+    ] = 600,
+    zone: Annotated[str, typer.Option("--zone", help="Of times that name none: UTC, +02:00, Europe/Berlin.")] = "UTC",
+    hint: Annotated[
+        list[str] | None, typer.Option("--hint", metavar="SERVICE=FORMAT", help="Try this format first for a service.")
+    ] = None,
+    output_topic: Annotated[
+        str | None, typer.Option("--output-topic", metavar="TOPIC", help="Error rates as JSON, as they change.")
+    ] = None,
+    report: Annotated[str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts.")] = None,
+    batch_rows: Annotated[
+        int | None, typer.Option("--batch-rows", min=1, help="At most so many lines a batch.")
+    ] = None,
+    bootstrap: Bootstrap = HERE,
+    command_config: CommandConfig = None,
+    properties: Properties = None,
+    master: Master = None,
+    checkpoint: Checkpoint = None,
+    once: Once = False,
+    trigger: Trigger = 1.0,
+    conf: Conf = None,
+    wait: Wait = None,
+    quiet: Quiet = False,
+) -> None:
+    """Parse log lines into a table, each exactly once, and count errors per service and window of time."""
+    if context.invoked_subcommand is not None:
+        return
+    if table is None:
+        raise Failure("Say where the tables are to be: --table DIR.")
+    options = run_options(
+        bootstrap,
+        checkpoint=checkpoint,
+        once=once,
+        trigger=trigger,
+        master=master,
+        conf=conf,
+        command_config=command_config,
+        properties=properties,
+        quiet=quiet,
+        wait=wait,
+    )
+    with plain_failures():
+        from ottla.spark.logs.batches import Settings
+        from ottla.spark.logs.run import run
+
+        outcome = run(
+            options,
+            topic or ["logs"],
+            table,
+            settings=Settings(window, delay, zone, hints(hint)),
+            output_topic=output_topic,
+            report=report,
+            batch_rows=batch_rows,
+        )
+    print(outcome)
+
+
+def hints(given: list[str] | None) -> dict[str, str]:
+    from ottla.spark.logs.formats import NAMES
+
+    found = pairs(given, "A hint")
+    for service, name in found.items():
+        if name not in NAMES:
+            raise Failure(f"{name!r}, for {service}, is no format: expected one of {', '.join(NAMES)}.")
+    return found
+
+
+@app.command(epilog="Example: ottla pipeline logs find 'connection refused' --table ./logs --since 2026-01-31 -s api")
+def find(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="In whatever case, anywhere in a line.")],
+    table: Table = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="UTC, as 2026-01-31T08:00.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then.")] = None,
+    service: Annotated[list[str] | None, typer.Option("--service", "-s", help="May be given again.")] = None,
+    level: Annotated[
+        list[str] | None, typer.Option("--level", "-l", help="ERROR, WARN, ...; may be given again.")
+    ] = None,
+    regex: Annotated[bool, typer.Option("--regex", "-E", help="TEXT is a regular expression (RE2).")] = False,
+    case: Annotated[bool, typer.Option("--case", help="Case counts.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The first so many, by time.")] = 1_000,
+    format: Output = Format.TABLE,
+) -> None:
+    """Find text in the lines of a table. Needs no broker and no Spark."""
+    if table is None:
+        raise Failure("Say where the table is: --table DIR.")
+    with plain_failures():
+        from ottla.spark.logs.find import Wanted
+        from ottla.spark.logs.find import find as look
+
+        wanted = Wanted(
+            text,
+            regex=regex,
+            case=case,
+            since=moment(since),
+            until=moment(until),
+            services=tuple(service or ()),
+            levels=tuple(each.upper() for each in level or ()),
+            limit=limit,
+        )
+        hits = look(table, wanted)
+    if format is Format.JSON:
+        print_json([{key: plain(value) for key, value in line.items()} for line in hits.lines])
+    else:
+        for line in hits.lines:
+            print(shown(line))
+    more = f" The first {len(hits.lines):,} are shown." if hits.found > len(hits.lines) else ""
+    opened, total = hits.files
+    told = f"{hits.found:,} lines found; {hits.read:,} read, {opened:,} of {total:,} files opened.{more}"
+    print(told, file=sys.stderr)
+
+
+def shown(line: dict[str, Any]) -> str:
+    at = line["time"] or line["timestamp"]
+    when = "-" if at is None else at.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return f"{when} {line['service']} {line['level'] or '-'} {line['raw']}"
+
+
+def plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"{text!r} is no time: expected one as 2026-01-31 or 2026-01-31T08:00:00Z.") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

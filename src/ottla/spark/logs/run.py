@@ -1,0 +1,122 @@
+"""The pipeline: topics of log lines to the tables, to a topic, to a report page.
+
+Knows: the query and its end. Does not know: formats, windows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
+from ottla.spark.run import RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.session import pipeline_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY = "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run read, and how it ended. Its text is the line at the end."""
+
+    counts: Counts
+    seconds: float
+    stopped: bool
+
+    def __str__(self) -> str:
+        found = self.counts
+        known = [(name, rows) for name, rows in found.formats.most_common() if name != UNPARSED]
+        parsed = sum(rows for _, rows in known)
+        each = ", ".join(f"{name} {rows:,}" for name, rows in known)
+        already = f", {found.already:,} in the table already" if found.already else ""
+        return (
+            f"{found.read:,} lines read: {parsed:,} parsed{f' ({each})' if each else ''},"
+            f" {found.formats[UNPARSED]:,} unparsed{already}; {found.late:,} late, {found.timeless:,} without a time."
+        )
+
+
+def run(
+    options: RunOptions,
+    topics: Sequence[str],
+    table: str,
+    *,
+    settings: Settings | None = None,
+    output_topic: str | None = None,
+    report: str | None = None,
+    batch_rows: int | None = None,
+    session: SparkSession | None = None,
+) -> Outcome:
+    """Run until stopped or (`options.once`) done; then check the counts and draw the report.
+
+    Raises PipelineFailed, also when the counts do not add up to what the source read.
+    """
+    require_topics(options, [*topics, *([output_topic] if output_topic else [])])
+    tables = Tables.make(table)
+    options = replace(options, checkpoint=options.checkpoint or str(tables.root / "_checkpoint"))
+    spark = session or pipeline_session("ottla-logs", master=options.master, conf=options.conf)
+    try:
+        publish = None if output_topic is None else publisher(options, output_topic)
+        batches = Batches(tables, settings or Settings(), publish)
+        more = {"includeHeaders": "true"} if batch_rows is None else {
+            "includeHeaders": "true", "maxOffsetsPerTrigger": batch_rows
+        }  # fmt: skip
+        writer = read_stream(spark, options, topics, **more).writeStream.queryName(QUERY).foreachBatch(batches)
+        try:
+            finished = run_queries(options, spark, [writer])
+        except PipelineFailed as failure:
+            raise batches.failure or failure from failure
+        if report is not None:
+            draw(spark, tables, report)
+    finally:
+        if session is None:
+            spark.stop()
+    outcome = Outcome(total(batches.counts.values()), finished.seconds, finished.stopped)
+    if not outcome.counts.adds_up or (finished.rows != outcome.counts.read and not finished.stopped):
+        raise PipelineFailed(f"The counts do not add up: the source gave {finished.rows:,} rows. {outcome}")
+    return outcome
+
+
+def total(each: Iterable[Counts]) -> Counts:
+    """The counts of a run out of its batches'."""
+    summed = Counts(formats=Counter())
+    for counts in each:
+        summed.read += counts.read
+        summed.already += counts.already
+        summed.late += counts.late
+        summed.timeless += counts.timeless
+        summed.formats.update(counts.formats)
+    return summed
+
+
+def publisher(options: RunOptions, topic: str) -> Callable[[DataFrame, int], None]:
+    """Writes rates to a topic as JSON, keyed by service and window: the last of a key is what is true now."""
+
+    def publish(rates: DataFrame, number: int) -> None:
+        from pyspark.sql import functions as F
+
+        key = F.concat_ws(" ", "service", F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'"))
+        value = F.to_json(F.struct(*rates.columns))
+        writer = rates.select(key.alias("key"), value.alias("value")).write.format("ottla").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", options.bootstrap).option("topic", topic)
+        for name, setting in options.kafka.items():
+            writer = writer.option(f"kafka.{name}", setting)
+        writer.save()
+
+    return publish
+
+
+def draw(spark: SparkSession, tables: Tables, path: str) -> None:
+    """Write the report page. Raises PipelineFailed where it can't be written."""
+    from ottla.spark.logs.picture import picture
+
+    try:
+        Path(path).write_text(picture(spark, tables), encoding="utf-8")
+    except OSError as error:
+        raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None
