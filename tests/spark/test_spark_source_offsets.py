@@ -219,6 +219,14 @@ def test_available_now_ends_where_it_began(broker: EmbeddedBroker, topic: str) -
     assert (first, last, step(reader, last, limit)) == ({topic: {"0": 3}}, {topic: {"0": 5}}, {topic: {"0": 5}})
 
 
+def test_a_driver_outlives_its_broker(broker: EmbeddedBroker, topic: str) -> None:
+    filled(broker, topic, 4)
+    reader = stream(broker, topic, startingOffsets="earliest")
+    end = step(reader, reader.initialOffset())
+    broker.restart()
+    assert step(reader, end) == end
+
+
 def test_what_is_new_begins_at_its_earliest_offset(broker: EmbeddedBroker, topic: str) -> None:
     """A partition added to a topic, and a topic that matches a pattern; a stream may begin with none at all."""
     reader = stream(broker, None, subscribePattern=f"{topic}.*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -175,6 +176,33 @@ def test_the_connection_is_kept_between_tasks(broker: EmbeddedBroker, topic: str
     rows_by_source(options)
     assert reading.client_of(options.client) is client
     assert client.leader(topic, 0) is before
+
+
+def test_a_forked_process_does_not_speak_on_its_parents_connection(broker: EmbeddedBroker, topic: str) -> None:
+    """Spark's workers are forked from a daemon, which may have read before."""
+    broker.create_topic(topic)
+    produce(broker.bootstrap_servers, topic, [{"value": b"%d" % i} for i in range(10)])
+    options = options_of(broker.bootstrap_servers, topic)
+    ranges = [Range(topic, 0, 0, 10)]
+    rows = rows_by_source(options, ranges)
+    inherited = reading.client_of(options.client)
+    child = os.fork()
+    if child == 0:
+        fresh = reading.client_of(options.client) is not inherited
+        os._exit(0 if fresh and rows_by_source(options, ranges) == rows else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert rows_by_source(options, ranges) == rows
+    assert reading.client_of(options.client) is inherited
+
+
+def test_more_partitions_than_one_request_holds(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PARTITIONS_MAX", 2)
+    broker.create_topic(topic, partitions=7)
+    produce(broker.bootstrap_servers, topic, [{"value": b"%d" % i, "partition": i % 7} for i in range(70)])
+    rows = rows_by_source(options_of(broker.bootstrap_servers, topic, kafka__fetch__max__bytes="100"))
+    assert [row[:2] for row in rows] == [(p, i) for p in range(7) for i in range(10)]
 
 
 def delete_records(broker: EmbeddedBroker, topic: str, until: int) -> None:
