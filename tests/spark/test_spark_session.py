@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.spark import session as sessions
+from ottla.spark.failures import PipelineFailed
 from ottla.spark.java import NoJava, find_java, launcher_home, probe, version_of
 from ottla.spark.session import cores_of, pipeline_session, settings, spark_defaults, with_retries
 
@@ -198,3 +199,11 @@ def test_defaults_are_found_where_spark_finds_them(tmp_path: Path) -> None:
     assert sessions.own_log4j2({"SPARK_HOME": str(tmp_path)}) is None
     (tmp_path / "conf" / "log4j2.xml").write_text("")
     assert sessions.own_log4j2({"SPARK_HOME": str(tmp_path)}) == tmp_path / "conf" / "log4j2.xml"
+
+
+def test_spark_connect_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PipelineFailed, match="do not run through Spark Connect"):
+        pipeline_session("remote", master="sc://localhost")
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(PipelineFailed, match="--master spark://HOST:PORT"):
+        pipeline_session("remote")

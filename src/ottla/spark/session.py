@@ -94,6 +94,7 @@ def pipeline_session(
     except ImportError:
         raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
 
+    refuse_connect({**(conf or {}), **({"spark.master": master} if master else {})})
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # the latter from other threads
     if running is not None and running.sparkContext._jsc is not None:
         return adapted(running, conf or {})
@@ -102,6 +103,17 @@ def pipeline_session(
     if master is not None:
         given["spark.master"] = master
     return started(app_name, given)
+
+
+def refuse_connect(conf: Mapping[str, str]) -> None:
+    """Raise PipelineFailed where the session would be one of Spark Connect: there is no JVM to ask how a query is."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote() or "spark.remote" in conf or conf.get("spark.master", "").startswith("sc://"):
+        raise PipelineFailed(
+            "Pipelines do not run through Spark Connect (SPARK_REMOTE, sc://...). Name the cluster itself: "
+            "--master spark://HOST:PORT."
+        )
 
 
 def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
