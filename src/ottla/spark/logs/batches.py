@@ -1,9 +1,9 @@
 """What becomes of a micro-batch: `Batches` is what `foreachBatch` calls.
 
-Knows: the order of things that takes each record once. For each batch: (1) one pass parses the records that the table
-of lines does not have and writes them to files; (2) these are counted, per service, window, level and format; (3) the
-lines are committed; (4) the counts are published and committed. Killed anywhere before the end, the batch is done
-again: each table leaves out the records that it has, by their offsets. Does not know: Kafka, the command line.
+Knows: the order of things that takes each record once. For each batch: (1) one pass writes the lines that their table
+does not have to files; (2) these are counted, per service, window, level and format; (3) the lines are committed;
+(4) the counts are published and committed. Killed anywhere before the end, the batch is done again: each table leaves
+out the records that it has, by their offsets. Does not know: Kafka, the command line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs import windows
 from ottla.spark.logs.lake import Lake, Place
-from ottla.spark.logs.parse import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -117,7 +116,9 @@ class Tables:
 
 
 class Batches:
-    """`publish`: given rates (rows of `windows.rates`) and the batch's number, before they count as published."""
+    """Takes rows of `parse`, which is given the whole stream, so that no batch has to plan it.
+
+    `publish`: given rates (rows of `windows.rates`) and the batch's number, before they count as published."""
 
     def __init__(
         self, tables: Tables, settings: Settings, publish: Callable[[DataFrame, int], None] | None = None
@@ -162,7 +163,7 @@ class Batches:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, frame: DataFrame, folder: Path) -> tuple[list[Path], Counts]:
-        """Parse what the table does not have and write it, a file for each service and task."""
+        """Write what the table does not have, a file for each service and task."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -179,9 +180,8 @@ class Batches:
         return files, Counts(read=found["read"], already=found["already"])
 
     def _lines(self, frame: DataFrame, table: Lake) -> DataFrame:
-        """The records that a table does not have, parsed and marked."""
-        given = self._settings
-        return self._mark(parse(frame.where(~self._tables.has(table)), zone=given.zone, hints=given.hints))
+        """The lines that a table does not have, marked."""
+        return self._mark(frame.where(~self._tables.has(table)))
 
     def _mark(self, lines: DataFrame) -> DataFrame:
         delay = timedelta(seconds=self._settings.delay_s)

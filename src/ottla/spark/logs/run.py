@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
+from ottla.spark.logs.parse import parse
 from ottla.spark.run import RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.session import pipeline_session
 
@@ -63,11 +64,13 @@ def run(
     spark = session or pipeline_session("ottla-logs", master=options.master, conf=options.conf)
     try:
         publish = None if output_topic is None else publisher(options, output_topic)
-        batches = Batches(tables, settings or Settings(), publish)
+        settings = settings or Settings()
+        batches = Batches(tables, settings, publish)
         more = {"includeHeaders": "true"} if batch_rows is None else {
             "includeHeaders": "true", "maxOffsetsPerTrigger": batch_rows
         }  # fmt: skip
-        writer = read_stream(spark, options, topics, **more).writeStream.queryName(QUERY).foreachBatch(batches)
+        lines = parse(read_stream(spark, options, topics, **more), zone=settings.zone, hints=settings.hints)
+        writer = lines.writeStream.queryName(QUERY).foreachBatch(batches)
         try:
             finished = run_queries(options, spark, [writer])
         except PipelineFailed as failure:
