@@ -91,7 +91,7 @@ def rows_of(decoded: Decoded) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answers())
 def test_the_same_rows_as_the_twin(answer: dict[str, Any]) -> None:
     rows, next_offset = plain_decode(**answer)
@@ -122,7 +122,7 @@ def outcome(how: Any, answer: dict[str, Any]) -> Any:
         return None
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answers(), st.data())
 def test_broken_bytes_are_refused_where_the_twin_refuses_them(answer: dict[str, Any], data: st.DataObject) -> None:
     broken = bytearray(answer["records"])

@@ -11,6 +11,7 @@ Sources: DefaultRecordBatch.java, CompletedFetch.java (which batches a consumer 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,6 +43,7 @@ RECORD_BYTES_MIN = 7
 PRODUCER_IDS_NONE = -1
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
@@ -49,7 +51,7 @@ SCHEMA = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp", TIMESTAMP),
         ("timestampType", pa.int32()),
     ]
 )
@@ -102,7 +104,6 @@ class Decoding:
         check_crcs: bool,
     ) -> None:
         self.view = memoryview(records)
-        self.bytes = np.frombuffer(records, np.uint8) if len(self.view) else np.empty(0, np.uint8)
         self.topic = topic
         self.partition = partition
         self.first = first
@@ -133,9 +134,10 @@ class Decoding:
         """The whole batches that begin before `until`, some thousands at a time."""
         scan = loops()["scan"]
         state = np.zeros(at.SCAN_WIDTH, np.int64)
+        begin, size = address(self.view), len(self.view)
         while not state[at.AT_END]:
             table = np.empty((BATCHES_MAX, at.BATCH_WIDTH), np.int64)
-            count = scan(address(self.bytes), len(self.bytes), self.until, BATCHES_MAX, address(table), address(state))
+            count = scan(begin, size, self.until, BATCHES_MAX, address(table), address(state))
             if count == -at.WRONG_MAGIC:
                 raise self.unsupported(int(state[at.MAGIC]), int(state[at.OFFSET]))
             if count < 0:
@@ -181,7 +183,7 @@ class Decoding:
             batch = table[i]
             if codecs[i]:
                 bodies.append(self.unpack(batch, int(codecs[i])))
-                batch[at.BODY] = address(np.frombuffer(bodies[-1] or b"\0", np.uint8))
+                batch[at.BODY] = address(bodies[-1])
                 batch[at.BODY_BYTES] = len(bodies[-1])
             size = int(batch[at.BODY_BYTES])
             if i > begin and total + size > BODIES_MAX_BYTES:
@@ -222,6 +224,8 @@ class Decoding:
             else:
                 break
         whole = columns.arrow(state, self.topic, self.partition)
+        if whole.num_rows <= ROWS_MAX:
+            return [whole] if whole.num_rows else []
         return [whole.slice(start, ROWS_MAX) for start in range(0, whole.num_rows, ROWS_MAX)]
 
     # Failures
@@ -248,52 +252,35 @@ class Transactions:
             self.open.add(self._to_come.pop()[0])
 
 
-class Blocks:
-    """Room for a binary column of at most so many values and bytes."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self.ends = np.empty(count + 1, np.int32)
-        self.bytes = np.empty(max(size, 1), np.uint8)
-        self.valid = np.zeros((count + 7) // 8 + 1, np.uint8)
-
-    @property
-    def addresses(self) -> tuple[int, int, int]:
-        return address(self.ends), address(self.bytes), address(self.valid)
-
-    def arrow(self, count: int, size: int) -> pa.Array:
-        buffers = [buffer(self.valid, (count + 7) // 8), buffer(self.ends, 4 * (count + 1)), buffer(self.bytes, size)]
-        return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
 class Columns:
-    """Room for the rows of a run of batches. `capacity` is that of all headers together, -1 without headers."""
+    """Room for the rows of a run of batches, in one piece of memory: arrays in the order in which `fill` takes them.
+
+    `rows` and `size` (bytes) bound what the batches can give; `capacity` that of all headers together, -1 without them.
+    What is not filled in the end costs no more than addresses, or memory that was used before.
+    """
 
     def __init__(self, rows: int, size: int, capacity: int) -> None:
-        self.offsets = np.empty(rows, np.int64)
-        self.timestamps = np.empty(rows, np.int64)
-        self.kinds = np.empty(rows, np.int32)
-        self.keys = Blocks(rows, size)
-        self.values = Blocks(rows, size)
         self.capacity = capacity
-        wanted = capacity >= 0
-        self.list_ends = np.empty(rows + 1 if wanted else 1, np.int32)
-        self.list_valid = np.zeros((rows + 7) // 8 + 1 if wanted else 1, np.uint8)
-        self.header_keys = Blocks(max(capacity, 0), size if wanted else 0)
-        self.header_values = Blocks(max(capacity, 0), size if wanted else 0)
+        headers, size_of_headers = max(capacity, 0), size if capacity >= 0 else 0
+        lists = rows if capacity >= 0 else 0
+        sizes = (
+            *(8 * rows, 8 * rows, 4 * rows),  # offset, timestamp, timestampType
+            *blocks(rows, size),
+            *blocks(rows, size),
+            *(4 * lists + 4, lists // 8 + 1),
+            *blocks(headers, size_of_headers),
+            *blocks(headers, size_of_headers),
+        )
+        *self.starts, total = itertools.accumulate(((each + 63) & ~63 for each in sizes), initial=0)
+        self.memory = pa.py_buffer(np.empty(total, np.uint8))
 
     def fill(self, table: Table, first: int, until: int) -> tuple[int, list[int]]:
         """(error, state) of the compiled loop."""
         state = np.zeros(at.FILL_WIDTH, np.int64)
-        error = loops()["fill"](
-            *(address(table), len(table), first, until),
-            *(address(self.offsets), address(self.timestamps), address(self.kinds)),
-            *self.keys.addresses,
-            *self.values.addresses,
-            *(self.capacity, address(self.list_ends), address(self.list_valid)),
-            *self.header_keys.addresses,
-            *self.header_values.addresses,
-            address(state),
-        )
+        begin = self.memory.address
+        arrays = [begin + start for start in self.starts]
+        what = (address(table), len(table), first, until, self.capacity)
+        error = loops()["fill"](*what, *arrays, address(state))
         return error, state.tolist()
 
     def arrow(self, state: list[int], topic: str, partition: int) -> pa.RecordBatch:
@@ -301,26 +288,36 @@ class Columns:
         rows = state[at.ROWS]
         names, numbers = constants(topic, partition, 1 << max(16, rows.bit_length()))
         columns = [
-            self.keys.arrow(rows, state[at.KEY_BYTES]),
-            self.values.arrow(rows, state[at.VALUE_BYTES]),
+            self.blocks(3, pa.binary(), rows, state[at.KEY_BYTES]),
+            self.blocks(6, pa.binary(), rows, state[at.VALUE_BYTES]),
             names.slice(0, rows),
             numbers.slice(0, rows),
-            pa.Array.from_buffers(pa.int64(), rows, [None, buffer(self.offsets, 8 * rows)]),
-            pa.Array.from_buffers(SCHEMA.field("timestamp").type, rows, [None, buffer(self.timestamps, 8 * rows)]),
-            pa.Array.from_buffers(pa.int32(), rows, [None, buffer(self.kinds, 4 * rows)]),
+            pa.Array.from_buffers(pa.int64(), rows, [None, self.array(0, 8 * rows)]),
+            pa.Array.from_buffers(TIMESTAMP, rows, [None, self.array(1, 8 * rows)]),
+            pa.Array.from_buffers(pa.int32(), rows, [None, self.array(2, 4 * rows)]),
         ]
         if self.capacity < 0:
             return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-        columns.append(self.headers(rows, state))
+        count = state[at.HEADERS]
+        keys = text(self.blocks(11, pa.binary(), count, state[at.HEADER_KEY_BYTES]))
+        values = self.blocks(14, pa.binary(), count, state[at.HEADER_VALUE_BYTES])
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+        lists = [self.array(10, rows // 8 + 1), self.array(9, 4 * rows + 4)]
+        columns.append(pa.Array.from_buffers(HEADERS_TYPE, rows, lists, children=[pairs]))
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
 
-    def headers(self, rows: int, state: list[int]) -> pa.Array:
-        count = state[at.HEADERS]
-        keys = text(self.header_keys.arrow(count, state[at.HEADER_KEY_BYTES]))
-        values = self.header_values.arrow(count, state[at.HEADER_VALUE_BYTES])
-        pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
-        buffers = [buffer(self.list_valid, (rows + 7) // 8), buffer(self.list_ends, 4 * (rows + 1))]
-        return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[pairs])
+    def blocks(self, which: int, kind: pa.DataType, count: int, size: int) -> pa.Array:
+        """A column of ends, bytes and validity, which are arrays `which` and the two after it."""
+        buffers = [self.array(which + 2, count // 8 + 1), self.array(which, 4 * count + 4), self.array(which + 1, size)]
+        return pa.Array.from_buffers(kind, count, buffers)
+
+    def array(self, which: int, size: int) -> pa.Buffer:
+        return self.memory.slice(self.starts[which], size)
+
+
+def blocks(count: int, size: int) -> tuple[int, int, int]:
+    """The sizes of a binary column: ends, bytes, validity."""
+    return 4 * count + 4, size, count // 8 + 1
 
 
 def text(keys: pa.Array) -> pa.Array:
@@ -339,9 +336,5 @@ def constants(topic: str, partition: int, rows: int) -> tuple[pa.Array, pa.Array
     return pa.repeat(pa.scalar(topic, pa.string()), rows), pa.repeat(pa.scalar(partition, pa.int32()), rows)
 
 
-def address(array: npt.NDArray[np.generic]) -> int:
-    return array.ctypes.data
-
-
-def buffer(array: npt.NDArray[np.generic], size: int) -> pa.Buffer:
-    return pa.py_buffer(array).slice(0, size)
+def address(data: npt.NDArray[np.generic] | bytes | memoryview) -> int:
+    return pa.py_buffer(data).address

@@ -31,10 +31,11 @@ SIGNATURES = {
     "scan": int64(int64, int64, int64, int64, Longs, Longs),
     "fill": int64(
         *(Longs, int64, int64, int64),  # batches
+        int64,  # room for headers, -1 without them
         *(Longs, Longs, Ints),  # offset, timestamp, timestampType
         *(Ints, Bytes, Bytes),  # key: ends, bytes, validity
         *(Ints, Bytes, Bytes),  # value
-        *(int64, Ints, Bytes),  # headers: capacity or -1, ends of the lists, validity
+        *(Ints, Bytes),  # headers: ends of the lists, validity
         *(Ints, Bytes, Bytes),  # key of a header
         *(Ints, Bytes, Bytes),  # value of a header
         Longs,
@@ -45,7 +46,7 @@ _MAX = 0x7FFFFFFFFFFFFFFF
 _MS_MAX = _MAX // 1000
 
 Blocks = namedtuple("Blocks", "ends bytes valid")
-"""A binary column: `ends[0]` is 0, `ends[i + 1]` where value i ends, `valid` one bit a value, zeros before."""
+"""A binary column: `ends[0]` is 0, `ends[i + 1]` where value i ends, `valid` one bit a value."""
 Headers = namedtuple("Headers", "capacity ends valid keys values")
 """The lists' ends and validity, and the two columns of their elements. `capacity` -1: headers are not wanted."""
 
@@ -138,6 +139,8 @@ def put(column: Any, row: int, used: int, source: Any, pos: int, end: int) -> An
     length, pos = varint(source, pos, end)
     if pos < 0:
         return used, pos
+    if not row & 7:
+        column.valid[row >> 3] = 0
     if not length & 1:
         length = half(length)
         if length > end - pos:
@@ -172,6 +175,8 @@ def put_headers(headers: Any, row: int, source: Any, pos: int, end: int, state: 
         if pos < 0:
             return pos
         filled += 1
+    if not row & 7:
+        headers.valid[row >> 3] = 0
     if count:
         headers.valid[row >> 3] |= uint8(1 << (row & 7))
     headers.ends[row + 1] = filled
@@ -243,6 +248,7 @@ def fill(
     count: int,
     first: int,
     until: int,
+    header_capacity: int,
     offsets: Any,
     timestamps: Any,
     kinds: Any,
@@ -252,7 +258,6 @@ def fill(
     value_ends: Any,
     value_bytes: Any,
     value_valid: Any,
-    header_capacity: int,
     list_ends: Any,
     list_valid: Any,
     header_key_ends: Any,
