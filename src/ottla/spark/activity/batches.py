@@ -85,17 +85,14 @@ class Batches:
             late=entry.late + late.rows,
             malformed=entry.malformed + malformed.rows,
         )
-        new = session.read.schema(EVENTS).parquet(*map(str, events.files)) if events.rows else None
+        new = session.read.schema(EVENTS).parquet(*map(lake.uri, events.files)) if events.rows else None
         over, pending = self.grow(session, new, entry, folder)
         for name in COME:
             self.tables.lakes[name].add(staged[name], entry.query, number)
         self.commit("sessions", over, entry)
         entry = replace(entry, sessions=entry.sessions + over.rows)
         entry = self.close_windows(session, entry, folder)
-        kept = self.tables.open_sessions(number)
-        lake.clear(kept)
-        kept.parent.mkdir(exist_ok=True)
-        pending.replace(kept)
+        lake.keep(pending, self.tables.open_sessions(number))
         self.tables.keep(entry)
 
     def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, Written]:
@@ -116,7 +113,7 @@ class Batches:
             F.when(bad, F.col("timestamp")).alias("timestamp"),
             F.when(bad, "malformed").when(late, "late").otherwise("events").alias("outcome"),
         )
-        rows.write.partitionBy("outcome").option("compression", "zstd").parquet(str(folder))
+        rows.write.partitionBy("outcome").option("compression", "zstd").parquet(lake.uri(folder))
         return {name: lake.gathered(folder / f"outcome={name}", SCHEMAS[name][1]) for name in COME}
 
     def grow(self, session: SparkSession, new: DataFrame | None, entry: Entry, folder: Path) -> tuple[Written, Path]:
@@ -131,17 +128,17 @@ class Batches:
         quiet_since = F.unix_micros("end") + round(settings.gap_s * 1e6)
         over = F.coalesce(quiet_since < F.lit(entry.watermark_us).cast("long"), F.lit(False))
         merged = merge(parts, gap_s=settings.gap_s).withColumn("over", over)
-        merged.write.partitionBy("over").option("compression", "zstd").parquet(str(folder / "sessions"))
+        merged.write.partitionBy("over").option("compression", "zstd").parquet(lake.uri(folder / "sessions"))
         pending, done = folder / "sessions" / "over=false", folder / "sessions" / "over=true"
         pending.mkdir(exist_ok=True)
         if not done.exists():
             return Written((), 0), pending
-        ended = sessions(session.read.schema(PIECE_SCHEMA).parquet(str(done)), conversion=settings.conversion)
+        ended = sessions(session.read.schema(PIECE_SCHEMA).parquet(lake.uri(done)), conversion=settings.conversion)
         return lake.write(ended.withColumn("final", F.lit(True)), folder / "over", "end"), pending
 
     def pending(self, session: SparkSession, batch: int) -> DataFrame:
         """The sessions that were open after a batch, as pieces."""
-        files = sorted(str(file) for file in self.tables.open_sessions(batch).glob("*.parquet"))
+        files = sorted(lake.uri(file) for file in self.tables.open_sessions(batch).glob("*.parquet"))
         if not files:
             return session.createDataFrame([], PIECE_SCHEMA)
         return session.read.schema(PIECE_SCHEMA).parquet(*files)
@@ -196,7 +193,7 @@ class Batches:
 
             session = SparkSession.getActiveSession()
             assert session is not None
-            frame = session.read.schema(table.schema).parquet(*map(str, rows.files))
+            frame = session.read.schema(table.schema).parquet(*map(lake.uri, rows.files))
             self.publish(f"{name}-{run or entry.batch}", frame)
         table.add(rows, f"{entry.query}{run}", entry.batch)
 

@@ -74,16 +74,14 @@ class Lake:
         self._delta.create_write_transaction(actions, "append", self._arrow, commit_properties=properties)
         self._delta.update_incremental()
         log = self.path / "_delta_log"
-        with (log / f"{self._delta.version():020}.json").open("rb") as file:
-            os.fsync(file.fileno())
+        sync(log / f"{self._delta.version():020}.json")
         sync_folder(log)
         return True
 
     def _moved(self, file: Path, batch: int) -> AddAction:
         rows, least, greatest = bounds([file], self.by)
         name = f"part-{batch:08}-{uuid.uuid4().hex}.parquet"
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+        sync(file)
         file.replace(self.path / name)
         stats: dict[str, Any] = {"numRecords": rows}
         if least is not None and greatest is not None:
@@ -115,14 +113,19 @@ class Lake:
         files = self.files(since)
         if not files:
             return session.createDataFrame([], self.schema)
-        rows = session.read.schema(self.schema).parquet(*files)
+        rows = session.read.schema(self.schema).parquet(*map(uri, files))
         return rows if since is None or self.by is None else rows.where(F.col(self.by) >= F.lit(since))
 
 
 def write(frame: DataFrame, folder: Path, by: str | None) -> Written:
     """Have the executors write the rows to Parquet files below `folder`, which must not exist."""
-    frame.write.option("compression", "zstd").parquet(str(folder))
+    frame.write.option("compression", "zstd").parquet(uri(folder))
     return gathered(folder, by)
+
+
+def uri(path: Path | str) -> str:
+    """A local path as Spark must be told of it, whatever its default file system is."""
+    return f"file://{path}"
 
 
 def gathered(folder: Path, by: str | None) -> Written:
@@ -153,6 +156,22 @@ def bounds(files: Iterable[Path], by: str | None) -> tuple[int, datetime | None,
 def remove(files: Sequence[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
+
+
+def keep(folder: Path, place: Path) -> None:
+    """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
+    for file in folder.glob("*.parquet"):
+        sync(file)
+    clear(place)
+    place.parent.mkdir(exist_ok=True)
+    folder.replace(place)
+    sync_folder(place)
+    sync_folder(place.parent)
+
+
+def sync(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def clear(folder: Path) -> None:

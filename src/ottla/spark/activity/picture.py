@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.spark import report
 from ottla.spark.activity.proof import Totals
@@ -20,24 +20,29 @@ from ottla.spark.report import Section, Series
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TOP = 15
-EXAMPLES = 10
-LENGTHS = ((0, "0 s"), (10, "≤ 10 s"), (60, "≤ 1 min"), (300, "≤ 5 min"), (1800, "≤ 30 min"), (None, "longer"))
-DEPTHS = ((0, "0"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"), (20, "11–20"), (None, "more"))  # noqa: RUF001
-SIZES = (
+TITLE = "Website activity"
+TOP, FEW, EXAMPLES = 15, 8, 10
+Classes: TypeAlias = tuple[tuple[int | None, str], ...]
+"""Of a histogram: upper bound (that bound included) and name."""
+LENGTHS: Classes = ((0, "0 s"), (10, "≤ 10 s"), (60, "≤ 1 min"), (300, "≤ 5 min"), (1800, "≤ 30 min"), (None, "longer"))
+DEPTHS: Classes = ((0, "0"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"), (20, "11–20"), (None, "more"))  # noqa: RUF001
+SIZES: Classes = (
     (0, "0"), (1 << 10, "≤ 1 kB"), (10 << 10, "≤ 10 kB"), (100 << 10, "≤ 100 kB"), (1 << 20, "≤ 1 MB"),
     (10 << 20, "≤ 10 MB"), (None, "larger"),
 )  # fmt: skip
-"""Classes of the histograms: upper bound (that bound included) and name."""
+STATUSES = {"2xx": (200, 299, "good"), "3xx": (300, 399, "quiet"), "4xx": (400, 499, "warn"), "5xx": (500, 999, "bad")}
+
+
+Counts: TypeAlias = dict[str, list[tuple[str, float]]]
+"""Names and how often each came, by what they are names of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that is shown, cut into buckets. `outside`: events that lie before or after it."""
+    """The time that is shown, cut into buckets."""
 
     starts: Sequence[datetime]
     step_s: int
-    outside: int
 
     @property
     def first(self) -> int:
@@ -51,45 +56,91 @@ class Span:
 def picture(session: SparkSession, tables: Tables, found: Totals) -> str:
     """The page as HTML text."""
     frames = {name: table.frame(session) for name, table in tables.lakes.items()}
-    title = "Website activity"
     told = str(found)
     warning = "" if not found.problems else f"The figures do not add up: {' '.join(found.problems)}"
-    shown = span_of(frames["events"])
+    events, sessions = frames["events"], frames["sessions"]
+    shown = span_of(events)
     if shown is None:
         sections = odd(frames, found)
-        return report.page(title, "No events yet.", [("Malformed", whole(found.malformed))], sections, note=told)
-    visits = totals_of(frames["sessions"])
+        return report.page(TITLE, "No events yet.", [("Malformed", whole(found.malformed))], sections, note=told)
+    sums, visits = events_in_all(events), sessions_in_all(sessions)
+    series = events_over_time(events, shown)
+    names, visit_names = most(events, event_names()), most(sessions, session_names())
+    begun = by_bucket(sessions, shown, "start", sessions=count())
     sections = [
-        over_time(frames, shown, tables),
-        pages(frames),
-        answers(frames, shown),
-        visits_section(frames, visits, tables),
+        visits_over_time(series, begun["sessions"], shown, found),
+        pages(names, visit_names, sums["views"], found),
+        answers(names, series, sums, shown, found),
+        visits_section(visits, tables),
         *odd(frames, found),
     ]
     subtitle = f"{day(shown.starts[0])} to {day(datetime.fromtimestamp(shown.end - 1, UTC))}, all times in UTC"
-    return report.page(title, subtitle, headline(frames, found, visits, tables), sections, note=told, warning=warning)
+    figures = headline(found, sums, visits, tables)
+    return report.page(TITLE, subtitle, figures, sections, note=told, warning=warning)
 
 
-def headline(frames: dict[str, DataFrame], found: Totals, visits: Any, tables: Tables) -> list[tuple[str, str]]:
+def count() -> Column:
     from pyspark.sql import functions as F
 
-    sums = frames["events"].agg(
+    return F.count(F.lit(1))
+
+
+# In all
+
+
+def events_in_all(events: DataFrame) -> Any:
+    from pyspark.sql import functions as F
+
+    return events.agg(
         F.count_if(viewed()).alias("views"),
         F.count_if("bot").alias("bots"),
         F.count_if(F.col("status") >= 400).alias("errors"),
         F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
-    )
-    row = sums.collect()[0]
+        *classes("bytes", SIZES),
+    ).collect()[0]
+
+
+def sessions_in_all(sessions: DataFrame) -> Any:
+    from pyspark.sql import functions as F
+
+    return sessions.agg(
+        F.coalesce(F.sum("views"), F.lit(0)).alias("views"),
+        F.count_if("converted").alias("converted"),
+        F.percentile_approx("seconds", 0.5).alias("middle"),
+        F.count_if(F.col("views") <= 1).alias("bounces"),
+        count().alias("many"),
+        *classes("seconds", LENGTHS),
+        *classes("views", DEPTHS),
+    ).collect()[0]
+
+
+def classes(name: str, bounds: Classes) -> list[Column]:
+    """How many rows fall into each class."""
+    from pyspark.sql import functions as F
+
+    value, below, counts = F.col(name), None, []
+    for place, (bound, _) in enumerate(bounds):
+        inside = value.isNotNull() if bound is None else value <= bound
+        counts.append(F.count_if(inside if below is None else inside & (value > below)).alias(f"{name}_{place}"))
+        below = bound
+    return counts
+
+
+def classed(row: Any, name: str, bounds: Classes) -> list[tuple[str, float]]:
+    return [(label, float(row[f"{name}_{place}"])) for place, (_, label) in enumerate(bounds)]
+
+
+def headline(found: Totals, sums: Any, visits: Any, tables: Tables) -> list[tuple[str, str]]:
     per_session = visits["views"] / found.sessions if found.sessions else 0
     told = [
         ("Events", whole(found.events)),
-        ("Page views", whole(row["views"])),
+        ("Page views", whole(sums["views"])),
         ("Visitors", whole(found.visitors)),
         ("Sessions", whole(found.sessions)),
         ("Pages per session", f"{per_session:.2f}"),
-        ("By bots", share(row["bots"], found.events)),
-        ("Errors (4xx, 5xx)", share(row["errors"], found.events)),
-        ("Sent", size(row["bytes"])),
+        ("By bots", share(sums["bots"], found.events)),
+        ("Errors (4xx, 5xx)", share(sums["errors"], found.events)),
+        ("Sent", size(sums["bytes"])),
         ("Late", whole(found.late)),
         ("Malformed", whole(found.malformed)),
     ]
@@ -106,19 +157,17 @@ def span_of(events: DataFrame) -> Span | None:
     from pyspark.sql import functions as F
 
     seconds = F.unix_seconds("time")
-    least, greatest, many, inner = events.agg(
-        F.min(seconds), F.max(seconds), F.count(F.lit(1)), F.percentile_approx(seconds, [0.005, 0.995], 1000)
+    least, greatest, inner = events.agg(
+        F.min(seconds), F.max(seconds), F.percentile_approx(seconds, [0.005, 0.995], 1000)
     ).collect()[0]
-    if not many:
+    if least is None:
         return None
     low, high = inner
     if greatest - least > 4 * (high - low) + 86400 * 2:
         least, greatest = low, high
     first, last = (datetime.fromtimestamp(each, UTC) for each in (least, greatest))
     step = report.step_seconds(first, last)
-    starts = report.buckets(first, last, step)
-    inside = events.where(seconds.between(int(starts[0].timestamp()), int(starts[-1].timestamp()) + step - 1)).count()
-    return Span(starts, step, many - inside)
+    return Span(report.buckets(first, last, step), step)
 
 
 def by_bucket(rows: DataFrame, shown: Span, time: str, **what: Column) -> dict[str, list[float]]:
@@ -136,32 +185,39 @@ def by_bucket(rows: DataFrame, shown: Span, time: str, **what: Column) -> dict[s
     return series
 
 
-def over_time(frames: dict[str, DataFrame], shown: Span, tables: Tables) -> Section:
+def events_over_time(events: DataFrame, shown: Span) -> dict[str, list[float]]:
     from pyspark.sql import functions as F
 
-    person = ~F.col("bot")
-    counted = by_bucket(
-        frames["events"],
+    person, status = ~F.col("bot"), F.col("status")
+    seen = viewed() & person
+    return by_bucket(
+        events,
         shown,
         "time",
-        views=F.count_if(viewed() & person & ~F.col("kind").isin("search", "click")),
-        searches=F.count_if(viewed() & person & (F.col("kind") == "search")),
-        clicks=F.count_if(viewed() & person & (F.col("kind") == "click")),
+        views=F.count_if(seen & ~F.col("kind").isin("search", "click")),
+        searches=F.count_if(seen & (F.col("kind") == "search")),
+        clicks=F.count_if(seen & (F.col("kind") == "click")),
         rest=F.count_if(~viewed() & person),
         bots=F.count_if("bot"),
         visitors=F.count_distinct("visitor"),
+        **{name: F.count_if(status.between(low, high)) for name, (low, high, _) in STATUSES.items()},
+        p50=F.percentile_approx("bytes", 0.5),
+        p95=F.percentile_approx("bytes", 0.95),
+        all=count(),
     )
-    begun = by_bucket(frames["sessions"], shown, "start", sessions=F.count(F.lit(1)))
+
+
+def visits_over_time(series: dict[str, list[float]], begun: list[float], shown: Span, found: Totals) -> Section:
     named = {"views": "page views", "searches": "searches", "clicks": "clicks", "rest": "assets and others"}
-    series = [Series(label, counted[name]) for name, label in named.items() if any(counted[name])]
-    series.append(Series("bots", counted["bots"], "quiet"))
-    people = [Series("visitors", counted["visitors"]), Series("sessions begun", begun["sessions"])]
-    every = per(shown.step_s)
-    note = f"{whole(shown.outside)} events lie far before or after this and are not shown." if shown.outside else ""
+    drawn = [Series(label, series[name]) for name, label in named.items() if any(series[name])]
+    drawn.append(Series("bots", series["bots"], "quiet"))
+    people = [Series("visitors", series["visitors"]), Series("sessions begun", begun)]
+    every, outside = per(shown.step_s), found.events - round(sum(series["all"]))
+    note = f"{whole(outside)} events lie far before or after this and are not shown." if outside else ""
     return Section(
         "Visits over time",
         [
-            report.timeline(f"Events {every}", shown.starts, shown.step_s, series, unit="events", note=note),
+            report.timeline(f"Events {every}", shown.starts, shown.step_s, drawn, unit="events", note=note),
             report.timeline(f"Visitors and sessions {every}", shown.starts, shown.step_s, people, lines=True),
         ],
     )
@@ -170,30 +226,50 @@ def over_time(frames: dict[str, DataFrame], shown: Span, tables: Tables) -> Sect
 # Names
 
 
-def most(rows: DataFrame, name: str | Column, top: int = TOP) -> list[tuple[str, float]]:
-    """The names that come most often; equal ones in their own order."""
+def event_names() -> dict[str, Column]:
     from pyspark.sql import functions as F
 
-    named = (F.col(name) if isinstance(name, str) else name).alias("name")
-    counts = rows.groupBy(named).agg(F.count(F.lit(1)).alias("many")).where(F.col("name").isNotNull())
-    found = counts.orderBy(F.desc("many"), F.asc("name")).limit(top).collect()
-    return [(str(row["name"]), float(row["many"])) for row in found]
+    status, page = F.col("status"), F.col("page")
+    return {
+        "page": F.when(viewed(), page),
+        "asset": F.when(F.col("asset"), page),
+        "status": status.cast("string"),
+        "error": F.when(status >= 400, F.concat_ws(" ", status, F.coalesce(page, F.lit("(no page)")))),
+    }
 
 
-def pages(frames: dict[str, DataFrame]) -> Section:
+def session_names() -> dict[str, Column]:
     from pyspark.sql import functions as F
 
-    events, sessions = frames["events"], frames["sessions"]
-    views = events.where(viewed())
     host = F.regexp_extract("referrer", r"^[a-z]+://([^/:]+)", 1)
+    return {"entry": F.col("entry"), "exit": F.col("exit"), "host": F.nullif(host, F.lit(""))}
+
+
+def most(rows: DataFrame, named: dict[str, Column]) -> Counts:
+    """The TOP names of each sort that come most often; equal ones in their own order. One pass for all of them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    pairs = F.array(*(F.struct(F.lit(of).alias("of"), name.alias("name")) for of, name in named.items()))
+    every = rows.select(F.explode(pairs).alias("pair")).select("pair.of", "pair.name")
+    counts = every.where(F.col("name").isNotNull()).groupBy("of", "name").agg(count().alias("many"))
+    rank = F.row_number().over(Window.partitionBy("of").orderBy(F.desc("many"), F.asc("name")))
+    found: Counts = {of: [] for of in named}
+    for row in counts.withColumn("rank", rank).where(F.col("rank") <= TOP).orderBy("of", "rank").collect():
+        found[row["of"]].append((str(row["name"]), float(row["many"])))
+    return found
+
+
+def pages(names: Counts, visits: Counts, views: int, found: Totals) -> Section:
+    note = "Pictures, styles and scripts are left out; bots are counted."
     return Section(
         "Pages",
         [
-            report.bars("Top pages", most(views, "page"), unit="views", note="Pictures, styles and scripts left out."),
-            report.bars("Pages where sessions begin", most(sessions, "entry", 8)),
-            report.bars("Pages where sessions end", most(sessions, "exit", 8)),
-            report.bars("Where visits come from", most(sessions.where(host != ""), host, 8), unit="sessions"),
-            report.bars("Most asked for that is no page", most(events.where("asset"), "page", 8)),
+            report.bars("Top pages", names["page"], unit="views", total=views, note=note),
+            report.bars("Sessions begin here", visits["entry"][:FEW], total=found.sessions, half=True),
+            report.bars("Sessions end here", visits["exit"][:FEW], total=found.sessions, half=True),
+            report.bars("Sessions come from", visits["host"][:FEW], total=found.sessions, half=True),
+            report.bars("Asked for, but no page", names["asset"][:FEW], total=found.events, half=True),
         ],
     )
 
@@ -201,75 +277,29 @@ def pages(frames: dict[str, DataFrame]) -> Section:
 # Answers
 
 
-def answers(frames: dict[str, DataFrame], shown: Span) -> Section:
-    from pyspark.sql import functions as F
-
-    events = frames["events"]
-    status = F.col("status")
-    classes = {
-        "2xx": (status.between(200, 299), "good"),
-        "3xx": (status.between(300, 399), "quiet"),
-        "4xx": (status.between(400, 499), "warn"),
-        "5xx": (status >= 500, "bad"),
-    }
-    counted = by_bucket(events, shown, "time", **{name: F.count_if(rule) for name, (rule, _) in classes.items()})
-    sizes = by_bucket(
-        events, shown, "time", p50=F.percentile_approx("bytes", 0.5), p95=F.percentile_approx("bytes", 0.95)
-    )
-    by_status = most(events.where(status.isNotNull()), "status")
-    roles = {name: {"4": "warn", "5": "bad", "3": "quiet"}.get(name[0], "good") for name, _ in by_status}
-    wrong = events.where(status >= 400).select(F.concat_ws(" ", "status", "page").alias("name"))
-    series = [Series(name, counted[name], role) for name, (_, role) in classes.items() if any(counted[name])]
+def answers(names: Counts, series: dict[str, list[float]], sums: Any, shown: Span, found: Totals) -> Section:
+    every = per(shown.step_s)
+    roles = {name: {"4": "warn", "5": "bad", "3": "quiet"}.get(name[0], "good") for name, _ in names["status"]}
+    errors = names["error"][:10]
+    bad = {name: "bad" if name.startswith("5") else "warn" for name, _ in errors}
+    statuses = [Series(name, series[name], role) for name, (_, _, role) in STATUSES.items() if any(series[name])]
+    sizes = [Series("middle (p50)", series["p50"]), Series("p95", series["p95"])]
     return Section(
         "Answers",
         [
-            report.timeline(f"Statuses {per(shown.step_s)}", shown.starts, shown.step_s, series, unit="answers"),
-            report.bars("Statuses", by_status, roles=roles),
-            report.bars("Errors by page", most(wrong, "name", 10), roles={}),
-            report.histogram("Response sizes", classed(events, "bytes", SIZES), unit="answers"),
-            report.timeline(
-                f"Response size {per(shown.step_s)}",
-                shown.starts,
-                shown.step_s,
-                [Series("middle (p50)", sizes["p50"]), Series("p95", sizes["p95"])],
-                lines=True,
-                show=size,
-            ),
+            report.timeline(f"Statuses {every}", shown.starts, shown.step_s, statuses, unit="answers"),
+            report.bars("Statuses", names["status"][:FEW], total=found.events, roles=roles, half=True),
+            report.histogram("Response sizes", classed(sums, "bytes", SIZES), unit="answers"),
+            report.bars("Errors by page", errors, roles=bad, unit="errors"),
+            report.timeline(f"Bytes of an answer {every}", shown.starts, shown.step_s, sizes, lines=True, show=size),
         ],
     )
-
-
-def classed(rows: DataFrame, name: str, classes: Sequence[tuple[int | None, str]]) -> list[tuple[str, float]]:
-    """How many rows fall into each class."""
-    from pyspark.sql import functions as F
-
-    value = F.col(name)
-    counts, below = [], None
-    for bound, _ in classes:
-        inside = F.lit(True) if bound is None else value <= bound
-        counts.append(F.count_if(inside if below is None else inside & (value > below)))
-        below = bound
-    row = rows.where(value.isNotNull()).agg(*(each.alias(f"c{n}") for n, each in enumerate(counts))).collect()[0]
-    return [(label, float(row[n])) for n, (_, label) in enumerate(classes)]
 
 
 # Sessions
 
 
-def totals_of(sessions: DataFrame) -> Any:
-    from pyspark.sql import functions as F
-
-    return sessions.agg(
-        F.coalesce(F.sum("views"), F.lit(0)).alias("views"),
-        F.count_if("converted").alias("converted"),
-        F.percentile_approx("seconds", 0.5).alias("middle"),
-        F.count_if(F.col("views") <= 1).alias("bounces"),
-        F.count(F.lit(1)).alias("many"),
-    ).collect()[0]
-
-
-def visits_section(frames: dict[str, DataFrame], visits: Any, tables: Tables) -> Section:
-    sessions = frames["sessions"]
+def visits_section(visits: Any, tables: Tables) -> Section:
     settings = tables.settings
     note = (
         f"A session ends when its visitor is silent for more than {settings.gap_s / 60:g} minutes. Half of them last "
@@ -278,10 +308,10 @@ def visits_section(frames: dict[str, DataFrame], visits: Any, tables: Tables) ->
     if settings.conversion:
         note += f" {share(visits['converted'], visits['many'])} reach a page that matches {settings.conversion}."
     items = [
-        report.histogram("Length of sessions", classed(sessions, "seconds", LENGTHS), unit="sessions"),
-        report.histogram("Pages per session", classed(sessions, "views", DEPTHS), unit="sessions"),
+        report.histogram("Length of sessions", classed(visits, "seconds", LENGTHS), unit="sessions"),
+        report.histogram("Pages per session", classed(visits, "views", DEPTHS), unit="sessions"),
     ]
-    return Section("Sessions", items, note, halves=True)
+    return Section("Sessions", items, note)
 
 
 # What is odd

@@ -6,13 +6,13 @@ Knows: the tables and the ledger. Does not know: how they were made; the ledger'
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ottla.spark.activity.sessions import sessionise
+from ottla.spark.activity.sessions import merge, pieces
 from ottla.spark.activity.tables import COME, Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +62,58 @@ class Totals:
 
 
 def totals(session: SparkSession, tables: Tables) -> Totals:
-    """Count everything again."""
+    """Count everything again, in three passes."""
     from pyspark.sql import functions as F
 
     frames = {name: table.frame(session) for name, table in tables.lakes.items()}
-    places = [frames[name].select(F.lit(name).alias("name"), "topic", "partition", "offset") for name in COME]
-    came = places[0].unionByName(places[1]).unionByName(places[2])
-    counts = {row["name"]: row["many"] for row in came.groupBy("name").agg(F.count(F.lit(1)).alias("many")).collect()}
-    records = came.select("topic", "partition", "offset").distinct().count()
-    events = frames["events"]
-    people = events.agg(
-        F.count_distinct("visitor").alias("visitors"), F.count_if(F.col("visitor").isNull()).alias("nameless")
-    ).collect()[0]
-
-    def added(name: str, what: str) -> int:
-        return frames[name].agg(F.sum(what)).collect()[0][0] or 0
-
+    came = came_to(frames)
+    again = merge(pieces(frames["events"]), gap_s=tables.settings.gap_s).agg(
+        F.count(F.lit(1)).alias("sessions"),
+        F.coalesce(F.sum("events"), F.lit(0)).alias("events"),
+        F.count_distinct("visitor").alias("visitors"),
+    )
+    visits = again.collect()[0]
+    made = added(frames, {"windows": "events", "pages": "events", "sessions": "events", "conversions": "sessions"})
     return Totals(
         read=tables.entry().read,
-        events=counts.get("events", 0),
-        late=counts.get("late", 0),
-        malformed=counts.get("malformed", 0),
-        records=records,
-        in_windows=added("windows", "events"),
-        in_pages=added("pages", "events"),
-        in_sessions=added("sessions", "events"),
-        nameless=people["nameless"],
-        sessions=frames["sessions"].count(),
-        sessions_again=sessionise(events, gap_s=tables.settings.gap_s).count(),
-        in_conversions=added("conversions", "sessions"),
-        visitors=people["visitors"],
-        windows=frames["windows"].count(),
+        events=came["events"],
+        late=came["late"],
+        malformed=came["malformed"],
+        records=came["records"],
+        in_windows=made["windows"][0],
+        in_pages=made["pages"][0],
+        in_sessions=made["sessions"][0],
+        nameless=came["events"] - visits["events"],
+        sessions=made["sessions"][1],
+        sessions_again=visits["sessions"],
+        in_conversions=made["conversions"][0],
+        visitors=visits["visitors"],
+        windows=made["windows"][1],
     )
+
+
+def came_to(frames: dict[str, DataFrame]) -> Any:
+    """Rows of each table of COME, and how many different records they are."""
+    from pyspark.sql import functions as F
+
+    places = [frames[name].select(F.lit(name).alias("name"), "topic", "partition", "offset") for name in COME]
+    each = places[0].unionByName(places[1]).unionByName(places[2]).groupBy("topic", "partition", "offset")
+    counts = each.agg(*(F.count_if(F.col("name") == name).alias(name) for name in COME))
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COME]
+    return counts.agg(F.count(F.lit(1)).alias("records"), *sums).collect()[0]
+
+
+def added(frames: dict[str, DataFrame], what: dict[str, str]) -> dict[str, tuple[int, int]]:
+    """The sum of one column of each table, and its rows."""
+    from pyspark.sql import functions as F
+
+    parts = [
+        frames[name]
+        .agg(F.coalesce(F.sum(column), F.lit(0)).alias("sum"), F.count(F.lit(1)).alias("rows"))
+        .select(F.lit(name).alias("name"), "sum", "rows")
+        for name, column in what.items()
+    ]
+    together = parts[0]
+    for part in parts[1:]:
+        together = together.unionByName(part)
+    return {row["name"]: (row["sum"], row["rows"]) for row in together.collect()}

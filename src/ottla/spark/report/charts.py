@@ -37,13 +37,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing, wide and narrow, and its legend of (name, colour)."""
+    """A drawing, wide and narrow, and its legend of (name, colour). `half`: it takes half the width."""
 
     title: str
     wide: str
     narrow: str
     legend: Sequence[tuple[str, str]] = ()
     note: str = ""
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,24 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
+    """Named amounts."""
+
     title: str
     rows: Sequence[Bar]
     note: str = ""
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numeric`: which columns are set to the right."""
+    """Rows of text. `numeric`: which columns are set to the right."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numeric: Sequence[bool] = field(default_factory=tuple)
     note: str = ""
+    half: bool = False
 
 
 def step_seconds(first: datetime, last: datetime, *, buckets_max: int = BUCKETS_MAX) -> int:
@@ -134,8 +139,8 @@ def histogram(title: str, rows: Sequence[tuple[str, float]], *, unit: str = "", 
         {"place": place, "x": cut(name, 24), "y": value, "label": cut(f"{name}: {number(value)} {unit}".strip())}
         for place, (name, value) in enumerate(rows)
     ]
-    wide, narrow = (drawn(class_spec(marks, width)) for width in (WIDE // 2 - 20, NARROW))
-    return Chart(title, wide, narrow, note=note)
+    wide, narrow = (drawn(class_spec(marks, width)) for width in (WIDE // 2 - 10, NARROW))
+    return Chart(title, wide, narrow, note=note, half=True)
 
 
 def bars(
@@ -143,13 +148,15 @@ def bars(
     rows: Iterable[tuple[str, float]],
     *,
     unit: str = "",
+    total: float | None = None,
     roles: Mapping[str, str] | None = None,
     note: str = "",
+    half: bool = False,
 ) -> Bars:
-    """Named amounts as lines of different length, in the order given. `roles`: colour per label, see ROLES."""
+    """Named amounts as lines of different length, in the order given. `total`: of what each one's share is shown.
+    `roles`: colour per label, see ROLES."""
     found = list(rows)
     most = max((value for _, value in found), default=0)
-    total = sum(value for _, value in found)
     return Bars(
         title,
         [
@@ -163,6 +170,7 @@ def bars(
             for label, value in found
         ],
         note,
+        half,
     )
 
 
@@ -261,7 +269,7 @@ def class_spec(marks: list[dict[str, Any]], width: int) -> Any:
 
     x = alt.X("x:N", title=None, sort=alt.SortField("place"))
     x = x.axis(labelAngle=0, labelOverlap="greedy", ticks=False).scale(paddingInner=0.15, paddingOuter=0.05)
-    y = alt.Y("y:Q", title=None).axis(tickCount=4, format="~s", domain=False, ticks=False).scale(zero=True)
+    y = alt.Y("y:Q", title=None, stack=None).axis(tickCount=4, format="~s", domain=False, ticks=False).scale(zero=True)
     base = alt.Chart(alt.Data(values=marks))
     mark = base.mark_bar(color=PALETTE[0], cornerRadiusEnd=2)
     return framed(mark.encode(x=x, y=y, description=alt.Description("label:N")), width)

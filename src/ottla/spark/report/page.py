@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: charts and tables under one heading. A Chart takes the whole width, unless `halves`."""
+    """A part of the page: charts and tables under one heading. `halves`: two stand side by side where there is room."""
 
     title: str
     items: Sequence[Chart | Bars | Table] = field(default_factory=tuple)

@@ -1,0 +1,169 @@
+"""Lines and JSON of every kind as events, and what is none with its reason; the pure functions on small DataFrames."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+AT = "17/May/2015:10:05:03 +0000"
+TIME = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
+RECORDS = "value binary, timestamp timestamp, topic string, partition int, offset long"
+
+EVENTS: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "combined": (
+        rf'1.2.3.4 - - [{AT}] "GET /a/b?x=1&y=2#f HTTP/1.1" 200 12 "http://r/?q" "Mozilla \"5\""'.encode() + b"\r\n",
+        {"time": TIME, "visitor": "1.2.3.4", "kind": "view", "method": "GET", "page": "/a/b", "query": "x=1&y=2",
+         "status": 200, "bytes": 12, "referrer": "http://r/?q", "agent": r"Mozilla \"5\"", "bot": False,
+         "asset": False},
+    ),
+    "common": (
+        b'::1 - bob [17/May/2015:10:05:03 +0200] "HEAD / HTTP/1.0" 304 -',
+        {"time": datetime(2015, 5, 17, 8, 5, 3, tzinfo=UTC), "visitor": "::1", "method": "HEAD", "page": "/",
+         "status": 304, "bytes": None, "referrer": None, "agent": None},
+    ),
+    "virtual host, more fields": (
+        f'www.x.org:80 2001:db8::1 - john smith [{AT}] "POST http://h/p?q=1 HTTP/1.1" 200 5 "-" "-" "9" 0.1'.encode(),
+        {"visitor": "2001:db8::1", "page": "/p", "query": "q=1", "kind": "search", "referrer": None, "agent": None},
+    ),
+    "user with a space": (
+        f'1.2.3.4 - john smith [{AT}] "GET /s.CSS HTTP/1.1" 200 5'.encode(),
+        {"visitor": "1.2.3.4", "page": "/s.CSS", "asset": True},
+    ),
+    "no request": (f'1.2.3.4 - - [{AT}] "-" 408 - "-" "-"'.encode(), {"method": None, "page": None, "status": 408}),
+    "binary request": (
+        rf'1.2.3.4 - - [{AT}] "\x16\x03\x01" 400 226'.encode(), {"method": None, "page": None, "bytes": 226},
+    ),
+    "spaces in the target": (f'1.2.3.4 - - [{AT}] "GET /a b HTTP/1.1" 400 1'.encode(), {"page": "/a b"}),
+    "HTTP 0.9": (f'1.2.3.4 - - [{AT}] "GET /old" 200 1'.encode(), {"method": "GET", "page": "/old"}),
+    "nobody": (f'- - - [{AT}] "GET /foo HTTP/1.1" - -'.encode(), {"visitor": None, "status": None, "bytes": None}),
+    "not UTF-8": (f'1.2.3.4 - - [{AT}] "GET /caf'.encode() + b'\xe9 HTTP/1.1" 200 1', {"page": "/café"}),
+    "a bot": (f'1.2.3.4 - - [{AT}] "GET / HTTP/1.1" 200 1 "-" "GoogleBot/2"'.encode(), {"bot": True}),
+    "a search page": (f'1.2.3.4 - - [{AT}] "GET /de/search HTTP/1.1" 200 1'.encode(), {"kind": "search"}),
+    "hostile quotes": (
+        f'1.2.3.4 - - [{AT}] "'.encode() + rb"\"" * 100_000 + b'" 200 1', {"page": None, "status": 200},
+    ),
+    "the demo's view": (
+        b'{"id":1,"visitor":"visitor-3","path":"/cart","status":200,"millis":3,"agent":"curl/8.13.0"}',
+        {"time": NOW, "visitor": "visitor-3", "kind": "view", "page": "/cart", "status": 200, "bot": True},
+    ),
+    "the demo's line": (
+        b'{"turn":1,"line":2,"client":"9.9.9.9","time":"17/May/2015:10:05:03 +0000","method":"GET","path":"/q?a",'
+        b'"protocol":"HTTP/1.1","status":"200","bytes":"-","referrer":"-","agent":"UA"}',
+        {"time": TIME, "visitor": "9.9.9.9", "page": "/q", "query": "a", "bytes": None, "referrer": None},
+    ),
+    "nested": (
+        b'{"ts":1700000000.5,"user":{"id":7},"page":{"url":"https://x.com/cart?a=b"},"event":"Click"}',
+        {"time": datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=UTC), "visitor": "7", "page": "/cart",
+         "query": "a=b", "kind": "click"},
+    ),
+    "milliseconds": (
+        b'{"ts":1700000000500,"userId":"u","url":"https://x.com","type":"page_view"}',
+        {"time": datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=UTC), "page": "/", "kind": "view"},
+    ),
+    "a kind of its own": (
+        b'{"ts":"2024-01-01T00:00:00+02:00","ip":"1.1.1.1","event":{"name":"purchase"}}',
+        {"time": datetime(2023, 12, 31, 22, tzinfo=UTC), "visitor": "1.1.1.1", "kind": "purchase", "page": None},
+    ),
+    "wrapped": (
+        f'{{"message":"1.2.3.4 - - [{AT}] \\"GET /wrapped HTTP/1.1\\" 200 3"}}'.encode(),
+        {"time": TIME, "visitor": "1.2.3.4", "page": "/wrapped", "bytes": 3},
+    ),
+}  # fmt: skip
+
+MALFORMED: dict[str, tuple[bytes | None, str]] = {
+    "no value": (None, "no value"),
+    "empty": (b" \r\n", "empty"),
+    "binary": (b"\xff\xfe\x00garbage", "not a line of an access log"),
+    "cut off": (f'1.2.3.4 - - [{AT}] "GET / HTTP/1.1" 200 1 "-" "Mozilla (cut'.encode(), "not a line of an access log"),
+    "no such day": (b'1.2.3.4 - - [37/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1', "unreadable time: 37/May"),
+    "broken JSON": (b'{"broken', "not valid JSON"),
+    "deep JSON": (b'{"a":' * 5000, "not valid JSON"),
+    "empty JSON": (b"{}", "JSON that names no visitor, page or kind"),
+    "the demo's unreadable line": (b'{"turn":1,"line":2,"raw":"bad"}', "a wrapped line that is not of an access log"),
+    "no such time": (b'{"time":"gestern","user":"a"}', "unreadable time: gestern"),
+    "a clock gone wild": (b'{"time":"2999-01-01","user":"a"}', "more than 1 day after its record's timestamp"),
+    "separators": (b"x\x1fy" * 12, "not a line of an access log"),
+    "too long": (b"a" * (1 << 20) + b"a", "longer than 1048576 bytes"),
+    "spaces without end": (b"a " * 100_000, "not a line of an access log"),
+    "quotes without end": (f'1.2.3.4 - - [{AT}] "'.encode() + rb"\"" * 100_000, "not a line of an access log"),
+}
+
+
+@pytest.fixture(scope="module")
+def parsed(spark: SparkSession) -> dict[int, Any]:
+    """All samples in one go, by offset."""
+    from ottla.spark.activity import parse
+
+    values = [each[0] for each in (*EVENTS.values(), *MALFORMED.values())]
+    rows = [(value and bytearray(value), NOW, "page-views", 0, offset) for offset, value in enumerate(values)]
+    found = parse(spark.createDataFrame(rows, RECORDS)).collect()
+    assert len(found) == len(values)
+    return {row["offset"]: row for row in found}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_event(parsed: dict[int, Any], name: str) -> None:
+    value, wanted = EVENTS[name]
+    row = parsed[list(EVENTS).index(name)].asDict()
+    row["time"] = row["time"].astimezone(UTC)
+    assert row["reason"] is None
+    assert {key: row[key] for key in wanted} == wanted
+    kept = value.rstrip(b"\r\n")
+    assert row["raw"] == (kept.decode() if b"\xe9" not in kept else kept.decode("latin-1"))
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed(parsed: dict[int, Any], name: str) -> None:
+    value, reason = MALFORMED[name]
+    row = parsed[len(EVENTS) + list(MALFORMED).index(name)]
+    assert (row["reason"] or "").startswith(reason)
+    assert row["value"] == (None if value is None else bytearray(value))
+
+
+def events_of(spark: SparkSession, rows: list[tuple[str | None, float, str | None, int | None]]) -> DataFrame:
+    """(visitor, seconds since 1970, page, bytes) as events."""
+    from pyspark.sql import functions as F
+
+    frame = spark.createDataFrame(
+        [(who, float(when), page, size, number) for number, (who, when, page, size) in enumerate(rows)],
+        "visitor string, at double, page string, bytes long, offset long",
+    )
+    nothing = ("kind", "method", "query", "referrer", "agent", "raw", "topic")
+    return frame.select(
+        F.timestamp_micros((F.col("at") * 1_000_000).cast("long")).alias("time"),
+        "visitor", "page", "bytes", "offset",
+        F.lit(200).alias("status"), F.lit(0).alias("partition"), F.lit(False).alias("bot"),
+        F.col("page").endswith(".css").alias("asset"),
+        *(F.lit("view" if name == "kind" else None).cast("string").alias(name) for name in nothing),
+    )  # fmt: skip
+
+
+def test_a_session_goes_on_after_exactly_the_gap_and_ends_after_more(spark: SparkSession) -> None:
+    from ottla.spark.activity import sessionise
+
+    rows = [("a", 0, "/1", 1), ("a", 60, "/2.css", 2), ("a", 120, "/3", None), ("a", 180.000001, "/4", 8)]
+    frame = events_of(spark, [*rows, ("b", 60, None, 1), (None, 0, "/", 1)])
+    found = sessionise(frame, gap_s=60, conversion="^/3$").orderBy("visitor", "start").collect()
+    told = [(row.visitor, row.seconds, row.events, row.views, row.entry, row.exit, row.converted) for row in found]
+    assert told == [
+        ("a", 120.0, 3, 2, "/1", "/3", True),
+        ("a", 0.0, 1, 1, "/4", "/4", False),
+        ("b", 0.0, 1, 0, None, None, False),
+    ]
+    assert [row.bytes for row in found] == [3, 8, 1]
+
+
+def test_the_pages_of_a_window_add_up_whatever_their_number(spark: SparkSession) -> None:
+    from ottla.spark.activity import top_pages
+
+    pages = ["/a", "/b", "/a", "/c", None, "/b", "/d"]
+    frame = events_of(spark, [(f"v{n % 2}", 300 + n, page, n) for n, page in enumerate(pages)])
+    found = top_pages(frame, window_s=300, top=2).collect()
+    rows = sorted((row["rank"] or 99, row.page, row.events, row.visitors, row.bytes) for row in found)
+    assert rows == [(1, "/a", 2, 1, 2), (2, "/b", 2, 1, 6), (99, "(others)", 3, None, 13)]
