@@ -14,7 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,13 @@ from ottla.spark.logs import windows
 from ottla.spark.logs.lake import Lake, Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 LINES = f"{parsing.SCHEMA}, late boolean"
 FOLD_EVERY = 200
 UNPARSED = "unparsed"
 PLACES = "_places.json"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +189,20 @@ class Batches:
         marks = {service: micros(latest - delay) for service, latest in self._latest.items()}
         return windows.marked(lines, marks, self._settings.window_s)
 
-    def _counted(self, lines: DataFrame) -> list[Row]:
-        return windows.counts(lines, self._settings.window_s).collect()
+    def _counted(self, lines: DataFrame) -> list[dict[str, Any]]:
+        """Rows of `windows.counts`, their times in UTC."""
+        from pyspark.sql import functions as F
 
-    def _add_counts(self, session: SparkSession, added: Sequence[Row], ends: Mapping[Place, int], number: int) -> None:
-        if not added:
+        counted = windows.counts(lines, self._settings.window_s)
+        times = ("start", "end", "latest")
+        rows = [row.asDict() for row in counted.withColumns({each: F.unix_micros(each) for each in times}).collect()]
+        return [{**row, **{each: moment(row[each]) for each in times}} for row in rows]
+
+    def _add_counts(
+        self, session: SparkSession, rows: Sequence[Mapping[str, Any]], ends: Mapping[Place, int], number: int
+    ) -> None:
+        if not rows:
             return
-        rows = [each.asDict() for each in added]
         if self._publish is not None:
             self._publish(self._rates(session, rows), number)
         self._tables.windows.add_rows(rows, ends)
@@ -224,7 +232,7 @@ def ends_of(frame: DataFrame | None) -> dict[Place, int]:
     return {(row["topic"], row["partition"]): row["last"] + 1 for row in found}
 
 
-def sum_up(counts: Counts, added: Sequence[Row]) -> None:
+def sum_up(counts: Counts, added: Sequence[Mapping[str, Any]]) -> None:
     for row in added:
         counts.formats[row["format"] or UNPARSED] += row["rows"]
         counts.late += row["rows"] if row["late"] else 0
@@ -237,4 +245,8 @@ def note(latest: dict[str, datetime], service: str, moment: datetime | None) -> 
 
 
 def micros(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000_000)
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.logs.formats import ERRORS
@@ -45,8 +45,7 @@ def masked(text: Column) -> Column:
 
 def picture(session: SparkSession, tables: Tables) -> str:
     """The page as HTML text."""
-    counted = tables.windows.frame(session).groupBy("service", "start", "level", "format", "late").sum("rows")
-    counts = [row.asDict() for row in counted.withColumnRenamed("sum(rows)", "rows").collect()]
+    counts = counted(tables.windows.frame(session))
     lines = tables.lines.frame(session)
     total = sum(row["rows"] for row in counts)
     errors = sum(row["rows"] for row in counts if row["level"] in ERRORS)
@@ -63,6 +62,17 @@ def picture(session: SparkSession, tables: Tables) -> str:
     subtitle = f"{min(times):%d %b %Y %H:%M} to {max(times):%d %b %Y %H:%M} UTC" if times else "No line has a time."
     sections = [over_time(counts), services(counts), *texts(lines), formats(counts)]
     return page("Logs", subtitle, headline, sections)
+
+
+def counted(windows: DataFrame) -> list[dict[str, Any]]:
+    """The rows of the table of counts, summed; `start` in UTC."""
+    from pyspark.sql import functions as F
+
+    keys = ("service", F.unix_seconds("start").alias("start"), "level", "format", "late")
+    found = [row.asDict() for row in windows.groupBy(*keys).agg(F.sum("rows").alias("rows")).collect()]
+    for row in found:
+        row["start"] = None if row["start"] is None else datetime.fromtimestamp(row["start"], UTC)
+    return found
 
 
 def share(part: int, whole: int) -> str:
@@ -84,22 +94,17 @@ def over_time(counts: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def drawn(title: str, counts: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Chart:
-    first, last = (end(aware(row["start"]) for row in counts) for end in (min, max))
+    first, last = (end(row["start"] for row in counts) for end in (min, max))
     step = max(step_seconds(first, last), 60)
     starts = buckets(first, last, step)
     places = {start: place for place, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in counts:
-        start = datetime.fromtimestamp(int(aware(row["start"]).timestamp()) // step * step, starts[0].tzinfo)
+        start = datetime.fromtimestamp(int(row["start"].timestamp()) // step * step, UTC)
         values[row["level"] or "none"][places[start]] += row["rows"]
     roles = {"FATAL": "bad", "ERROR": "bad", "WARN": "warn", "INFO": "good"}
     series = [Series(name, values[name], roles.get(name, "quiet")) for name in levels if name in values]
     return timeline(title, starts, step, series, unit="lines")
-
-
-def aware(moment: datetime) -> datetime:
-    """A moment as Spark hands it out: in this machine's time, without saying so."""
-    return moment.astimezone()
 
 
 def services(counts: Sequence[Mapping[str, Any]]) -> Section:
