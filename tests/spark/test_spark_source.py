@@ -74,10 +74,10 @@ def test_a_stream_that_stops_and_goes_on(
 
     def run(**more: str) -> StreamingQuery:
         reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-        writer = reader.options(**given).options(**more).load().selectExpr("topic", "partition", "offset").writeStream
+        writer = reader.options(**given).options(**more).load().withColumn("task", spark_partition_id()).writeStream
         query = writer.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = query.trigger(availableNow=True).start(str(tmp_path / "table"))
-        query.awaitTermination(60)
+        query.awaitTermination()
         return query
 
     def found() -> list[tuple[str, int, int]]:
@@ -93,13 +93,15 @@ def test_a_stream_that_stops_and_goes_on(
     expected = [(topic, p, i) for p in range(2) for i in range(100)]
     assert found() == expected
 
-    add_partition(broker, topic, 3)
+    add_partition(broker, topic, 4)
     broker.create_topic(f"{topic}-2")
-    produce(broker.bootstrap_servers, topic, [{"value": b"x", "partition": p} for p in range(3)])
+    produce(broker.bootstrap_servers, topic, [{"value": b"x", "partition": p} for p in range(4)])
     produce(broker.bootstrap_servers, f"{topic}-2", [{"value": b"x"}])
     run()
-    expected += [(topic, 0, 100), (topic, 1, 100), (topic, 2, 0), (f"{topic}-2", 0, 0)]
+    expected += [(topic, 0, 100), (topic, 1, 100), (topic, 2, 0), (topic, 3, 0), (f"{topic}-2", 0, 0)]
     assert found() == sorted(expected)
+    tasks = spark.read.parquet(str(tmp_path / "table")).agg({"task": "max"}).collect()
+    assert tasks[0][0] == 1  # five partitions, two cores, two tasks
 
     produce(broker.bootstrap_servers, f"{topic}-2", [{"value": b"x"}] * 5)
     delete_records(broker, f"{topic}-2", 3)
