@@ -1,7 +1,7 @@
 """Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
 
     python tools/crash_pipelines.py --pipeline sink|archive [--rounds 30] [--seed 1] [--seconds 3]
-                                    [--kinds driver,worker,node] [--directory DIR] [--rate 1500]
+                                    [--kinds driver,worker,node] [--directory DIR] [--rate 1500] [--minutes M]
 
 A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
 in a random order, each at a random moment after the pipeline moved again (or before that, one time in six):
@@ -251,9 +251,10 @@ class Archive:
         self.table = directory / "table"
         pipeline = [sys.executable, "-m", "ottla", "pipeline", "archive"]
         places = ["--topic", "in", "--table", str(self.table), "--checkpoint", str(directory / "checkpoint")]
-        self.command = [*pipeline, "-b", bootstrap, *places, "--trigger", "0.5"]
-        self.last = [*pipeline, "-b", bootstrap, *places, "--once"]
-        self.verify = [*pipeline, "verify", "-b", bootstrap, "--table", str(self.table)]
+        small = ["--master", "local[2,4]", "--batch-rows", "20000", "--conf", "spark.driver.memory=1g"]
+        self.command = [*pipeline, "-b", bootstrap, *places, *small, "--trigger", "0.5"]
+        self.last = [*pipeline, "-b", bootstrap, *places, *small, "--once"]
+        self.verify = [*pipeline, "verify", "-b", bootstrap, "--table", str(self.table), "--content"]
 
     def moved(self) -> int:
         log = self.table / "_delta_log"
@@ -320,13 +321,16 @@ class Loop:
         self.driver = Driver(self.pipeline.command, directory / "driver.log")
         self.kills = dict.fromkeys(KINDS, 0)
 
-    def run(self, rounds: int, kinds: tuple[str, ...]) -> list[str]:
-        """The failures; empty when all went well."""
+    def run(self, rounds: int, kinds: tuple[str, ...], minutes: float = 1e9) -> list[str]:
+        """The failures; empty when all went well. `minutes`: begin no further round after so long."""
         failures: list[str] = []
+        until = time.monotonic() + minutes * 60
         self.feeder.start()
         self.driver.start()
         try:
             for index in range(rounds):
+                if time.monotonic() > until:
+                    break
                 for kind in self.rng.sample(kinds, len(kinds)):
                     self.round(kind)
                 counted = ", ".join(f"{times} {kind}" for kind, times in self.kills.items())
@@ -409,6 +413,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0, help="longest time between a move and a kill")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further round after so long")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--rate", type=int, default=1500, help="records a second into the topic")
     parser.add_argument("--directory", help="where node, checkpoint and log are kept; a temporary one without it")
@@ -422,7 +427,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
         directory = Path(given.directory or temporary)
         loop = Loop(given.pipeline, given.seed, given.seconds, directory, given.rate)
-        failures = loop.run(given.rounds, kinds)
+        failures = loop.run(given.rounds, kinds, given.minutes)
     for failure in failures:
         print(f"FAILED: {failure}")
     counted = ", ".join(f"{times} {kind}" for kind, times in loop.kills.items())

@@ -218,6 +218,28 @@ def forgotten(broker: EmbeddedBroker, topic: str) -> bool:
     return not any(part.active_producers for part in answer.partitions)
 
 
+@pytest.mark.parametrize("steps", [3, 9, 14, 22])
+def test_a_broker_that_starts_again_in_the_middle(tmp_path: Path, topic: str, steps: int) -> None:
+    """The records are of 1970: at its start a broker forgets producers whose last record is that old."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic, partitions=PARTITIONS)
+        staging = Staging(str(tmp_path))
+        commit(staging, broker, topic, 0)
+        count = 0
+
+        def restart(name: str) -> None:
+            nonlocal count
+            count += 1
+            if count == steps:
+                broker.restart()
+
+        sender = publisher(broker, restart)
+        assert staging.commit(1, QUERY, stage(staging, topic, 1), sender) == ROWS
+        sender.close()
+        commit(staging, broker, topic, 2)
+        check_once(read(broker, topic), range(3))
+
+
 def test_new_numbers_when_the_broker_has_lost_acknowledged_records(
     broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:

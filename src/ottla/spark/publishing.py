@@ -7,9 +7,12 @@ KIP-664; Sender.java and TransactionManager.java have the same rules for Kafka's
 Invariants:
 - A partition's batches go out in order, at most `in_flight_max` unanswered, and the first of a numbering alone: a
   broker takes any first sequence of a producer it does not know, so a second batch must never overtake the first.
-- A batch whose answer was lost goes out again under the same numbers, so that a broker that has it says so.
-- When a broker refuses a sequence, it is asked what it has from this producer (DescribeProducers, or else the headers
-  in the log), and that decides what is still to be sent. New numbers are given only to what is not in the log.
+- After a lost answer, or an error, the partition's leader is asked first what it has from this producer
+  (DescribeProducers, or else the headers in the log), and that decides what is still to be sent. Sending again under
+  the same numbers is not enough: a broker forgets producers, at its next start at the latest, whose last record has an
+  old time, and then takes any sequence.
+- What is sent again has the same numbers. New ones are given only to what is not in the log, when the broker refuses
+  the old ones for good.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, Posted
+from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, Posted, UnsupportedVersion
 from ottla.client.client import EARLIEST, LATEST
 from ottla.client.errors import check
 from ottla.protocol.errors import ErrorCode
@@ -92,6 +95,7 @@ class Lane:
     added: int = 0
     proven: bool = False
     doubted: bool = False
+    refused: bool = False
     refusals: int = 0
     failing_since: float | None = None
     retry_at: float = 0.0
@@ -283,7 +287,7 @@ class Publisher:
         try:
             connection = self.client.leader(lane.topic, lane.partition)
         except ErrorAnswer as failure:
-            self._refused(lane, failure, now)
+            self._refused(lane, failure, now, sent=False)
             return
         under_way = sum(flight.connection is connection for flight in self._flights)
         parts = requests.get(connection, {})
@@ -338,7 +342,7 @@ class Publisher:
             self._refused(lane, ErrorAnswer(part.error_code, lane.place, part.error_message), now)
         lane.settle()
 
-    def _refused(self, lane: Lane, failure: ErrorAnswer, now: float) -> None:
+    def _refused(self, lane: Lane, failure: ErrorAnswer, now: float, *, sent: bool = True) -> None:
         code = failure.code
         if code in _FENCED:
             raise PublishFailed(
@@ -346,9 +350,10 @@ class Publisher:
                 f"twice? {failure}"
             )
         if code in _DOUBTS:
-            lane.doubted = True
+            lane.refused = True
         elif not failure.retriable and code != ErrorCode.UNKNOWN_TOPIC_ID:
             raise PublishFailed(f"Records for topic {lane.topic} were refused: {failure}")
+        lane.doubted = lane.doubted or (sent and lane.idempotent)
         lane.fail(str(failure), now)
         self.client.forget_topics()
 
@@ -357,6 +362,8 @@ class Publisher:
         now = time.monotonic()
         self.close()
         for lane in lanes:
+            if lane.flying:
+                lane.doubted, lane.proven = lane.idempotent, False
             lane.failed += lane.flying
             lane.flying.clear()
             lane.settle()
@@ -370,17 +377,20 @@ class Publisher:
             self._split(lane, self.ask(lambda _, lane=lane: self._standing(lane)), confirm=True)
 
     def _resolve(self, lane: Lane) -> None:
-        """A sequence was refused: let the broker say what it has, and go on behind that."""
-        standing = self._standing(lane)
-        lane.refusals += 1
-        lane.doubted = False
+        """Answers were lost, or a sequence was refused: let the leader say what it has, and go on behind that."""
+        try:
+            standing = self._standing(lane)
+        except ErrorAnswer as failure:
+            return self._refused(lane, failure, time.monotonic())
+        refused, lane.refused, lane.doubted = lane.refused, False, False
+        lane.refusals += refused
         explained = self._split(lane, standing, confirm=lane.refusals < TRUSTED_AFTER)
-        if not lane.waiting or (explained and lane.refusals < RENUMBERED_AFTER):
-            return
+        if not refused or not lane.waiting or (explained and lane.refusals < RENUMBERED_AFTER):
+            return None
         epoch = lane.epoch + 1
         producer_id, epoch = (lane.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
         lane.renumber(producer_id, epoch)
-        self.renumbered(lane)
+        return self.renumbered(lane)
 
     def _split(self, lane: Lane, standing: Standing, *, confirm: bool) -> bool:
         """Sort batches into those up to the last sequence, which are in the log, and the rest; whether it fits them.
@@ -413,8 +423,8 @@ class Publisher:
             leader = self.client.leader(lane.topic, lane.partition)
             ((part,),) = [topic.partitions for topic in leader.send(request).topics]
             check(part.error_code, lane.place, part.error_message)
-        except ErrorAnswer as failure:
-            if failure.retriable:
+        except (ErrorAnswer, UnsupportedVersion) as failure:
+            if isinstance(failure, ErrorAnswer) and failure.retriable:
                 self.client.forget_topics()
                 raise
             return self._read_back(lane)
@@ -428,11 +438,20 @@ class Publisher:
 
     def _read_back(self, lane: Lane) -> Standing:
         """The same, out of the headers of the log: a broker forgets producers that were idle for a day."""
+        if lane.read_from is None:
+            return Standing(None, False)
         last = None
-        if lane.read_from is not None:
+        try:
             for header in headers_from(self.client, lane.topic, lane.partition, lane.read_from):
                 if header.producer_id == lane.producer_id and header.producer_epoch == lane.epoch:
                     last = header.last_sequence
+        except ErrorAnswer as failure:
+            if failure.retriable:
+                raise
+            if lane.keeps:
+                raise PublishFailed(
+                    f"What is in {lane.place} can't be read, as exactly once needs: {failure}"
+                ) from failure
         return Standing(last, False)
 
 
