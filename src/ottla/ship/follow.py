@@ -1,7 +1,7 @@
 """One file: how far it is read, what waits, what was acknowledged.
 
 Knows: a file by its identity, never by its name. Does not know: the file system, Kafka, the clock; it is told what was
-seen. Invariants: `acked` moves only over bytes whose records the broker has acknowledged, in order, without a hole;
+seen. Invariants: a mark moves only over bytes whose records the broker has acknowledged, in order, without a hole;
 bytes that lie in the topic already (`islands`) are never given out again.
 """
 
@@ -112,7 +112,6 @@ class Follower:
     """A file that is followed. Made from its mark; `mark()` says what to save."""
 
     __slots__ = (
-        "_acked",
         "_assembler",
         "_before",
         "_bounds",
@@ -120,6 +119,7 @@ class Follower:
         "_islands",
         "_mark",
         "_outstanding",
+        "_reached",
         "_seen",
         "head",
         "lines",
@@ -154,7 +154,8 @@ class Follower:
         self.position = mark.offset
         self.stage = Stage.FOLLOWED
         self._before = bytes.fromhex(mark.before)
-        self._acked = mark
+        self._reached: Record | None = None
+        """The last record up to which all are acknowledged."""
         self._outstanding: deque[tuple[Record, list[bool]]] = deque()
         self._islands = deque(islands)
         self._grown_ms = now
@@ -208,15 +209,17 @@ class Follower:
 
     def mark(self) -> Mark:
         """What may be saved now."""
-        known = self.head[: self._acked.offset]
-        return replace(
-            self._acked,
-            place=self._mark.place,
-            device=self._mark.device,
-            inode=self._mark.inode,
-            head_size=len(known),
-            head=digest(known),
-        )
+        mark, last = self._mark, self._reached
+        if last is not None:
+            mark = replace(
+                mark,
+                offset=last.end,
+                before=last.before.hex(),
+                whole=last.whole if last.more else None,
+                in_line=bool(last.before) and not last.before.endswith(b"\n"),
+            )
+        known = self.head[: mark.offset]
+        return replace(mark, head_size=len(known), head=digest(known))
 
     def moved(self, place: str, key: tuple[int, int]) -> None:
         """It has another name now, or goes on in the copy that was made of it before it was truncated."""
@@ -322,12 +325,4 @@ class Follower:
 
     def _advance(self) -> None:
         while self._outstanding and self._outstanding[0][1][0]:
-            first, _ = self._outstanding.popleft()
-            in_line = bool(first.before) and not first.before.endswith(b"\n")
-            self._acked = replace(
-                self._acked,
-                offset=first.end,
-                before=first.before.hex(),
-                whole=first.whole if first.more else None,
-                in_line=in_line,
-            )
+            self._reached, _ = self._outstanding.popleft()

@@ -8,7 +8,7 @@ line that was given out before it had one); no record is longer than `record_max
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ottla.ship.rules import Rule
 
@@ -16,8 +16,7 @@ BEFORE_SIZE = 64
 """So many bytes before a position are remembered, to see later that the file is still the same one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Bytes [start, end) of a file. `value` lacks the last line's end (LF or CR LF), where there was one."""
 
     start: int

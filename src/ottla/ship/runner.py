@@ -126,7 +126,7 @@ class Loop:
         self._islands: dict[str, tuple[tuple[int, int], ...]] = {}
         self._first_tails: dict[int, int] = {}
         self._outstanding = self._outstanding_bytes = 0
-        self._changed = False
+        self._changed = self._progressed = False
         self._save_at = self._scan_at = 0
         self._progress_ms = now_ms()
         self._stalled = self._short = False
@@ -272,8 +272,7 @@ class Loop:
         self._totals.records += 1
         self._totals.lines += record.lines
         self._totals.bytes += size
-        self._changed = True
-        self._progress_ms = now_ms()
+        self._changed = self._progressed = True
 
     # --- which files
 
@@ -417,6 +416,9 @@ class Loop:
         self._save_at = now_ms() + SAVE_MS
 
     def _tell_stall(self, now: int) -> None:
+        if self._progressed:
+            self._progressed = False
+            self._progress_ms = now
         waiting = self._outstanding > 0
         if waiting and not self._stalled and now - self._progress_ms > STALL_MS:
             self._stalled = True

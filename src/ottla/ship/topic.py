@@ -54,13 +54,24 @@ class Sent:
 class Topic:
     """A producer for one topic. Raises ShipFailed where the topic or the settings are at fault."""
 
-    __slots__ = ("_consumer", "_failure", "_producer", "_settings", "cluster", "name", "partitions", "tails")
+    __slots__ = (
+        "_consumer",
+        "_exception",
+        "_failure",
+        "_producer",
+        "_settings",
+        "cluster",
+        "name",
+        "partitions",
+        "tails",
+    )
 
     def __init__(self, name: str, settings: Mapping[str, Any], *, say: Say, stopped: Stopped) -> None:
         """Waits for a broker, saying so; returns early, unusable, when `stopped`."""
         from confluent_kafka import KafkaException, Producer
 
         self.name = name
+        self._exception = KafkaException
         self._settings = dict(settings)
         self._failure: Any = None
         self._consumer: Consumer | None = None
@@ -169,15 +180,13 @@ class Topic:
 
     def send(self, partition: int, key: bytes, value: bytes, headers: Headers, done: Callable[[], None]) -> bool:
         """Queue a record; `done` is called in a later `poll`, when the broker has it. False when the queue is full."""
-        from confluent_kafka import KafkaException
-
         try:
             self._producer.produce(
                 self.name, value, key, partition, on_delivery=partial(self._delivered, done), headers=headers
             )
         except BufferError:
             return False
-        except KafkaException as error:
+        except self._exception as error:
             self._refused(error.args[0])
         return True
 
