@@ -83,6 +83,7 @@ def test_kafkas_properties_reach_the_client() -> None:
         "kafka.client.id": "me",
         "kafka.check.crcs": "false",
         "kafka.group.id": "no group is made",
+        "kafka.linger.ms": "what the other end of a pipeline is told",
         "groupIdPrefix": "nor here",
     }
     client = batch_options(NEEDED | given).client

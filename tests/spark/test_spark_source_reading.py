@@ -85,6 +85,9 @@ def test_any_cut_of_the_offsets_gives_each_row_once(broker: EmbeddedBroker, topi
     cuts = [0, 1, 6, 7, 8, 20, 99, 100]
     ranges = [Range(topic, p, a, b) for p in range(3) for a, b in itertools.pairwise(cuts)]
     assert rows_by_source(options, ranges) == whole
+    given = [row[:2] for batch in reading.read(ranges[::2], options) for row in rows_of(batch)]
+    for p in range(3):
+        assert [row for row in given if row[0] == p] == sorted(row for row in given if row[0] == p)
     assert [row[:2] for row in rows_by_source(options, [Range(topic, 1, 5, 8)])] == [(1, 5), (1, 6), (1, 7)]
 
 

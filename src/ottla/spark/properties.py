@@ -92,9 +92,13 @@ WITHOUT_EFFECT = frozenset(
     connections.max.idle.ms client.dns.lookup client.rack socket.connection.setup.timeout.ms
     socket.connection.setup.timeout.max.ms send.buffer.bytes receive.buffer.bytes metric.reporters
     metrics.num.samples metrics.recording.level metrics.sample.window.ms enable.metrics.push
-    metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms security.providers""".split()  # noqa: SIM905
+    metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms security.providers
+    acks linger.ms batch.size compression.type compression.gzip.level compression.lz4.level compression.zstd.level
+    enable.idempotence delivery.timeout.ms max.in.flight.requests.per.connection max.request.size max.block.ms
+    buffer.memory""".split()  # noqa: SIM905
 )
-"""Accepted and of no consequence: there is no group, no polling thread and no Java behind this source."""
+"""Accepted and of no consequence: there is no group, no polling thread and no Java behind this source; and what is a
+producer's, since a pipeline has one set of properties for both ends."""
 
 _REFUSED = {
     "auto.offset.reset": "set 'startingOffsets' instead; the query keeps its own offsets",

@@ -158,8 +158,11 @@ class Reading:
         self.trouble = ""
         for cursor in list(self.cursors):
             leader = self.leader(client, cursor)
-            if leader is not None and leader not in self.under_way:
-                by_leader.setdefault(leader, {}).setdefault(cursor.place, cursor)
+            if leader is None or leader in self.under_way:
+                continue
+            chosen = by_leader.setdefault(leader, {})
+            other = chosen.get(cursor.place, cursor)  # a task may have two ranges of one partition: the earlier first
+            chosen[cursor.place] = min(cursor, other, key=lambda each: each.at)
         for leader, cursors in by_leader.items():
             self.post(client, leader, list(cursors.values())[:PARTITIONS_MAX])
         if self.trouble and not self.under_way:
