@@ -132,7 +132,7 @@ def test_what_workers_leave_comes_again_as_it_was_and_then_is_a_dead_letter(stag
     tracked = stage.track()
     figures = tracked.progress.figures
     assert (figures.redelivered, figures.dead_lettered) == (6, {Reason.REJECTED: 3, Reason.LOST: 1})
-    assert (tracked.overdue, figures.markers_malformed) == (0, 2)
+    assert (tracked.left, figures.markers_malformed) == ((0, 0), 2)
     assert sorted(int(each.value() or b"") for each in stage.copies()) == [7, 9, 17, 19, 27, 29]
     for each in stage.copies():
         number = int(each.value() or b"")

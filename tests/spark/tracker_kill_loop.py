@@ -25,7 +25,7 @@ for place in ("tools", "tests"):
 from crash_pipelines import Driver  # noqa: E402
 from kmq.kill_loop import PARTITIONS, KillLoop, Verdict  # noqa: E402
 
-MOVES_WITHIN_S = 240.0
+MOVES_WITHIN_S = 600.0
 VICTIMS = ("driver", "worker", "python", "worker")
 
 

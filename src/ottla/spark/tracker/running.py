@@ -78,18 +78,16 @@ class Tracked:
 
     finished: Finished
     progress: Progress
-    overdue: int | None
-    """Open messages that are overdue now, counted in the markers topic anew; None where that could not be read."""
+    left: tuple[int, int] | None
+    """(open messages, those of them that are overdue), worked out from the topics anew; None where that failed."""
 
     def __str__(self) -> str:
         figures, late = self.progress.figures, sorted(self.progress.late_ms)
-        letters = sum(figures.dead_lettered.values())
-        opened = sum(each.open for each in self.progress.partitions)
         text = (
             f"{self.progress.config.queue}: {figures.markers_read:,} markers read, {figures.redelivered:,} messages "
-            f"given again, {letters:,} dead letters; {opened:,} messages are open"
+            f"given again, {sum(figures.dead_lettered.values()):,} dead letters"
         )
-        text += "." if self.overdue is None else f", {self.overdue:,} overdue."
+        text += "." if self.left is None else f"; {self.left[0]:,} messages are open, {self.left[1]:,} overdue."
         if late:
             text += f" Late by {late[len(late) // 2]} ms (p50), {late[len(late) * 99 // 100]} ms (p99)."
         return text
@@ -169,7 +167,7 @@ def follow(
     writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(carry)
     with EndedBy(session, caught):
         finished = run_queries(replace(options, once=False), session, [writer])
-    return Tracked(finished, kept, overdue(properties, config))
+    return Tracked(finished, kept, left(properties, config))
 
 
 class EndedBy:
@@ -261,11 +259,12 @@ def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
         time.sleep(0.5)
 
 
-def overdue(properties: Mapping[str, Any], config: KmqConfig) -> int | None:
-    """Open messages whose time is over, as `ottla kmq stats` counts them."""
+def left(properties: Mapping[str, Any], config: KmqConfig) -> tuple[int, int] | None:
+    """(open messages, those that are overdue), as `ottla kmq stats` counts them."""
     from ottla.kmq.stats import standings
 
     try:
-        return sum(each.overdue for each in standings({"log_level": 0, **properties}, config))
+        found = standings({"log_level": 0, **properties}, config)
     except KmqRefused:
         return None
+    return sum(each.open for each in found), sum(each.overdue for each in found)
