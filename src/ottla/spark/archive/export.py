@@ -5,7 +5,6 @@ Knows: the archive's own writer of files. Unlike an archive it is written once, 
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, DataFile, sync_folder
 from ottla.spark.archive.table import local_path
-from ottla.spark.archive.writing import REPORT_SCHEMA, WriteFiles
+from ottla.spark.archive.writing import WriteFiles, write_files
 from ottla.spark.failures import PipelineFailed
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
     part.mkdir(parents=True)
     try:
         plan = WriteFiles(str(part), "replay", compression, rising=False)
-        reports = [json.loads(row.report) for row in frame.mapInArrow(plan, REPORT_SCHEMA).collect()]
-        files = [DataFile.from_json(each) for report in reports for each in report["files"]]
+        files = [DataFile.from_json(each) for report in write_files(frame, plan) for each in report["files"]]
         if format == "delta":
             log_files(part, files)
         if where.exists():

@@ -24,7 +24,7 @@ from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
-from ottla.spark.archive.writing import REPORT_SCHEMA, WriteFiles
+from ottla.spark.archive.writing import WriteFiles, write_files
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 QUERY = "archive"
 BATCH_ROWS = 4_000_000
-ARROW_ROWS = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +130,7 @@ class Publisher:
     def write(self, frame: DataFrame, number: int) -> tuple[list[DataFile], dict[Place, list[tuple[int, int, int]]]]:
         """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
         plan = WriteFiles(str(self.table.writes_to), f"{self._query[:8]}-{number:06}", self.compression)
-        frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
-        rows = frame.mapInArrow(plan, REPORT_SCHEMA).collect()
-        reports: list[dict[str, Any]] = [json.loads(row.report) for row in rows]
+        reports = write_files(frame, plan)
         spans: dict[Place, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
             spans.setdefault((topic, partition), []).append((first, last, count))

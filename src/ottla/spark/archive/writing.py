@@ -14,15 +14,31 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.spark.archive.layout import DAY_US, IN_FILES, DataFile, day_text, folder, sync_folder
 
 REPORT_SCHEMA = "report string"
+SENT = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers",
+)
+"""Records without headers go to the executors' Python with an empty list: after each row Spark asks how large its Arrow
+batch is, and for a column of null lists Arrow's ListVector.setValueCount begins at the last list that is none."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 GROUP_ROWS = 131_072
 GROUP_BYTES = 64 << 20
 HELD_BYTES_MAX = 256 << 20
@@ -31,6 +47,12 @@ HELD_BYTES_MAX = 256 << 20
 
 class OffsetsNotRising(Exception):
     """A task was given a partition's offsets twice or out of order."""
+
+
+def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
+    """Have the executors write the records of a DataFrame with the source's columns; the tasks' reports."""
+    frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(GROUP_ROWS))
+    return [json.loads(row.report) for row in frame.selectExpr(*SENT).mapInArrow(plan, REPORT_SCHEMA).collect()]
 
 
 @dataclass(slots=True)
@@ -79,7 +101,8 @@ class Task:
         topic_ids = topics.indices.to_numpy()
         self.follow(names, topic_ids, batch)
         days = np.floor_divide(batch.column("timestamp").cast(pa.int64()).to_numpy(), DAY_US)
-        rows = batch.select(IN_FILES.names)
+        rows = batch.set_column(batch.schema.get_field_index("headers"), "headers", given(batch.column("headers")))
+        rows = rows.select(IN_FILES.names)
         for topic, day, part in grouped(names, topic_ids, days, rows):
             file = self.open.get((topic, day))
             if file is None:
@@ -188,6 +211,13 @@ class OpenFile:
         partitions, offsets, timestamps = zip(self.least, self.greatest, strict=True)
         day = day_text(self.day)
         return DataFile(self.path, self.topic, day, self.rows, size, partitions, offsets, timestamps)
+
+
+def given(headers: pa.ListArray) -> pa.Array:
+    """Null again where a record has no headers."""
+    if not len(headers.flatten()):
+        return pa.nulls(len(headers), headers.type)
+    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def grouped(
