@@ -1,6 +1,6 @@
 """Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
 
-    python tools/crash_pipelines.py --pipeline sink|archive [--rounds 30] [--seed 1] [--seconds 3]
+    python tools/crash_pipelines.py --pipeline sink|commit|archive [--rounds 30] [--seed 1] [--seconds 3]
                                     [--kinds driver,worker,node] [--directory DIR] [--rate 1500] [--minutes M]
 
 A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
@@ -12,6 +12,8 @@ in a random order, each at a random moment after the pipeline moved again (or be
 
 `sink`: a streaming query copies `in` to `out` with `exactlyOnce`, shuffled, so that a replayed micro-batch has its rows
 in other places. At the end every offset of every partition of `in` must be in `out` exactly once, with its value.
+`commit`: the same copy by what the sink does without Spark around it (staging, manifest, commit, and an offset log of
+its own), in a process that starts in a second: many more kills. Its kinds are driver and node.
 `archive`: `ottla pipeline archive` writes a table, and `ottla pipeline archive verify` must find it without gaps.
 """
 
@@ -36,12 +38,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from crash_drivers import DRIVERS, PARTITIONS
 from node_process import NodeProcess
 
 from ottla.client import Client, ClientFailure
 
 KINDS = ("driver", "worker", "node")
-PARTITIONS = 3
 MOVES_WITHIN_S = 600.0
 ENDS_WITHIN_S = 900.0
 EARLY = 1 / 6
@@ -121,11 +123,10 @@ class Driver:
     def kill_driver(self) -> bool:
         """JVM and Python parent at once; the workers are left to themselves."""
         java = [pid for pid in self.look() if name_of(pid) == "java"]
-        for pid in [*java, self.pid]:
-            kill(pid)
+        killed = [kill(pid) for pid in [*java, self.pid]]
         assert self._process is not None
         self._process.wait()
-        return bool(java)
+        return all(killed)
 
     def kill_worker(self, rng: random.Random) -> bool:
         """One Python process below the JVM."""
@@ -203,10 +204,12 @@ class Pipeline(Protocol):
 class Sink:
     """`in` to `out` by a streaming query of `tools/crash_pipelines.py --drive`."""
 
+    name = "sink"
+
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.bootstrap = bootstrap
-        checkpoint = str(directory / "checkpoint")
-        self.command = [sys.executable, __file__, "--drive", bootstrap, "--directory", checkpoint]
+        checkpoint = ["--directory", str(directory / "checkpoint")]
+        self.command = [sys.executable, __file__, "--pipeline", self.name, "--drive", bootstrap, *checkpoint]
 
     def moved(self) -> int:
         return sum(ends(self.bootstrap, "out").values())
@@ -243,6 +246,12 @@ class Sink:
         return failures
 
 
+class Commit(Sink):
+    """`in` to `out` by the sink's commit alone."""
+
+    name = "commit"
+
+
 class Archive:
     """`ottla pipeline archive`, and what its own `verify` says."""
 
@@ -273,7 +282,7 @@ class Archive:
         return [] if done.returncode == 0 else [f"verify ended with {done.returncode}: {done.stdout}{done.stderr}"]
 
 
-PIPELINES: dict[str, Callable[[str, Path], Pipeline]] = {"sink": Sink, "archive": Archive}
+PIPELINES: dict[str, Callable[[str, Path], Pipeline]] = {"sink": Sink, "commit": Commit, "archive": Archive}
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
@@ -314,7 +323,10 @@ class Loop:
         self.node = NodeProcess(directory / "node", {"log.segment.bytes": "4194304"})
         self.node.start()
         admin = AdminClient({"bootstrap.servers": self.node.bootstrap, "log_level": 0})
-        for made in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in ("in", "out")]).values():
+        kept = {"retention.ms": "-1"}  # some records have old times
+        for made in admin.create_topics(
+            [NewTopic(name, PARTITIONS, 1, config=kept) for name in ("in", "out")]
+        ).values():
             made.result(30)
         self.feeder = Feeder(self.node.bootstrap, rate)
         self.pipeline = PIPELINES[name](self.node.bootstrap, directory)
@@ -381,32 +393,6 @@ class Loop:
             time.sleep(0.1)
 
 
-# The sink's driver
-
-
-def drive(bootstrap: str, checkpoint: str) -> None:
-    """Copy `in` to `out` until SIGTERM; a query that fails is started again from its checkpoint."""
-    from ottla.spark.session import pipeline_session
-
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"  # a JVM that never lives long
-    session = pipeline_session("crash", master="local[2,4]", conf=conf)
-    while True:
-        source = session.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
-        source = source.option("subscribe", "in").option("startingOffsets", "earliest")
-        rows = source.option("maxOffsetsPerTrigger", 20_000).load()
-        rows = rows.selectExpr("concat(partition, '-', offset) AS key", "value").repartition(2)
-        sink = rows.writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
-        sink = sink.option("topic", "out").option("exactlyOnce", "true").option("kafka.batch.size", 8192)
-        query = sink.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
-        try:
-            query.awaitTermination()
-        except Exception as error:
-            print(f"the query failed, and starts again: {str(error)[:2000]}", flush=True)
-        time.sleep(0.5)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipeline", choices=sorted(PIPELINES), default="sink")
@@ -420,8 +406,8 @@ def main() -> int:
     parser.add_argument("--drive", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.drive:
-        drive(given.drive, given.directory)
-    kinds = tuple(given.kinds.split(","))
+        DRIVERS[given.pipeline](given.drive, given.directory)
+    kinds = tuple(kind for kind in given.kinds.split(",") if kind != "worker" or given.pipeline != "commit")
     if not set(kinds) <= set(KINDS):
         parser.error(f"--kinds are some of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
