@@ -24,7 +24,7 @@ def test_help_loads_nothing_heavy() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stdout.rstrip().endswith("loaded:"), ended.stdout[-200:]
-    for pipeline in ("archive", "kmq-tracker"):
+    for pipeline in ("activity", "archive", "kmq-tracker", "logs", "replay"):
         assert f" {pipeline} " in ended.stdout
 
 

@@ -9,6 +9,7 @@ runs and nobody has set.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -179,6 +180,7 @@ def launch(conf: Mapping[str, str]) -> None:
     from pyspark.java_gateway import launch_gateway
 
     use_java()
+    logging.getLogger().addFilter(not_from_py4j)
     spark_conf = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         spark_conf.set(key, value)
@@ -194,6 +196,11 @@ def launch(conf: Mapping[str, str]) -> None:
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def not_from_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs with a traceback, on the root logger, what it raises as well."""
+    return record.module not in ("java_gateway", "clientserver")
 
 
 NOISE = re.compile(
