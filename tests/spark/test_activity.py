@@ -299,7 +299,7 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
     from ottla.spark.activity.batches import Batches
     from ottla.spark.activity.proof import totals
 
-    lines = [*crowd(4, START, 100, 150), b"bad", *crowd(5, START + timedelta(minutes=95), 90, 150)]
+    lines = [*crowd(4, START, 100, 150), b"bad", *crowd(5, START + timedelta(minutes=80), 90, 150)]
     half = 151
     schema = "value binary, timestamp timestamp, topic string, partition int, offset long"
     frames: list[DataFrame] = []

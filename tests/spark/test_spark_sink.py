@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
 
 from ottla.spark.properties import WrongOption
 from ottla.spark.sink import Producer, batch_writer, stream_writer
@@ -140,6 +149,25 @@ def test_a_topic_that_is_not_there_is_named(spark: SparkSession, broker: Embedde
         spark.range(1).selectExpr("'x' AS value").write.format("ottla").options(**wanted).mode("append").save()
 
 
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "date": DateType(),
+    "misnamed": ArrayType(StructType().add("name", StringType()).add("value", BinaryType())),
+}
+
+
+def schema_of(columns: str) -> StructType:
+    """ "name type, name type" without a session, which fromDDL needs."""
+    schema = StructType()
+    for column in columns.split(", "):
+        name, kind = column.split()
+        schema.add(name, TYPES[kind])
+    return schema
+
+
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
@@ -150,7 +178,7 @@ def test_a_topic_that_is_not_there_is_named(spark: SparkSession, broker: Embedde
         ("topic string, value string, key long", "key attribute unsupported type bigint. key must be a(n) string or"),
         ("topic string, value string, partition long", "partition attribute unsupported type bigint."),
         (
-            "topic string, value string, headers array<struct<name:string,value:binary>>",
+            "topic string, value string, headers misnamed",
             "headers attribute unsupported type array<struct<name:string,value:binary>>. headers must be a(n) array<",
         ),
         ("topic string, value string, timestamp date", "timestamp must be a(n) timestamp"),
@@ -159,7 +187,7 @@ def test_a_topic_that_is_not_there_is_named(spark: SparkSession, broker: Embedde
 @pytest.mark.parametrize("writer", [batch_writer, stream_writer])
 def test_a_wrong_schema_is_refused_as_spark_does(writer: Callable[..., Any], columns: str, sentence: str) -> None:
     with pytest.raises(WrongOption) as refused:
-        writer({"kafka.bootstrap.servers": "h:1"}, StructType.fromDDL(columns), False)
+        writer({"kafka.bootstrap.servers": "h:1"}, schema_of(columns), False)
     assert sentence in str(refused.value)
 
 
@@ -188,7 +216,7 @@ def test_options_that_make_no_sense_are_refused(given: dict[str, str], sentence:
 
 def test_topics_cannot_be_overwritten() -> None:
     with pytest.raises(WrongOption, match="Save mode overwrite is not allowed"):
-        batch_writer({"kafka.bootstrap.servers": "h:1", "topic": "t"}, StructType.fromDDL("value string"), True)
+        batch_writer({"kafka.bootstrap.servers": "h:1", "topic": "t"}, schema_of("value string"), True)
 
 
 def test_staging_lies_below_the_checkpoint_unless_it_is_given() -> None:

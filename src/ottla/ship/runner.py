@@ -147,6 +147,8 @@ class Loop:
             marks = saved.marks if saved.clean else self._advanced(saved)
         self._catalog = Catalog(marks, copy_wait_ms=0 if self._shipping.once else COPY_WAIT_MS)
         self._look_around(now_ms(), first=True)
+        if not self._catalog.followers:
+            self._say(f"No file is there yet: {', '.join(self._shipping.patterns)}.")
         self._save(clean=False)
 
     def _advanced(self, saved: Saved) -> list[Mark]:
