@@ -195,7 +195,7 @@ class Batches:
             assert session is not None
             frame = session.read.schema(table.schema).parquet(*map(lake.uri, rows.files))
             self.publish(f"{name}-{run or entry.batch}", frame)
-        table.add(rows, f"{entry.query}{run}", entry.batch)
+        table.add(rows, None if run else entry.query, entry.batch)
 
     # The beginning and the end of a run
 
@@ -207,7 +207,7 @@ class Batches:
     def finish(self, session: SparkSession) -> None:
         """Write the windows and sessions that are still open, as they are, with `final` false."""
         session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        entry, folder, run = self.tables.entry(), self.tables.staging(), f"/{uuid.uuid4().hex}"
+        entry, folder, run = self.tables.entry(), self.tables.staging(), uuid.uuid4().hex
         if entry.batch < 0:
             return
         settings = self.tables.settings

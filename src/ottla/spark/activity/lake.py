@@ -60,17 +60,18 @@ class Lake:
         found = self._delta.transaction_version(f"ottla/query/{query}")
         return -1 if found is None else found
 
-    def add(self, written: Written, query: str, batch: int) -> bool:
-        """Make the files part of the table, as this batch of the query. False, and the files are removed, when it has
-        that batch already. Nothing is committed for no rows."""
-        if self.committed(query) >= batch:
+    def add(self, written: Written, query: str | None, batch: int) -> bool:
+        """Make the files part of the table, as this batch of the query (None: of no query). False, and the files are
+        removed, when it has that batch already. Nothing is committed for no rows."""
+        if query is not None and self.committed(query) >= batch:
             remove(written.files)
             return False
         if not written.rows:
             return True
         actions: list[AddAction | RemoveAction] = [self._moved(file, batch) for file in written.files]
         sync_folder(self.path)
-        properties = CommitProperties(app_transactions=[Transaction(f"ottla/query/{query}", batch)])
+        known = [] if query is None else [Transaction(f"ottla/query/{query}", batch)]
+        properties = CommitProperties(app_transactions=known or None)
         self._delta.create_write_transaction(actions, "append", self._arrow, commit_properties=properties)
         self._delta.update_incremental()
         log = self.path / "_delta_log"

@@ -13,6 +13,7 @@ from ottla.spark.activity.parse import parse
 from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
 from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.table import local_path
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.run import Finished, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.session import pipeline_session
@@ -55,12 +56,12 @@ def run(
     figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
-    tables = Tables.make(table, settings or Settings())
-    directory = options.checkpoint or str(tables.root / "_checkpoint")
+    directory = options.checkpoint or str(local_path(table) / "_checkpoint")
     options = replace(options, checkpoint=directory)
     began = time.monotonic()
     spark = session or pipeline_session("ottla-activity", master=options.master, conf=options.conf)
     try:
+        tables = Tables.make(table, settings or Settings())
         checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
         publish = None if output_topic is None else publisher(options, output_topic, checkpoint)
         batches = Batches(tables, checkpoint.query, delay_s, publish)

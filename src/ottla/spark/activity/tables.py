@@ -100,8 +100,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables at `root`, and the ledger. Raises PipelineFailed where the directory holds something else, or was
-    made with other settings."""
+    """The tables at `root`, and the ledger. Needs a session: Spark reads the schemas. Raises PipelineFailed where the
+    directory holds something else, or was made with other settings."""
 
     root: Path
     settings: Settings
