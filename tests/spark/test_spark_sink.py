@@ -198,6 +198,7 @@ def test_a_wrong_schema_is_refused_as_spark_does(writer: Callable[..., Any], col
         ({"exactlyOnce": "true", "stagingLocation": "hdfs://h/x"}, "Option 'stagingLocation' is hdfs://h/x, but"),
         ({"exactlyOnce": "true", "stagingLocation": "/x", "kafka.acks": "1"}, "needs 'kafka.acks' to be all"),
         ({"exactlyOnce": "yes"}, "Option 'exactlyOnce' must be true or false"),
+        ({"exactlyOne": "true"}, "There is no option 'exactlyone': did you mean 'exactlyOnce'?"),
         ({"writeId": "x"}, "'writeId' needs option 'exactlyOnce'"),
         ({"kafka.compression.type": "brotli"}, "must be one of none, gzip, snappy, lz4, zstd"),
         ({"kafka.acks": "2"}, "must be all, -1, 0 or 1"),

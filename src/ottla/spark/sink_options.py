@@ -7,6 +7,7 @@ Source: KafkaSourceProvider.scala, ProducerConfig.java; docs/pipelines/sink.md h
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -82,6 +83,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     kafka = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
     for name in kafka:
         _refuse(name)
+    _refuse_misspelt(given)
     exactly_once = _boolean(given, "exactlyOnce")
     acks, idempotent = _durability(kafka, exactly_once)
     codec, level = _compression(kafka)
@@ -118,6 +120,14 @@ def _refuse(name: str) -> None:
     known = name in _HONOURED or name in WITHOUT_EFFECT or name in _CONNECTION
     if not known and not name.startswith(("ssl.", "sasl.")):
         raise WrongOption(f"Option 'kafka.{name}' is not supported by this sink.")
+
+
+def _refuse_misspelt(given: Mapping[str, str]) -> None:
+    """Other unknown options pass: they belong to other parts of a query. But `exactlyOnce` must not get lost by a slip."""
+    known = {name.lower(): name for name in OPTIONS}
+    for name in given.keys() - known.keys():
+        for close in difflib.get_close_matches(name, known, 1, 0.8):
+            raise WrongOption(f"There is no option '{name}': did you mean '{known[close]}'?")
 
 
 def _durability(kafka: Mapping[str, str], exactly_once: bool) -> tuple[int, bool]:
