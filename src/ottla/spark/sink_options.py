@@ -123,7 +123,7 @@ def _refuse(name: str) -> None:
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
-    """Other unknown options pass: they belong to other parts of a query. But `exactlyOnce` must not get lost by a slip."""
+    """Other unknown options pass: they belong to other parts of a query. But a slip must not lose `exactlyOnce`."""
     known = {name.lower(): name for name in OPTIONS}
     for name in given.keys() - known.keys():
         for close in difflib.get_close_matches(name, known, 1, 0.8):
