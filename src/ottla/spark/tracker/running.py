@@ -104,8 +104,10 @@ class Caught:
         self.up = threading.Event()
 
     def look(self, progress: Progress, outcome: Outcome) -> None:
-        """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning."""
+        """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning. What is
+        still replaying has named nothing yet; the first batch may be the last run's, done again."""
         behind = outcome.read and any(progress.positions.get(number, 0) < end for number, end in self._ends.items())
+        behind = behind or any(each.replaying for each in progress.partitions)
         due = outcome.first_due_ms is not None and outcome.first_due_ms <= self._began_ms
         if behind or due:
             self._since = None
