@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from brokers import BenchFailed, Broker, Nodes, users_environment, wait_until
+from brokers import BenchFailed, Broker, Nodes, family, users_environment, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from figures import Figures, Rounds, spread
@@ -73,6 +74,13 @@ def queue(broker: Broker, **settings: Any) -> Iterator[KmqConfig]:
                 broker.delete_topic(topic)
             except ClientFailure as failure:
                 print(failure, file=sys.stderr)
+
+
+def cpu_s(broker: Broker) -> float:
+    """Of this process, the JVM and its Python workers; without a node that is a child, too."""
+    spent = Broker("session", "127.0.0.1:0", os.getpid()).cpu_s()
+    others = broker.cpu_s() if broker.pid in family(os.getpid()) else None
+    return (spent[0] if spent else 0.0) - (others[0] if others else 0.0)
 
 
 class Writer:
@@ -188,13 +196,15 @@ def standalone(broker: Broker, config: KmqConfig) -> Iterator[None]:
 
 
 def measure_markers(broker: Broker, session: SparkSession, markers: int = 1_000_000) -> Figures:
-    """{"spark markers/s", "standalone markers/s", "spark / standalone"}: a backlog taken by both, each its own."""
+    """A backlog taken by both, each its own: markers/s, CPU time, and their ratio as "spark / standalone"."""
     figures: Figures = {}
     with queue(broker) as config:
         written = backlog(broker, config, markers)
+        before_s = cpu_s(broker)
         tracker = OnSpark(session, broker, config, 0)
         try:
             tracker.wait_read(written)
+            figures["spark cpu us/marker"] = (cpu_s(broker) - before_s) / written * 1e6
             batches = [each for each in tracker.batches(-1) if each["numInputRows"]]
             spent_s = sum(each["durationMs"]["triggerExecution"] for each in batches) / 1000
         finally:
@@ -202,7 +212,9 @@ def measure_markers(broker: Broker, session: SparkSession, markers: int = 1_000_
         figures["spark markers/s"] = written / spent_s
     with queue(broker) as config:
         written = backlog(broker, config, markers)
+        before_s = time.process_time()
         figures["standalone markers/s"] = written / standalone_s(broker, config, written)
+        figures["standalone cpu us/marker"] = (time.process_time() - before_s) / written * 1e6
     figures["spark / standalone"] = figures["spark markers/s"] / figures["standalone markers/s"]
     return figures
 
