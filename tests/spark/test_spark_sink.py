@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -248,12 +247,11 @@ def test_a_task_that_loses_answers_doubles_nothing(broker: EmbeddedBroker, topic
     assert acks == "0" or lost.count > 40
 
 
-def test_a_killed_driver_and_a_killed_node_lose_and_double_nothing(tmp_path: Path) -> None:
-    if shutil.which("java") is None:
-        pytest.skip("the loop kills a JVM it must be able to start")
+def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path) -> None:
+    """The loop of `make crash-pipelines` without a JVM, which takes minutes."""
     tool = Path(__file__).resolve().parents[2] / "tools" / "crash_pipelines.py"
-    few = ["--rounds", "1", "--kinds", "driver,node", "--seconds", "1", "--rate", "400"]
-    command = [sys.executable, str(tool), "--pipeline", "sink", "--directory", str(tmp_path), *few]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600"]
+    command = [sys.executable, str(tool), "--pipeline", "commit", "--directory", str(tmp_path), *few]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "every record exactly once" in done.stdout
+    assert "3 driver, 0 worker, 3 node kills: every record exactly once" in done.stdout

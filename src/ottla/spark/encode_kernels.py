@@ -39,6 +39,18 @@ Column = namedtuple("Column", "valid ends content present nullable")
 Rows = namedtuple("Rows", "times keys values has_headers header_ends names contents")
 
 
+def kept(signature: Any) -> Any:
+    """Compile now, and keep the machine code for other processes; where nothing can be written, for this one alone."""
+
+    def wrap(function: Any) -> Any:
+        try:
+            return njit(signature, cache=True, nogil=True)(function)
+        except RuntimeError:  # numba found no directory for its cache
+            return njit(signature, nogil=True)(function)
+
+    return wrap
+
+
 @intrinsic
 def ints_at(typing: Any, address: Any) -> Any:
     """A number as the address of int32s."""
@@ -101,11 +113,7 @@ def murmur2(data: Any, start: int, end: int) -> Any:
     return h ^ (h >> 15)
 
 
-@njit(
-    int64(int64, int32[::1], types.UniTuple(_Address, 2), _Rows, types.UniTuple(int64[::1], 4), int64[:, ::1], int64),
-    cache=True,
-    nogil=True,
-)
+@kept(int64(int64, int32[::1], types.UniTuple(_Address, 2), _Rows, types.UniTuple(int64[::1], 4), int64[:, ::1], int64))
 def place(rows: int, lanes: Any, wanted: Any, addresses: Any, numbers: Any, sticky: Any, sticky_bytes: int) -> Any:
     """The lane of each row into `lanes`; -1, or the first row whose partition does not exist.
 
@@ -138,7 +146,7 @@ def place(rows: int, lanes: Any, wanted: Any, addresses: Any, numbers: Any, stic
     return -1
 
 
-@njit(void(int32[::1], int64[::1], int32[::1]), cache=True, nogil=True)
+@kept(void(int32[::1], int64[::1], int32[::1]))
 def group(lanes: Any, starts: Any, order: Any) -> None:
     """Rows by lane, in their order within each: lane i has order[starts[i]:starts[i + 1]]. `starts` comes as zeros."""
     for row in range(len(lanes)):
@@ -191,7 +199,7 @@ def fixed_bytes(rows: Any, row: int) -> Any:
     return size
 
 
-@njit(int64(_Rows, int32[::1], int64[::1], int64[::1], int64, int64[:, ::1]), cache=True, nogil=True)
+@kept(int64(_Rows, int32[::1], int64[::1], int64[::1], int64, int64[:, ::1]))
 def cut(addresses: Any, order: Any, starts: Any, limits: Any, record_bytes_max: int, plan: Any) -> Any:
     """Where batches begin and end: rows of `plan`. How many, or -1 - row for a row that is too large.
 
@@ -244,7 +252,7 @@ def put_block(out: Any, pos: int, column: Any, row: int) -> Any:
     return pos + end - start
 
 
-@njit(void(_Rows, int32[::1], int64[:, ::1], int64, _Address), cache=True, nogil=True)
+@kept(void(_Rows, int32[::1], int64[:, ::1], int64, _Address))
 def write(addresses: Any, order: Any, plan: Any, count: int, target: int) -> None:
     """The records of `count` batches to `target`, one batch behind the other, each behind room for its header."""
     rows, out = rows_at(addresses), bytes_at(target)
