@@ -83,7 +83,8 @@ def check_once(found: list[list[bytes]], batch_ids: range) -> None:
 
 def left(staging: Staging) -> list[str]:
     root = Path(staging.directory)
-    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.parent != root]
+    kept = {root / name for name in ("owner.json", "done.json", "lock")}
+    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path not in kept]
 
 
 def crashing_commit(

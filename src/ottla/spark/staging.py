@@ -244,6 +244,9 @@ class Staging:
             for name in names_in(directory):
                 if name[:12].isdigit() and int(name[:12]) <= batch_id:
                     remove_file(os.path.join(directory, name))
+        for name in names_in(self.directory):
+            if name.endswith(".tmp"):  # of a commit that was killed while it wrote done.json
+                remove_file(os.path.join(self.directory, name))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
