@@ -122,6 +122,10 @@ class Batches:
 
         settings = self.tables.settings
         last = self.tables.entry().batch
+        if new is None and not any(self.tables.open_sessions(last).glob("*.parquet")):
+            nothing = folder / "sessions"
+            nothing.mkdir(parents=True)
+            return Written((), 0), nothing
         parts = self.pending(session, last)
         if new is not None:
             parts = parts.unionByName(pieces(new, conversion=settings.conversion))
