@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from brokers import BenchFailed, Broker, Nodes
+from brokers import BenchFailed, Broker, Nodes, default_data
 from confluent_kafka import Consumer, Producer, TopicPartition
 from figures import Figures, Rounds, spread
 from machine import machine, machine_line, version_of
@@ -42,7 +42,7 @@ MEMORY = "2g"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`rows` of 200 B in a topic; of 1 kB a quarter of them."""
+    """`rows` of 200 B in a topic; of 1 kB a quarter of them. `seconds` of a trickle."""
 
     rows: int
     rounds: int
@@ -110,30 +110,44 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
+    """`readers`: whose figures there are; `part` of the scale's rows are in its topic, none with `size` 0."""
+
     name: str
     says: str
     size: int
     run: Callable[[Reading, str, int, Scale], Figures]
-    plain: bool = True
+    readers: Literal["all", "spark", "ottla"] = "all"
+    part: float = 1
+
+    def takes(self, reading: Reading) -> bool:
+        if self.readers == "ottla":
+            return reading.name == "ottla"
+        return self.readers == "all" or reading.session is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What the ratio of our source to Spark's connector has to be, medians of the rounds."""
+    """What the median of a figure's ratio to Spark's connector has to be, or, where it is no race, of the figure."""
 
     measurement: str
     figure: str
     least: float | None = None
     most: float | None = None
+    raced: bool = True
 
     def verdict(self, rounds: Rounds) -> str | None:
-        ratios = ratios_of(rounds, "ottla", "connector", self.figure)
-        if not ratios:
+        """A line for people; None where it was not measured."""
+        if self.raced:
+            values = ratios_of(rounds, "ottla", "connector", self.figure)
+        else:
+            values = [figures[self.figure] for figures in rounds.get("ottla", []) if self.figure in figures]
+        if not values:
             return None
-        value = statistics.median(ratios)
+        value = statistics.median(values)
         met = (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
         asked = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
-        return f"  floor {'met' if met else 'MISSED'}: {self.figure}, ottla / connector {value:.2f}, asked {asked}"
+        what = f"{self.figure}, ottla / connector" if self.raced else self.figure
+        return f"  floor {'met' if met else 'MISSED'}: {what} {value:.2f}, asked {asked}"
 
 
 FLOORS = (
@@ -144,6 +158,7 @@ FLOORS = (
     Floor("stream-200B", "rows/s", least=1.5),
     Floor("stream-1kB", "rows/s", least=1.5),
     Floor("trickle", "micro-batch p50 ms", most=1.2),
+    Floor("archive", "archive / parquet /s", least=0.5, raced=False),
 )
 
 
@@ -168,8 +183,7 @@ def batch(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
 
 def stream(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
     """AvailableNow over a whole topic into noop, 500,000 offsets a batch."""
-    if reading.session is None:
-        return {}
+    assert reading.session is not None
     before = reading.session.cpu_s()
     answer = reading.session.ask("stream", broker=reading.broker.address, topic=topic, per_trigger=PER_TRIGGER)
     if answer["rows"] != rows:
@@ -180,8 +194,7 @@ def stream(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
 
 def trickle(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
     """Micro-batches of what arrives at 1,000 rows/s, one after the other."""
-    if reading.session is None:
-        return {}
+    assert reading.session is not None
     with trickling(reading.broker, topic):
         answer = reading.session.ask("trickle", broker=reading.broker.address, topic=topic, seconds=scale.seconds)
     taken = sorted(answer["milliseconds"])
@@ -191,6 +204,19 @@ def trickle(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
         "micro-batch p50 ms": statistics.median(taken),
         "micro-batch p95 ms": taken[int(len(taken) * 0.95)],
     }
+
+
+def archive(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
+    """A whole topic to a committed table, beside Spark's own Parquet write of the same rows from memory."""
+    assert reading.session is not None
+    figures: Figures = {}
+    for what in ("archive", "parquet"):
+        answer = reading.session.ask(what, broker=reading.broker.address, topic=topic, folder=default_data())
+        if answer["rows"] != rows:
+            raise BenchFailed(f"{what} wrote {answer['rows']} rows of {rows}")
+        figures[f"{what} rows/s"] = rows / answer["seconds"]
+    figures["archive / parquet /s"] = figures["archive rows/s"] / figures["parquet rows/s"]
+    return figures
 
 
 def plain_loop(broker: Broker, topic: str, rows: int) -> Figures:
@@ -220,11 +246,16 @@ def plain_loop(broker: Broker, topic: str, rows: int) -> Figures:
 
 
 def measurements() -> list[Measurement]:
-    sizes = (("200B", 200), ("1kB", 1_000))
+    sizes = (("200B", 200, 1.0), ("1kB", 1_000, 0.25))
+    says_batch, says_stream = first_line(batch), first_line(stream)
     return [
-        *(Measurement(f"batch-{name}", f"{first_line(batch)}; {name} values", size, batch) for name, size in sizes),
-        *(Measurement(f"stream-{name}", f"{first_line(stream)}; {name}", size, stream, False) for name, size in sizes),
-        Measurement("trickle", first_line(trickle), 0, trickle, False),
+        *(
+            Measurement(f"batch-{name}", f"{says_batch}; {name} values", size, batch, "all", p)
+            for name, size, p in sizes
+        ),
+        *(Measurement(f"stream-{name}", f"{says_stream}; {name}", size, stream, "spark", p) for name, size, p in sizes),
+        Measurement("trickle", first_line(trickle), 0, trickle, "spark"),
+        Measurement("archive", first_line(archive), 200, archive, "ottla", 0.5),
     ]
 
 
@@ -288,8 +319,8 @@ def trickling(broker: Broker, topic: str) -> Iterator[None]:
 
 def measure(measurement: Measurement, readings: Sequence[Reading], scale: Scale) -> Rounds:
     """A B C, C B A, A B C ... on a topic of each broker's own."""
-    taking = [each for each in readings if each.session is not None or measurement.plain]
-    rows = scale.rows if measurement.size <= 200 else scale.rows // 4
+    taking = [each for each in readings if measurement.takes(each)]
+    rows = int(scale.rows * measurement.part)
     topics = {
         each.broker.address: fill(each.broker, measurement.size or 200, rows if measurement.size else 0)
         for each in {one.broker.address: one for one in taking}.values()

@@ -3,7 +3,7 @@
     PYTHON spark_reader.py FORMAT CONF
 
 Runs in whatever environment Spark is in, so it knows pyspark and nothing of ours. FORMAT is `ottla` or `kafka`, CONF a
-JSON object of settings. Commands: {"what": "batch" | "sum" | "stream" | "trickle" | "tracker", ...}; see the functions.
+JSON object of settings. A command: {"what": "batch" | "sum" | "stream" | ..., ...}; see the functions of `Reader`.
 """
 
 from __future__ import annotations
@@ -96,6 +96,27 @@ class Reader:
             "rows": sum(each["numInputRows"] for each in counted),
             "milliseconds": [each["durationMs"]["triggerExecution"] for each in counted],
         }
+
+    def archive(self, broker: str, topic: str, folder: str) -> dict[str, Any]:
+        """The whole topic into a table, from the start of the query to the last commit. Needs our own environment."""
+        from ottla.spark.archive.stream import run
+        from ottla.spark.run import RunOptions
+
+        with tempfile.TemporaryDirectory(dir=folder) as table:
+            began = time.perf_counter()
+            done = run(RunOptions(broker, None, once=True, quiet=True), [topic], f"{table}/t", session=self.session)
+            return {"seconds": time.perf_counter() - began, "rows": done.rows}
+
+    def parquet(self, broker: str, topic: str, folder: str) -> dict[str, Any]:
+        """The same rows out of Spark's memory into Parquet files, by Spark's own writer."""
+        rows = self._rows(self.session.read, broker, topic, includeHeaders="true").persist()
+        count = rows.count()
+        with tempfile.TemporaryDirectory(dir=folder) as table:
+            began = time.perf_counter()
+            rows.write.option("compression", "zstd").parquet(f"{table}/t")
+            seconds = time.perf_counter() - began
+        rows.unpersist(blocking=True)
+        return {"seconds": seconds, "rows": count}
 
     def _batches(self, query: Any) -> dict[int, dict[str, Any]]:
         if query.exception() is not None:
