@@ -5,9 +5,9 @@ Two compiled loops do the work (`kernels.py`, loaded by `native.py`): `scan` wal
 columns are built without another copy. In between Python works per batch at most: unpacks the compressed ones, leaves
 out control batches and aborted transactions.
 
-On one core, CPU time, answers of 8 MB, values half random: uncompressed 200 B values 12 to 21 million rows/s (21 when the
-caches are warm), 1 kB 3.3 million; with the unpacking, 200 B that compress fourfold: snappy 3.7, lz4 2.4, zstd 2.0, gzip
-1.8 million. Record by record in Python it is 0.35 million. numpy alone is no way: each varint says where the next begins.
+On one core, by CPU time, answers of 8 MB: uncompressed values of 200 B 12 to 21 million rows/s (21 with warm caches),
+of 1 kB 3.3 million; with the unpacking, values of 200 B that compress well: snappy 3.7, lz4 2.4, zstd 2.0, gzip 1.8
+million. Record by record in Python it is 0.35 million. numpy alone is no way: each varint says where the next begins.
 
 Knows nothing of connections, partitions' leaders or Spark. Rows come in the order of their offsets; each offset once.
 Sources: DefaultRecordBatch.java, CompletedFetch.java (which batches a consumer sees), KafkaRecordToRowConverter.scala.
