@@ -54,6 +54,8 @@ class Counts:
     already: int = 0
     late: int = 0
     timeless: int = 0
+    passes: int = 1
+    """How often the source was read for it."""
     formats: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -148,41 +150,38 @@ class Batches:
         for table in (tables.lines, tables.windows):
             table.delta.update_incremental()
         try:
-            files, counts = self._write(frame, folder)
-            staged = session.read.schema(LINES).parquet(*map(str, files)) if files else None
+            files, counts = self._write(frame, folder / "lines", tables.lines)
+            staged = read(session, files)
             ends = ends_of(staged)
             tables.learn(ends)
             added = [] if staged is None else self._counted(staged)
             sum_up(counts, added)
             if not tables.together():  # a kill came between the two commits of this batch
-                missing = self._lines(frame, tables.windows)
-                added, ends = self._counted(missing), ends_of(missing)
+                missing = read(session, self._write(frame, folder / "missing", tables.windows)[0])
+                added, ends = [] if missing is None else self._counted(missing), ends_of(missing)
+                counts.passes = 2
             tables.lines.add(files, ends_of(staged))
-            self.counts.setdefault(number, counts)
+            self.counts.setdefault(number, counts).passes = counts.passes
             self._add_counts(session, added, ends, number)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _write(self, frame: DataFrame, folder: Path) -> tuple[list[Path], Counts]:
-        """Write what the table does not have, a file for each service and task."""
+    def _write(self, frame: DataFrame, folder: Path, table: Lake) -> tuple[list[Path], Counts]:
+        """Write what a table does not have, a file for each service and task."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         seen = Observation()
-        there = self._tables.has(self._tables.lines)
+        there = self._tables.has(table)
         observed = frame.observe(
             seen, F.count(F.lit(1)).alias("read"), F.coalesce(F.sum(there.cast("int")), F.lit(0)).alias("already")
         )
-        lines = self._lines(observed, self._tables.lines)
+        lines = self._mark(observed.where(~there))
         lines = lines.withColumn("_service", F.md5("service")).sortWithinPartitions("_service", "time")
         lines.write.partitionBy("_service").option("compression", "zstd").parquet(str(folder))
         files = sorted(folder.glob("*/*.parquet"))
         found = seen.get
         return files, Counts(read=found["read"], already=found["already"])
-
-    def _lines(self, frame: DataFrame, table: Lake) -> DataFrame:
-        """The lines that a table does not have, marked."""
-        return self._mark(frame.where(~self._tables.has(table)))
 
     def _mark(self, lines: DataFrame) -> DataFrame:
         delay = timedelta(seconds=self._settings.delay_s)
@@ -220,6 +219,10 @@ class Batches:
         touched = new.select("service", "start").distinct()
         old = self._tables.windows.frame(session).join(F.broadcast(touched), ["service", "start"])
         return windows.rates(old.select(*new.columns).unionByName(new))
+
+
+def read(session: SparkSession, files: Sequence[Path]) -> DataFrame | None:
+    return session.read.schema(LINES).parquet(*map(str, files)) if files else None
 
 
 def ends_of(frame: DataFrame | None) -> dict[Place, int]:

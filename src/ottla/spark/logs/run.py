@@ -81,7 +81,8 @@ def run(
         if session is None:
             spark.stop()
     outcome = Outcome(total(batches.counts.values()), finished.seconds, finished.stopped)
-    if not outcome.counts.adds_up or (finished.rows != outcome.counts.read and not finished.stopped):
+    given = sum(counts.read * counts.passes for counts in batches.counts.values())
+    if not outcome.counts.adds_up or (finished.rows != given and not finished.stopped):
         raise PipelineFailed(f"The counts do not add up: the source gave {finished.rows:,} rows. {outcome}")
     return outcome
 
