@@ -23,6 +23,9 @@ import pyarrow.parquet as pq
 
 from ottla.spark.archive.layout import DAY_US, IN_FILES, DataFile, day_text, folder, sync_folder
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 REPORT_SCHEMA = "report string"
 SENT = (
     "key",
@@ -35,9 +38,7 @@ SENT = (
     "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers",
 )
 """Records without headers go to the executors' Python with an empty list: after each row Spark asks how large its Arrow
-batch is, and for a column of null lists Arrow's ListVector.setValueCount begins at the last list that is none."""
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+batch is, and for null lists Arrow's ListVector.setValueCount then walks back to the last list that is none."""
 
 GROUP_ROWS = 131_072
 GROUP_BYTES = 64 << 20
