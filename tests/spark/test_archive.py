@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from ottla.spark.archive import Archived, Verdict, open_table, read, restore, run, verify
 from ottla.spark.archive.delta import added
-from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, DataFile
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.table import FORMATS
 from ottla.spark.failures import PipelineFailed
@@ -181,7 +181,7 @@ def lake(request: pytest.FixtureRequest, whole: tuple[str, Path], tmp_path: Path
     return tmp_path / request.param
 
 
-def first_file(lake: Path) -> DataFile:
+def first_file(lake: Path) -> TableFile:
     return min(open_table(lake).files(), key=lambda file: file.path)
 
 
@@ -203,7 +203,7 @@ def test_the_proof_fails_when_a_file_is_there_twice(spark: SparkSession, broker:
     copy = file.path.replace(".parquet", "-copy.parquet")
     shutil.copy(lake / file.path, lake / copy)
     if lake.name == "delta":
-        twin = DataFile.from_json({**file.as_json(), "path": copy})
+        twin = TableFile.from_json({**file.as_json(), "path": copy})
         DeltaTable(str(lake)).create_write_transaction(
             [added(twin)], "append", COLUMNS, PARTITIONED_BY, commit_properties=CommitProperties()
         )

@@ -16,7 +16,7 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 from ottla.spark.archive.journal import Journal
-from ottla.spark.archive.layout import IN_FILES, STAGING, Batch, DataFile
+from ottla.spark.archive.layout import IN_FILES, STAGING, Batch, TableFile
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.table import FORMATS, Settings, Table, TableChanged, make_table, open_table
 from ottla.spark.archive.writing import OffsetsNotRising, WriteFiles
@@ -45,7 +45,7 @@ def written(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> 
     (report,) = WriteFiles(str(table.writes_to), f"{query}-{number}")(iter(batches))
     found = json.loads(report.column("report")[0].as_py())
     covered = tuple(Covered(topic, part, first, last + 1, count) for topic, part, first, last, count in found["spans"])
-    return Batch(query, number, covered, tuple(DataFile.from_json(each) for each in found["files"]))
+    return Batch(query, number, covered, tuple(TableFile.from_json(each) for each in found["files"]))
 
 
 def offsets_seen(table: Table) -> list[int]:

@@ -27,7 +27,7 @@ from ottla.spark.archive.layout import (
     PARTITIONED_BY,
     RANGES,
     Batch,
-    DataFile,
+    TableFile,
     sync_folder,
     time_text,
 )
@@ -97,7 +97,7 @@ class DeltaLake(Table):
     def covered(self) -> list[Covered]:
         return self._journal.covered()
 
-    def files(self) -> list[DataFile]:
+    def files(self) -> list[TableFile]:
         return list(files_of(pa.table(self._delta.get_add_actions(flatten=True))))
 
     def seen(self) -> list[str]:
@@ -117,7 +117,7 @@ class DeltaLake(Table):
         )
 
 
-def added(file: DataFile) -> AddAction:
+def added(file: TableFile) -> AddAction:
     """A file as Delta's log has it."""
     names = ("partition", "offset")
     least: dict[str, Any] = dict(zip(names, (file.partitions[0], file.offsets[0]), strict=True))
@@ -135,7 +135,7 @@ def added(file: DataFile) -> AddAction:
     return AddAction(file.path, file.size, values, int(time.time() * 1000), True, json.dumps(stats))
 
 
-def files_of(actions: pa.Table) -> Iterator[DataFile]:
+def files_of(actions: pa.Table) -> Iterator[TableFile]:
     """The files in Delta's list of add actions. What a file's statistics do not say may be anything."""
     bounds = {
         name: list(zip(longs(actions, f"min.{name}"), longs(actions, f"max.{name}"), strict=True))
@@ -151,7 +151,7 @@ def files_of(actions: pa.Table) -> Iterator[DataFile]:
             for low, high in (bounds[name][index] for name in ("partition", "offset", "timestamp"))
         )
         day = None if date is None else str(date)
-        yield DataFile(path, topic, day, rows, size, partitions, offsets, timestamps)
+        yield TableFile(path, topic, day, rows, size, partitions, offsets, timestamps)
 
 
 def longs(actions: pa.Table, name: str) -> list[int | None]:

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, DataFile, sync_folder
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile, sync_folder
 from ottla.spark.archive.table import local_path
 from ottla.spark.archive.writing import WriteFiles, write_files
 from ottla.spark.failures import PipelineFailed
@@ -28,7 +28,7 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
     part.mkdir(parents=True)
     try:
         plan = WriteFiles(str(part), "replay", compression, rising=False)
-        files = [DataFile.from_json(each) for report in write_files(frame, plan) for each in report["files"]]
+        files = [TableFile.from_json(each) for report in write_files(frame, plan) for each in report["files"]]
         if format == "delta":
             log_files(part, files)
         if where.exists():
@@ -40,7 +40,7 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
     return sum(file.rows for file in files)
 
 
-def log_files(root: Path, files: list[DataFile]) -> None:
+def log_files(root: Path, files: list[TableFile]) -> None:
     """Make a Delta table of the files: its log has relative paths, so that the folder may be renamed."""
     from deltalake import Schema
     from deltalake.transaction import create_table_with_add_actions

@@ -61,7 +61,7 @@ FIRST_DAY, LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class TableFile:
     """A Parquet file of the table: `path` relative to the table, least and greatest values of three columns."""
 
     path: str
@@ -77,7 +77,7 @@ class DataFile:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> DataFile:
+    def from_json(cls, found: Mapping[str, Any]) -> TableFile:
         pairs = {name: tuple(found[name]) for name in ("partitions", "offsets", "timestamps_us")}
         return cls(**{**found, **pairs})
 
@@ -89,7 +89,7 @@ class Batch:
     query: str
     number: int
     covered: tuple[Covered, ...]
-    files: tuple[DataFile, ...] = ()
+    files: tuple[TableFile, ...] = ()
 
     @property
     def rows(self) -> int:

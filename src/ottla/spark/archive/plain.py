@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.archive.layout import OWN, STAGING, Batch, DataFile, sync_folder, write_durably
+from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile, sync_folder, write_durably
 from ottla.spark.archive.ranges import Covered, Place, joined, next_offsets
 from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.failures import PipelineFailed
@@ -36,7 +36,7 @@ class PlainFolder(Table):
         self._unfolded = 0
         self._queries: dict[str, int] = {}
         self._covered: list[Covered] = []
-        self._files: dict[str, DataFile] = {}
+        self._files: dict[str, TableFile] = {}
         self._ends: dict[Place, int] = {}
         self.refresh()
 
@@ -69,7 +69,7 @@ class PlainFolder(Table):
             self._next, self._unfolded = self._next + 1, self._unfolded + 1
         self._queries |= content["queries"]
         self._covered = joined([*self._covered, *(Covered(**each) for each in content["ranges"])])
-        self._files |= {each["path"]: DataFile.from_json(each) for each in content["files"]}
+        self._files |= {each["path"]: TableFile.from_json(each) for each in content["files"]}
         self._ends = next_offsets(self._covered)
 
     def _move(self) -> None:
@@ -148,7 +148,7 @@ class PlainFolder(Table):
     def covered(self) -> list[Covered]:
         return list(self._covered)
 
-    def files(self) -> list[DataFile]:
+    def files(self) -> list[TableFile]:
         return list(self._files.values())
 
     def seen(self) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.spark.archive.layout import SPARK_SCHEMA, DataFile
+from ottla.spark.archive.layout import SPARK_SCHEMA, TableFile
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table, open_table
 
@@ -34,12 +34,12 @@ def read(
 
 
 def chosen(
-    files: Iterable[DataFile],
+    files: Iterable[TableFile],
     topics: Collection[str] | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
     places: Collection[Place] | None = None,
-) -> list[DataFile]:
+) -> list[TableFile]:
     """The files that may hold records of these topics, or of these partitions, and of this time."""
     least = None if since_ms is None else since_ms * 1000
     end = None if until_ms is None else until_ms * 1000
@@ -53,7 +53,7 @@ def chosen(
     ]
 
 
-def holds(file: DataFile, place: Place) -> bool:
+def holds(file: TableFile, place: Place) -> bool:
     return file.topic == place[0] and file.partitions[0] <= place[1] <= file.partitions[1]
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.archive.checkpoint import Checkpoint
-from ottla.spark.archive.layout import Batch, DataFile
+from ottla.spark.archive.layout import Batch, TableFile
 from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
@@ -127,14 +127,14 @@ class Publisher:
                 )
         return False
 
-    def write(self, frame: DataFrame, number: int) -> tuple[list[DataFile], dict[Place, list[tuple[int, int, int]]]]:
+    def write(self, frame: DataFrame, number: int) -> tuple[list[TableFile], dict[Place, list[tuple[int, int, int]]]]:
         """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
         plan = WriteFiles(str(self.table.writes_to), f"{self._query[:8]}-{number:06}", self.compression)
         reports = write_files(frame, plan)
         spans: dict[Place, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
             spans.setdefault((topic, partition), []).append((first, last, count))
-        return [DataFile.from_json(file) for report in reports for file in report["files"]], spans
+        return [TableFile.from_json(file) for report in reports for file in report["files"]], spans
 
     def checked(
         self,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.spark.archive.layout import SETTINGS, Batch, DataFile, write_durably
+from ottla.spark.archive.layout import SETTINGS, Batch, TableFile, write_durably
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
 from ottla.spark.failures import PipelineFailed
 
@@ -71,7 +71,7 @@ class Table(ABC):
         """Every range that was ever published, neighbours perhaps joined."""
 
     @abstractmethod
-    def files(self) -> list[DataFile]:
+    def files(self) -> list[TableFile]:
         """The files that are part of the table, as its own log says."""
 
     @abstractmethod

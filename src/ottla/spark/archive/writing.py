@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.spark.archive.layout import DAY_US, IN_FILES, DataFile, day_text, folder, sync_folder
+from ottla.spark.archive.layout import DAY_US, IN_FILES, TableFile, day_text, folder, sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,7 +69,7 @@ class Span:
 class WriteFiles:
     """To be given to `mapInArrow`: writes below `root`, files named after `prefix`; yields one JSON report per task.
 
-    Shape of the report: {"files": [DataFile], "spans": [[topic, partition, first, last, count]]}.
+    Shape of the report: {"files": [TableFile], "spans": [[topic, partition, first, last, count]]}.
     """
 
     root: str
@@ -93,7 +93,7 @@ class Task:
 
     plan: WriteFiles
     open: dict[tuple[str, int], OpenFile] = field(default_factory=dict)
-    done: list[DataFile] = field(default_factory=list)
+    done: list[TableFile] = field(default_factory=list)
     spans: dict[tuple[str, int], Span] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -202,7 +202,7 @@ class OpenFile:
         self.rows += self.held_rows
         self.held, self.held_rows, self.held_bytes = [], 0, 0
 
-    def close(self) -> DataFile:
+    def close(self) -> TableFile:
         """Finish the file and make it durable."""
         self.flush()
         self.writer.close()
@@ -211,7 +211,7 @@ class OpenFile:
         self.sink.close()
         partitions, offsets, timestamps = zip(self.least, self.greatest, strict=True)
         day = day_text(self.day)
-        return DataFile(self.path, self.topic, day, self.rows, size, partitions, offsets, timestamps)
+        return TableFile(self.path, self.topic, day, self.rows, size, partitions, offsets, timestamps)
 
 
 def given(headers: pa.ListArray) -> pa.Array:
