@@ -199,7 +199,7 @@ def test_rotation_while_nobody_looked(
     assert once(at(logs / "app.log", once=True)).records == 0
     writer.write(50)
     rename(writer, 1)
-    writer.write(10)
+    writer.write(30)
     assert once(at(logs / "app.log", once=True)).records == 100
     writer.write(10)
     copy_truncate(writer, 2)

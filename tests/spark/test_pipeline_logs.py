@@ -45,7 +45,7 @@ def test_formats(spark: SparkSession) -> None:
         b"",
         b"\0\xff\xfe",
         b"\x01\x02 separators",
-        b"2023-01-02 10:00:00 ERROR \x01\x02 in a message \x01",
+        b"2023-01-02 10:00:00 ERROR in \x01\x02 a message \x01",
         b"{" * 5_000,
         b"[" * 100_000,
         b"x" * 1_000_000,
@@ -86,7 +86,7 @@ def test_formats(spark: SparkSession) -> None:
         assert kept == (value or b"")
     rest = found[len(CASES) :]
     assert [row["format"] for row in rest] == [None] * 4 + ["iso"] + [None] * 3 + ["iso"] * 2 + [None] * 3 + ["iso"]
-    assert rest[4]["message"] == "\x01\x02 in a message \x01"
+    assert rest[4]["message"] == "in \x01\x02 a message \x01"
     assert rest[8]["message"] == "y" * 1_000_000
     assert rest[13]["message"] == "ü\n\tat x" * 1_000
 
