@@ -2,10 +2,10 @@
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 .DEFAULT_GOAL = help
-.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash fuzz bench bench-queues bench-peer
+.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## make .venv and install everything the project is worked on with
 	@sh -c '. ./tools/venv.sh; prepare_venv dev --editable ".[spark]" --group dev'
@@ -54,6 +54,12 @@ sim: setup  ## run the node in a simulated world (SEEDS=200)
 crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
 	$(PYTHON) tools/crash_loop.py $(ARGS)
 
+crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
+	$(PYTHON) tools/crash_pipelines.py --pipeline sink $(ARGS)
+	$(PYTHON) tools/crash_pipelines.py --pipeline commit $(ARGS)
+	$(PYTHON) tools/crash_pipelines.py --pipeline archive $(ARGS)
+	$(PYTHON) tests/spark/tracker_kill_loop.py
+
 fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) tools/fuzz_node.py $(ARGS)
 
@@ -62,6 +68,9 @@ bench: setup  ## measure a node
 
 bench-queues: setup  ## measure share groups, KMQ and other queues
 	$(PYTHON) bench/queues.py $(ARGS)
+
+bench-spark: setup  ## measure pipelines; ARGS="--connector-python PYTHON --connector-jars DIR" adds Spark's own connector
+	$(PYTHON) bench/spark.py $(ARGS)
 
 bench-peer: setup  ## measure a node and a Kafka peer in turns; appends to bench/RESULTS.md
 	$(PYTHON) bench/peer.py $(ARGS)

@@ -184,4 +184,4 @@ def the_lake(stage: Stage) -> None:
     stage.say(f"The activity of the shop: [bold]{stage.report}[/bold]")
 
 
-ACTS: tuple[Callable[[Stage], None], ...] = (a_node, two_groups, a_death, the_proof, a_queue)
+ACTS: tuple[Callable[[Stage], None], ...] = (a_node, two_groups, a_death, the_proof, a_queue, the_lake)
