@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.archive import open_table, read, run, verify
+from ottla.spark.archive import open_table, read, restore, run, verify
 from ottla.testing import EmbeddedBroker
 from tests.spark.test_archive import consumed, kept, options_of, produce, rows_of
 
@@ -50,3 +50,36 @@ def test_a_killed_archive_is_finished_by_the_next(spark: SparkSession, broker: E
     verdict = verify(spark, options_of(broker), open_table(lake), content=True)
     assert (verdict.problems, verdict.compared) == ((), 1200)
     assert rows_of(read(spark, str(lake))) == consumed(broker, topic)
+
+
+RESTORING = """
+import sys, time
+from ottla.spark.archive import open_table, restore as attempt
+from ottla.spark.run import RunOptions
+from ottla.spark.session import pipeline_session
+module = sys.modules["ottla.spark.archive.restore"]
+module.counted = lambda *_: time.sleep(600)  # the plan stays: this attempt does not end by itself
+bootstrap, lake, target = sys.argv[1:]
+session = pipeline_session("restore", master="local[1]", conf={"spark.driver.memory": "512m"})
+attempt(session, RunOptions(bootstrap, None), open_table(lake), target)
+"""
+
+
+def test_a_killed_restore_is_finished_by_the_next(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """SIGKILL as soon as the plan of what is to be sent is on disk: before, while or after it is sent."""
+    topic, target, lake = kept(broker), kept(broker), tmp_path / "lake"
+    produce(broker, topic, range(1000))
+    run(options_of(broker), [topic], str(lake), session=spark)
+    log = (tmp_path / "log").open("w+")
+    begun = [sys.executable, "-c", RESTORING, broker.bootstrap_servers, str(lake), target]
+    started = subprocess.Popen(begun, start_new_session=True, stdout=log, stderr=log)
+    try:
+        while not any((lake / "_ottla" / "restores").glob("restore-*/**/manifests/*.json")):
+            assert started.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.001)
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    done = restore(spark, options_of(broker), open_table(lake), target)
+    assert (done.rows, done.partitions, done.resumed) == (1000, 2, True)
+    assert consumed(broker, target) == consumed(broker, topic)

@@ -43,8 +43,10 @@ NAMES = (
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
     "readerTasks",
+    "rangesOnly",
 )
-"""Every option but those that begin with `kafka.`. `readerTasks` is ours alone."""
+"""Every option but those that begin with `kafka.`. `readerTasks` is ours alone. `rangesOnly` is internal: rows are the
+ranges that were planned, for a pipeline whose own tasks read them (`ottla.spark.archive.fetching`)."""
 
 MAX_TRIGGER_DELAY = "15m"
 POLL_TIMEOUT_MS = 120_000
@@ -112,6 +114,7 @@ class SourceOptions:
     fetch_offset_retry_interval_ms: int = 1000
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     reader_tasks: int | None = None
+    ranges_only: bool = False
 
 
 def any_options(options: Mapping[str, str]) -> SourceOptions:
@@ -165,6 +168,7 @@ def _read(given: Mapping[str, str], starting: Position, ending: Position) -> Sou
         fetch_offset_retry_interval_ms=_number(given, "fetchOffset.retryIntervalMs", least=0, default=1000),
         poll_timeout_ms=_number(given, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
         reader_tasks=_number(given, "readerTasks"),
+        ranges_only=_boolean(given, "rangesOnly", False),
     )
 
 

@@ -166,13 +166,21 @@ def read_stream(
 # Queries
 
 
-def run_queries(options: RunOptions, session: SparkSession, writers: Sequence[DataStreamWriter]) -> Finished:
+def run_queries(
+    options: RunOptions,
+    session: SparkSession,
+    writers: Sequence[DataStreamWriter],
+    counts: Mapping[str, Callable[[int], int]] | None = None,
+) -> Finished:
     """Run the queries until they have worked off what is there (`once`) or a signal comes. Each needs a queryName; its
-    checkpoint is DIRECTORY/queryName. Raises PipelineFailed; KeyboardInterrupt where a second signal came."""
+    checkpoint is DIRECTORY/queryName. `counts`: by query, the rows of a batch where the source's are no records; asked
+    once for each batch. Raises PipelineFailed; KeyboardInterrupt where a second signal came."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
         local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
         directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
         runs = [Run(writer, f"{directory}/{name_of(writer)}", options) for writer in writers]
+        for run in runs:
+            run.count = (counts or {}).get(run.name)
         with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
             return Loop(options, session, runs, view, stopped).run()
 
@@ -204,6 +212,12 @@ def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] 
     return found
 
 
+def counted(progress: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """What a progress report has of a batch's rows, of another number of them."""
+    spent_ms = progress["durationMs"].get("triggerExecution", 0)
+    return {"numInputRows": rows, "processedRowsPerSecond": rows * 1000 / spent_ms if spent_ms else 0.0}
+
+
 class Run:
     """One query: started, perhaps again, and what its progress said so far."""
 
@@ -218,6 +232,8 @@ class Run:
         self.query: StreamingQuery | None = None
         self._java: Any = None
         self.ended = False
+        self.count: Callable[[int], int] | None = None
+        """The rows of a batch, where the source's are not what is counted."""
         self.rows = 0
         self.batches = 0
         self.fruitless = 0
@@ -243,6 +259,8 @@ class Run:
             unseen.append(json.loads(recent[each].json()))
         for progress in unseen:
             if "addBatch" in progress.get("durationMs", {}):
+                if self.count is not None:
+                    progress |= counted(progress, self.count(progress["batchId"]))
                 self.rows += progress["numInputRows"]
                 self.batches += 1
                 self.fruitless = 0

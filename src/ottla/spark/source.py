@@ -67,6 +67,14 @@ COLUMNS = (
 )
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 COLUMNS_WITH_HEADERS = StructType([*COLUMNS.fields, StructField("headers", ArrayType(HEADER))])
+RANGES = (
+    StructType()
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("first", LongType())
+    .add("until", LongType())
+)
+"""With `rangesOnly`: a row for each range, in the task that would have read it."""
 
 
 class OttlaSource(DataSource):
@@ -98,7 +106,9 @@ class OttlaSource(DataSource):
 
 
 def columns_of(options: SourceOptions) -> StructType:
-    """The source's columns, those of Spark's Kafka source."""
+    """The source's columns, those of Spark's Kafka source, or those of ranges."""
+    if options.ranges_only:
+        return RANGES
     return COLUMNS_WITH_HEADERS if options.include_headers else COLUMNS
 
 
@@ -216,7 +226,19 @@ def _shares(ranges: Sequence[Range], options: SourceOptions) -> list[Share]:
 
 
 def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordBatch]:
+    assert isinstance(partition, Share)
+    if options.ranges_only:
+        return _ranges(partition)
     from ottla.spark.reading import read
 
-    assert isinstance(partition, Share)
     return read(partition.ranges, options)
+
+
+def _ranges(share: Share) -> Iterator[RecordBatch]:
+    import pyarrow as pa
+
+    columns = [(each.topic, each.partition, each.first, each.until) for each in share.ranges]
+    types = (pa.string(), pa.int32(), pa.int64(), pa.int64())
+    if columns:
+        arrays = [pa.array(column, type) for column, type in zip(zip(*columns, strict=True), types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, RANGES.names)

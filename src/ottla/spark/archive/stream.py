@@ -1,10 +1,10 @@
-"""The archive's query: micro-batches of records to files, and each batch to one commit of the table.
+"""The archive's query: micro-batches of offset ranges to files, and each batch to one commit of the table.
 
 Knows: the order of things that makes it exactly once. (1) Spark writes a batch's end offsets into its checkpoint;
-(2) executors write files and fsync them; (3) the driver commits them with the batch's id and each partition's next
-offset; (4) Spark notes that the batch is done. Killed before 3, the files are orphans and the batch is done again over
-the same offsets; killed after 3, the table knows the batch and it is passed over.
-Does not know: Parquet, Delta, where to start (`start`).
+(2) executors fetch the ranges planned, write files and fsync them; (3) the driver commits them with the batch's id and
+each partition's next offset; (4) Spark notes that the batch is done. Killed before 3, the files are orphans and the
+batch is done again over the same offsets; killed after 3, the table knows the batch and it is passed over.
+Does not know: Parquet, Delta, where to start (`start`). Spark counts ranges here; `Publisher.counts` has the records.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.fetching import fetch_files
 from ottla.spark.archive.layout import Batch, TableFile
 from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
-from ottla.spark.archive.writing import WriteFiles, write_files
+from ottla.spark.archive.writing import WriteFiles
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
-from ottla.spark.options import stream_options
+from ottla.spark.options import SourceOptions, stream_options
 from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, wait_for_broker
 from ottla.spark.session import pipeline_session
 
@@ -69,6 +70,8 @@ class Publisher:
     table: Table
     checkpoint: Checkpoint
     compression: str
+    reading: SourceOptions
+    """How tasks read their ranges."""
     log: Cluster | None
     """Asked where a partition begins when records may be lost; None where a loss ends the query."""
     failure: PipelineFailed | None = None
@@ -78,6 +81,8 @@ class Publisher:
     batches: int = 0
     again: int = 0
     holes: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    """Records by batch, of those nobody has asked for yet."""
     _query: str = field(default="")
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -104,6 +109,7 @@ class Publisher:
             raise PipelineFailed(f"Batch {number}: {batch.rows} records were read, but the files hold another number.")
         self.table.publish(batch)
         self.rows += batch.rows
+        self.counts[number] = batch.rows
         self.bytes += sum(file.size for file in files)
         self.files += len(files)
         self.batches += 1
@@ -130,7 +136,7 @@ class Publisher:
     def write(self, frame: DataFrame, number: int) -> tuple[list[TableFile], dict[Place, list[tuple[int, int, int]]]]:
         """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
         plan = WriteFiles(str(self.table.writes_to), f"{self._query[:8]}-{number:06}", self.compression)
-        reports = write_files(frame, plan)
+        reports = fetch_files(frame, plan, self.reading)
         spans: dict[Place, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
             spans.setdefault((topic, partition), []).append((first, last, count))
@@ -199,9 +205,13 @@ def run(
     began = time.monotonic()
     spark = session or pipeline_session("ottla-archive", master=options.master, conf=options.conf)
     try:
-        log = Cluster(stream_options(source_options(options, topics))) if allow_loss else None
-        publisher = Publisher(lake, Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}"), compression, log)
-        frame = stream(spark, options, topics, starting, publisher, batch_rows)
+        given = source_options(options, topics, includeHeaders="true", failOnDataLoss=str(not allow_loss).lower())
+        reading = stream_options(given)
+        log = Cluster(reading) if allow_loss else None
+        publisher = Publisher(lake, Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}"), compression, reading, log)
+        begun = begin(options, topics, starting, publisher)
+        more = {"rangesOnly": "true", "startingOffsets": begun, "maxOffsetsPerTrigger": str(batch_rows)}
+        frame = spark.readStream.format("ottla").options(**given, **more).load()
         writer = frame.writeStream.queryName(QUERY).foreachBatch(publisher)
         finished = run_publisher(options, spark, writer, publisher)
     finally:
@@ -211,15 +221,8 @@ def run(
     return figures(publisher, lake, finished, time.monotonic() - began)
 
 
-def stream(
-    spark: SparkSession,
-    options: RunOptions,
-    topics: Sequence[str] | re.Pattern[str],
-    starting: str,
-    publisher: Publisher,
-    batch_rows: int,
-) -> DataFrame:
-    """The records from where the archive begins."""
+def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting: str, publisher: Publisher) -> str:
+    """Where the archive begins, as the source wants it; says so where that is not as was asked."""
     lossy = publisher.log is not None
     start = decide(options, topics, starting, publisher.table, publisher.checkpoint, allow_loss=lossy)
     if start.said:
@@ -227,18 +230,12 @@ def stream(
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(start.offsets.items()):
         offsets.setdefault(topic, {})[str(partition)] = offset
-    more = {
-        "startingOffsets": json.dumps(offsets),
-        "includeHeaders": "true",
-        "failOnDataLoss": str(not lossy).lower(),
-        "maxOffsetsPerTrigger": str(batch_rows),
-    }
-    return spark.readStream.format("ottla").options(**source_options(options, topics, **more)).load()
+    return json.dumps(offsets)
 
 
 def run_publisher(options: RunOptions, spark: SparkSession, writer: Any, publisher: Publisher) -> Finished:
     try:
-        return run_queries(options, spark, [writer])
+        return run_queries(options, spark, [writer], {QUERY: lambda batch: publisher.counts.pop(batch, 0)})
     except PipelineFailed as failed:
         raise publisher.failure or failed from None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,12 @@ class OffsetsNotRising(Exception):
 def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
     """Have the executors write the records of a DataFrame with the source's columns; the tasks' reports."""
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(GROUP_ROWS))
-    return [json.loads(row.report) for row in frame.selectExpr(*SENT).mapInArrow(plan, REPORT_SCHEMA).collect()]
+    return reports_of(frame.selectExpr(*SENT), plan)
+
+
+def reports_of(frame: DataFrame, task: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """What each task reported, the tasks being those of the DataFrame's partitions."""
+    return [json.loads(row.report) for row in frame.mapInArrow(task, REPORT_SCHEMA).collect()]
 
 
 @dataclass(slots=True)
