@@ -10,8 +10,11 @@ from ottla.demo.node import NodeFailed
 from ottla.demo.stage import Stage
 
 
-def play(source: Path | None, seconds: float, report: Path) -> int:
-    """0 when every act came about and the proof holds, 1 where one did not, 2 where the input cannot be read."""
+def play(source: Path | None, seconds: float, report: Path | None) -> int:
+    """0 when every act came about and the proof holds, 1 where one did not, 2 where the input cannot be read.
+
+    `report`: where the last act writes its page; None leaves that act out.
+    """
     from rich.console import Console
 
     if source is not None:
@@ -24,7 +27,7 @@ def play(source: Path | None, seconds: float, report: Path) -> int:
             return 2
     stage = Stage(Console(), source, seconds, report)
     try:
-        for act in ACTS:
+        for act in ACTS if report is not None else ACTS[:-1]:
             stage.console.print(f"\n[bold]{act.__doc__}[/bold]", highlight=False, soft_wrap=True)
             act(stage)
     except (ActFailed, NodeFailed) as failure:

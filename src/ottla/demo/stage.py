@@ -29,7 +29,7 @@ TICK_S = 0.1
 class Stage:
     """Set before the first act, cleared after the last, whatever happens between."""
 
-    def __init__(self, console: Console, source: Path | None, seconds: float, report: Path) -> None:
+    def __init__(self, console: Console, source: Path | None, seconds: float, report: Path | None) -> None:
         self.console = console
         self.source = source
         self.seconds = seconds
