@@ -25,6 +25,7 @@ from ottla.kmq.events import (
     Redeliver,
     WriteEnd,
 )
+from ottla.kmq.figures import PartitionFigures
 from ottla.kmq.handing import CONFIRM_MS, decided
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.markers import END, Kind, Start, pack_key, start
@@ -34,6 +35,7 @@ pytest.importorskip("pyarrow", reason='needs pip install "ottla[spark]"')
 import itertools
 
 from ottla.spark.tracker.batches import Markers
+from ottla.spark.tracker.carrying import Outcome
 from ottla.spark.tracker.chunks import (
     CHUNK,
     Chunk,
@@ -44,6 +46,7 @@ from ottla.spark.tracker.chunks import (
     encode_chunk,
     encode_ledger,
 )
+from ottla.spark.tracker.running import Caught, Progress
 from ottla.spark.tracker.turns import turn
 
 PARTITION = 3
@@ -330,3 +333,16 @@ def test_state_of_another_format_is_refused() -> None:
         decode_chunk(0, b"\x09" + octets[1:])
     with pytest.raises(StateUnreadable, match="format 9"):
         decode_ledger(b"\x09" + encode_ledger(Ledger())[1:])
+
+
+@pytest.mark.parametrize(("open_count", "caught_up"), [(0, True), (2, False)])
+def test_a_replay_with_nothing_open_holds_up_no_end(open_count: int, caught_up: bool) -> None:
+    """Its markers were all read before the run's first, nothing is open: no timer comes that would end the replay."""
+    config = KmqConfig(queue="jobs", use_now_after_ms=0)
+    progress, outcome = Progress(config), Outcome()
+    outcome.partitions[0] = (28, PartitionFigures(0, open_count, 0, True, 5 if open_count else None, None))
+    progress.add(outcome)
+    caught = Caught(config, {0: 28}, 0.0)
+    for _ in range(2):
+        caught.look(progress, outcome)
+    assert caught.up.is_set() is caught_up

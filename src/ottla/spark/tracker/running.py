@@ -104,10 +104,11 @@ class Caught:
         self.up = threading.Event()
 
     def look(self, progress: Progress, outcome: Outcome) -> None:
-        """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning. What is
-        still replaying has named nothing yet; the first batch may be the last run's, done again."""
+        """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning. A
+        partition that is still replaying has named nothing of what is open in it; where nothing is open no timer will
+        end its replay. The first batch may be the last run's, done again."""
         behind = outcome.read and any(progress.positions.get(number, 0) < end for number, end in self._ends.items())
-        behind = behind or any(each.replaying for each in progress.partitions)
+        behind = behind or any(each.replaying and each.open for each in progress.partitions)
         due = outcome.first_due_ms is not None and outcome.first_due_ms <= self._began_ms
         if behind or due:
             self._since = None
