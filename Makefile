@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 .DEFAULT_GOAL = help
-.PHONY: help setup test ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer
+.PHONY: help setup test test-long ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,6 +12,9 @@ setup:  ## make .venv and install everything the project is worked on with
 
 test:  ## run the tests (ARGS="tests/log -k recovery")
 	./test $(ARGS)
+
+test-long: setup  ## run the tests that kill for minutes
+	$(PYTHON) -m pytest -m long $(ARGS)
 
 ci:  ## run everything a change must pass
 	.ci/run

@@ -9,6 +9,7 @@ import pytest
 from .tracker_kill_loop import SparkKillLoop
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_message_is_done_or_a_dead_letter_whoever_is_killed(tmp_path: Path) -> None:
     loop = SparkKillLoop(tmp_path, seed=7)

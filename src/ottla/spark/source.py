@@ -7,7 +7,10 @@ Columns and options are those of Spark's own Kafka source; see `docs/pipelines/s
 
 from __future__ import annotations
 
+import gc
 import math
+import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,6 +57,11 @@ from ottla.spark.properties import WrongOption
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+SMALL_BATCH = 2_000
+"""Offsets of a micro-batch that one task reads: a second one costs more than it saves."""
+_spared = 0
+"""The process whose collections have been made cheap."""
 
 COLUMNS = (
     StructType()
@@ -142,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.cluster = Cluster(options)
-        _prepare_decoder()
+        threading.Thread(target=_prepare_decoder, name="ottla-decoder", daemon=True).start()
         self._initial: Offsets | None = None
         self._latest: Offsets | None = None
         self._freezes = False
@@ -200,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begun == self._initial:  # a first batch planned by a run before this one, whose "latest" was earlier
             begun = {place: min(offset, ends.get(place, offset)) for place, offset in begun.items()}
         ranges = self.cluster.stream_ranges(begun, ends)
-        return _shares(ranges, self.options)
+        return _shares(ranges, self.options, small=SMALL_BATCH)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return _read(partition, self.options)
@@ -210,16 +218,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _prepare_decoder() -> None:
-    """Where its loops were never compiled it is done now, not in the first micro-batch. Costs 0.06 s otherwise."""
+    """Where its loops were never compiled it is done now, not in the first micro-batch. Costs 0.06 s otherwise, while
+    Spark plans; a worker that wants them meanwhile waits for the same file."""
     from ottla.spark.native import loops
 
     loops()
 
 
-def _shares(ranges: Sequence[Range], options: SourceOptions) -> list[Share]:
+def _shares(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> list[Share]:
+    """`small`: up to so many offsets in all are one task, unless the options say how many tasks."""
+    tasks = options.reader_tasks or (1 if sum(each.size for each in ranges) <= small else local_cores())
     return shares(
         ranges,
-        tasks=options.reader_tasks or local_cores() or len(ranges),
+        tasks=tasks or len(ranges),
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
@@ -231,7 +242,18 @@ def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordB
         return _ranges(partition)
     from ottla.spark.reading import read
 
+    _spare_collections()
     return read(partition.ranges, options)
+
+
+def _spare_collections() -> None:
+    """Spark's daemon has a Python worker collect garbage after each task, which walks all that was ever imported:
+    20 ms of CPU for a task of 2. What is there at a worker's first task stays for good and need not be walked."""
+    global _spared
+    if _spared != os.getpid():
+        _spared = os.getpid()
+        gc.collect()
+        gc.freeze()
 
 
 def _ranges(share: Share) -> Iterator[RecordBatch]:
