@@ -205,6 +205,8 @@ def measure_markers(broker: Broker, session: SparkSession, markers: int = 1_000_
         try:
             tracker.wait_read(written)
             figures["spark cpu us/marker"] = (cpu_s(broker) - before_s) / written * 1e6
+            told = lambda: sum(each["numInputRows"] for each in tracker.batches(-1)) >= written  # noqa: E731
+            wait_until(told, 60, "Spark has told of every batch", 0.05)
             batches = [each for each in tracker.batches(-1) if each["numInputRows"]]
             spent_s = sum(each["durationMs"]["triggerExecution"] for each in batches) / 1000
         finally:
