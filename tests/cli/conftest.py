@@ -34,17 +34,17 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def ottla(
-    ottla_broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ottla_broker: EmbeddedBroker, printed: Callable[[], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
     """Run a command that must succeed, or with `code=` one that must end so."""
     monkeypatch.setenv("OTTLA_BOOTSTRAP", ottla_broker.bootstrap_servers)
 
     def run(*arguments: str, stdin: str = "", code: int = 0) -> Outcome:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        capfd.readouterr()
+        printed()
         ended = main(list(arguments))
         sys.stdout.flush()
-        out, err = capfd.readouterr()
+        out, err = printed()
         assert ended == code, f"ottla {' '.join(arguments)}: {ended}\n{out}{err}"
         if code:
             assert err.startswith("ottla: "), err

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+Printed = Callable[[], tuple[str, str]]
+
+
 def test_ranges_alone_are_what_tasks_would_have_read(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     kept(broker, topic, 3)
     produce(broker, topic, range(900), 3)
@@ -43,13 +47,13 @@ def test_ranges_alone_are_what_tasks_would_have_read(spark: SparkSession, broker
 
 
 def test_the_rows_told_are_records_not_ranges(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, capfd: Any
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
 ) -> None:
     produce(broker, kept(broker, topic), range(700))
     loud = replace(options_of(broker), quiet=False)
     done = run(loud, [topic], str(tmp_path / "lake"), batch_rows=300, session=spark)
     assert (done.rows, done.batches) == (700, 3)
-    assert "Done: 700 rows in 3 batches" in capfd.readouterr().err
+    assert "Done: 700 rows in 3 batches" in printed()[1]
 
 
 def test_a_task_tells_of_records_that_are_gone(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+Printed = Callable[[], tuple[str, str]]
 STATE = "spark.sql.shuffle.partitions"
 
 
@@ -43,7 +45,7 @@ def once(broker: EmbeddedBroker, checkpoint: Path, **more: Any) -> RunOptions:
 
 
 def test_a_run_reads_what_is_there_and_the_next_goes_on(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
 ) -> None:
     broker.create_topic(topic, partitions=2)
     fill(broker, topic, 1000)
@@ -52,14 +54,14 @@ def test_a_run_reads_what_is_there_and_the_next_goes_on(
     finished = run_queries(options, spark, [counting(spark, options, [topic])])
     assert (finished.rows, finished.batches, finished.stopped) == (1000, 3, False)
     assert (tmp_path / "checkpoint" / "counted" / "commits" / "2").is_file()
-    assert "Done: 1,000 rows in 3 batches" in capfd.readouterr().err
+    assert "Done: 1,000 rows in 3 batches" in printed()[1]
     assert spark.table("counted").count() == 1000
 
     fill(broker, topic, 10)
     options = once(broker, tmp_path / "checkpoint", quiet=True, conf={STATE: "7"})
     assert run_queries(options, spark, [counting(spark, options, [topic])]).rows == 10
     assert {row["count"] for row in spark.table("counted").filter("value < 10").collect()} == {2}
-    said = capfd.readouterr().err  # quiet, but a setting that has no effect is worth a warning
+    said = printed()[1]  # quiet, but a setting that has no effect is worth a warning
     assert re.fullmatch(r"counted goes on with the 2 shuffle partitions .*\n", said), said
     bad_checkpoints(spark, broker, topic, tmp_path / "checkpoint")
 
@@ -116,7 +118,7 @@ def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
         require_topics(RunOptions("localhost:1", None, kafka={"sasl.mechanism": "PLAIN"}), [topic])
 
 
-def test_a_broker_that_is_down_is_waited_for(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_down_is_waited_for(topic: str, printed: Printed) -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(topic)
         options = RunOptions(broker.bootstrap_servers, None, broker_wait_s=0.1)
@@ -127,7 +129,7 @@ def test_a_broker_that_is_down_is_waited_for(topic: str, capfd: pytest.CaptureFi
         back.start()
         require_topics(RunOptions(broker.bootstrap_servers, None), [topic])
         back.join()
-    said = capfd.readouterr().err
+    said = printed()[1]
     assert "Waiting for a broker: No broker can be reached" in said
     assert f"The broker at {broker.bootstrap_servers} answers." in said
 
@@ -140,7 +142,7 @@ def until(condition: Any) -> None:
 
 
 def test_a_broker_that_goes_away_and_a_signal(
-    spark: SparkSession, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, topic: str, tmp_path: Path, printed: Printed
 ) -> None:
     """One continuous run: records, the broker stopped and started again, records, SIGTERM; every record once."""
     with EmbeddedBroker() as broker:
@@ -165,7 +167,7 @@ def test_a_broker_that_goes_away_and_a_signal(
         said: list[str] = []
 
         def seen() -> str:
-            said.append(capfd.readouterr().err)
+            said.append(printed()[1])
             return "".join(said)
 
         thread = threading.Thread(target=play)
