@@ -10,37 +10,29 @@ Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove Fil
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import time
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction, RemoveAction
 
-from ottla.spark.archive.layout import sync_folder
+from ottla.spark.durable import sync_file, sync_folder
+from ottla.spark.lake import CONFIGURATION, append, arrow_schema, aware, move_in, statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CONFIGURATION = {"delta.checkpointInterval": "50"}
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Files that no table has yet; `least` and `greatest` are of the table's time column, where it has one."""
+    """Files that no table has yet; `greatest` is of the table's time column, where it has one."""
 
     files: tuple[Path, ...]
     rows: int
-    least: datetime | None = None
     greatest: datetime | None = None
 
 
@@ -68,27 +60,10 @@ class Lake:
             return False
         if not written.rows:
             return True
-        actions: list[AddAction | RemoveAction] = [self._moved(file, batch) for file in written.files]
-        sync_folder(self.path)
+        files = move_in(written.files, self.path, f"part-{batch:08}", columns(self.by))
         known = [] if query is None else [Transaction(f"ottla/query/{query}", batch)]
-        properties = CommitProperties(app_transactions=known or None)
-        self._delta.create_write_transaction(actions, "append", self._arrow, commit_properties=properties)
-        self._delta.update_incremental()
-        log = self.path / "_delta_log"
-        sync(log / f"{self._delta.version():020}.json")
-        sync_folder(log)
+        append(self._delta, self.path, files, self._arrow, CommitProperties(app_transactions=known or None))
         return True
-
-    def _moved(self, file: Path, batch: int) -> AddAction:
-        rows, least, greatest = bounds([file], self.by)
-        name = f"part-{batch:08}-{uuid.uuid4().hex}.parquet"
-        sync(file)
-        file.replace(self.path / name)
-        stats: dict[str, Any] = {"numRecords": rows}
-        if least is not None and greatest is not None:
-            stats |= {"minValues": {self.by: text(least)}, "maxValues": {self.by: text(greatest)}}
-        size = (self.path / name).stat().st_size
-        return AddAction(name, size, {}, int(time.time() * 1000), True, json.dumps(stats))
 
     def take_back(self, condition: str) -> None:
         """Delete rows: an SQL condition."""
@@ -132,26 +107,13 @@ def uri(path: Path | str) -> str:
 def gathered(folder: Path, by: str | None) -> Written:
     """The Parquet files of one folder; no files where it is none."""
     files = tuple(sorted(folder.glob("*.parquet")))
-    rows, least, greatest = bounds(files, by)
-    return Written(files, rows, least, greatest)
+    found = [statistics(file, columns(by)) for file in files]
+    ends = [aware(end) for each in found for end in each["maxValues"].values()]
+    return Written(files, sum(each["numRecords"] for each in found), max(ends, default=None))
 
 
-def bounds(files: Iterable[Path], by: str | None) -> tuple[int, datetime | None, datetime | None]:
-    """Rows, and the least and greatest value of a column, by the files' footers."""
-    rows, lows, highs = 0, [], []
-    for file in files:
-        footer = pq.read_metadata(file)
-        rows += footer.num_rows
-        names = footer.schema.names
-        if by is None or by not in names:
-            continue
-        place = names.index(by)
-        for group in range(footer.num_row_groups):
-            found = footer.row_group(group).column(place).statistics
-            if found is not None and found.has_min_max:
-                lows.append(aware(found.min))
-                highs.append(aware(found.max))
-    return rows, min(lows, default=None), max(highs, default=None)
+def columns(by: str | None) -> tuple[str, ...]:
+    return () if by is None else (by,)
 
 
 def remove(files: Sequence[Path]) -> None:
@@ -162,7 +124,7 @@ def remove(files: Sequence[Path]) -> None:
 def keep(folder: Path, place: Path) -> None:
     """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
     for file in folder.glob("*.parquet"):
-        sync(file)
+        sync_file(file)
     clear(place)
     place.parent.mkdir(exist_ok=True)
     folder.replace(place)
@@ -170,28 +132,5 @@ def keep(folder: Path, place: Path) -> None:
     sync_folder(place.parent)
 
 
-def sync(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
-
-
 def clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def text(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def arrow_schema(ddl: str) -> pa.Schema:
-    """A table's columns, given as Spark says them, as Arrow has them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    schema = StructType.fromDDL(ddl)
-    assert isinstance(schema, StructType)
-    return to_arrow_schema(schema, timezone="UTC")

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.activity.lake import Lake
-from ottla.spark.archive.layout import write_durably
 from ottla.spark.archive.table import local_path
+from ottla.spark.durable import write_durably
 from ottla.spark.failures import PipelineFailed
 
 EVENTS = (
@@ -100,8 +100,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables at `root`, and the ledger. Needs a session: Spark reads the schemas. Raises PipelineFailed where the
-    directory holds something else, or was made with other settings."""
+    """The tables at `root`, and the ledger. Raises PipelineFailed where the directory holds something else, or was made
+    with other settings."""
 
     root: Path
     settings: Settings

@@ -10,9 +10,8 @@ Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove Fil
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,14 @@ from ottla.spark.archive.layout import (
     RANGES,
     Batch,
     TableFile,
-    sync_folder,
-    time_text,
 )
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.lake import CONFIGURATION, add_action, append, sync_log
 
 ANY = (-(1 << 63), (1 << 63) - 1)
-CONFIGURATION = {"delta.checkpointInterval": "50"}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeltaLake(Table):
@@ -76,23 +74,13 @@ class DeltaLake(Table):
             app_transactions=[Transaction(f"ottla/query/{batch.query}", batch.number), *ends],
         )
         try:
-            self._delta.create_write_transaction(
-                [added(file) for file in batch.files], "append", COLUMNS, PARTITIONED_BY, commit_properties=properties
-            )
+            files = [added(file) for file in batch.files]
+            append(self._delta, self.path, files, COLUMNS, properties, PARTITIONED_BY)
         except CommitFailedError as error:
             raise TableChanged(
                 f"Batch {batch.number} can't be added to {self.path}: {error} Another archive writes the same topics."
             ) from error
-        self.refresh()
-        self._sync_log()
         self._journal.fold(batch.query)
-
-    def _sync_log(self) -> None:
-        """deltalake does not wait for the disk; Spark must not forget a batch before the disk has it."""
-        log = self.path / "_delta_log"
-        with (log / f"{self._delta.version():020}.json").open("rb") as file:
-            os.fsync(file.fileno())
-        sync_folder(log)
 
     def covered(self) -> list[Covered]:
         return self._journal.covered()
@@ -108,7 +96,7 @@ class DeltaLake(Table):
         done = self._delta.optimize.compact(
             target_size=target_bytes, max_concurrent_tasks=2, writer_properties=properties
         )
-        self._sync_log()
+        sync_log(self._delta, self.path)
         return done["numFilesRemoved"], done["numFilesAdded"]
 
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
@@ -122,7 +110,7 @@ def added(file: TableFile) -> AddAction:
     names = ("partition", "offset")
     least: dict[str, Any] = dict(zip(names, (file.partitions[0], file.offsets[0]), strict=True))
     greatest: dict[str, Any] = dict(zip(names, (file.partitions[1], file.offsets[1]), strict=True))
-    early, late = (time_text(each) for each in file.timestamps_us)
+    early, late = (moment(each) for each in file.timestamps_us)
     if early is not None and late is not None:
         least["timestamp"], greatest["timestamp"] = early, late
     stats = {
@@ -131,8 +119,15 @@ def added(file: TableFile) -> AddAction:
         "maxValues": greatest,
         "nullCount": {"partition": 0, "offset": 0, "timestamp": 0},
     }
-    values = {"topic": file.topic, "date": file.date}
-    return AddAction(file.path, file.size, values, int(time.time() * 1000), True, json.dumps(stats))
+    return add_action(file.path, file.size, {"topic": file.topic, "date": file.date}, stats)
+
+
+def moment(micros: int) -> datetime | None:
+    """A timestamp; None where it lies outside the years 1 to 9999."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
 
 
 def files_of(actions: pa.Table) -> Iterator[TableFile]:

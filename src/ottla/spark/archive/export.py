@@ -10,9 +10,10 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile, sync_folder
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.table import local_path
 from ottla.spark.archive.writing import WriteFiles, write_files
+from ottla.spark.durable import sync_folder
 from ottla.spark.failures import PipelineFailed
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.archive.layout import Batch, write_durably
+from ottla.spark.archive.layout import Batch
 from ottla.spark.archive.ranges import Covered, joined
+from ottla.spark.durable import write_durably
 
 FOLD_AT = 500
 

@@ -13,11 +13,9 @@ Names that begin with "_" are passed over by every reader of Parquet folders and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -104,32 +102,3 @@ def day_text(day: int) -> str | None:
 def folder(topic: str, day: str | None) -> str:
     """The folder of a topic's records of one day, relative to the table."""
     return f"topic={topic}/date={day or NO_DATE}"
-
-
-def time_text(micros: int) -> str | None:
-    """A timestamp as Delta's statistics have it."""
-    try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    except OverflowError:
-        return None
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: readers see the old content or the new, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile, sync_folder, write_durably
+from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, joined, next_offsets
 from ottla.spark.archive.table import Settings, Table, TableChanged
+from ottla.spark.durable import sync_folder, write_durably
 from ottla.spark.failures import PipelineFailed
 
 LOG = f"{OWN}/log"

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.archive.layout import OWN, write_durably
+from ottla.spark.archive.layout import OWN
 from ottla.spark.archive.log import Bounds, log_bounds
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.reading import chosen, frame_of
 from ottla.spark.archive.table import Table
+from ottla.spark.durable import write_durably
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.run import RunOptions, require_topics
 

@@ -15,8 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.spark.archive.layout import SETTINGS, Batch, TableFile, write_durably
+from ottla.spark.archive.layout import SETTINGS, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
+from ottla.spark.durable import write_durably
 from ottla.spark.failures import PipelineFailed
 
 FORMATS = ("delta", "parquet")

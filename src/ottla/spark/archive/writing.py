@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.spark.archive.layout import DAY_US, IN_FILES, TableFile, day_text, folder, sync_folder
+from ottla.spark.archive.layout import DAY_US, IN_FILES, TableFile, day_text, folder
+from ottla.spark.durable import sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

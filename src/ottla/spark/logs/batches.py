@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from ottla.spark.archive.layout import write_durably
+from ottla.spark.durable import write_durably
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs import windows

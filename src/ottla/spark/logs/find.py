@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.lake import aware
 
 SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "message", "raw", "format", "topic",
          "partition", "offset")  # fmt: skip
@@ -134,7 +135,3 @@ def earliest(kept: Sequence[pa.Table], limit: int) -> pa.Table:
         [("_at", "ascending"), ("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     )
     return by.slice(0, limit).drop_columns(["_at"])
-
-
-def aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
