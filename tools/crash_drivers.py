@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ottla.client import Client, ClientFailure
@@ -43,11 +44,12 @@ def drive(bootstrap: str, checkpoint: str) -> None:
 
 def drive_commit(bootstrap: str, directory: str) -> None:
     """What Spark and the sink do, in one process: plan a micro-batch durably, stage it, commit it, write that down."""
+    from ottla.spark.durable import write_json
     from ottla.spark.publishing import Publisher
-    from ottla.spark.staging import Staging, read_json, replace_durably
+    from ottla.spark.staging import Staging, read_json
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    plan_path, staging = os.path.join(directory, "plan.json"), Staging(os.path.join(directory, "staging"))
+    plan_path, staging = Path(directory, "plan.json"), Staging(os.path.join(directory, "staging"))
     os.makedirs(directory, exist_ok=True)
     while True:
         plan = read_json(plan_path) or {"batch": -1, "to": [0] * PARTITIONS, "committed": True}
@@ -58,7 +60,7 @@ def drive_commit(bootstrap: str, directory: str) -> None:
                 time.sleep(0.05)
                 continue
             plan = {"batch": plan["batch"] + 1, "from": plan["to"], "to": to, "committed": False}
-            replace_durably(plan_path, plan)
+            write_json(plan_path, plan)
         try:
             with Client(bootstrap) as client:
                 rows = [row for index in range(PARTITIONS) for row in rows_of(client, index, plan)]
@@ -66,7 +68,7 @@ def drive_commit(bootstrap: str, directory: str) -> None:
             staged = staging.stage(plan["batch"], 0, shuffled_batches(rows))
             staging.commit(plan["batch"], "crash", [staged] if staged else [], publisher)
             publisher.close()
-            replace_durably(plan_path, {**plan, "committed": True})
+            write_json(plan_path, {**plan, "committed": True})
         except ClientFailure as failure:
             print(f"the micro-batch failed, and is run again: {failure}", flush=True)
             time.sleep(0.1)

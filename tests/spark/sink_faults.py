@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client import Client, ConnectionClosed
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.spark import staging
+from ottla.spark import durable, staging
 
 
 class Crash(BaseException):
@@ -42,8 +42,9 @@ class Fuse:
 
     def burn_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every durable change of the staging directory is a step, before and after."""
-        for name in ("replace_durably", "remove_file", "sync_directory"):
-            monkeypatch.setattr(staging, name, self.around(name, getattr(staging, name)))
+        named = [(staging, "write_json"), (staging, "remove_file"), (staging, "sync_folder"), (durable, "sync_folder")]
+        for module, name in named:
+            monkeypatch.setattr(module, name, self.around(name, getattr(module, name)))
 
 
 class FaultyConnection:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import uuid
 from pathlib import Path
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: readers see the old content or the new, also after a power cut."""
+def write_json(path: Path, content: object) -> None:
+    """Replace a file as a whole: readers see the old content or the new, also after a power cut. A kill may leave
+    PATH.xxxx.tmp."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(content)
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    with part.open("w") as file:
+        file.write(json.dumps(content, separators=(",", ":")))
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

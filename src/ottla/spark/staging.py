@@ -31,10 +31,12 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.client.client import LATEST
 from ottla.protocol.records import batch as b
+from ottla.spark.durable import sync_folder, write_json
 from ottla.spark.publishing import Batch, Lane, Publisher
 
 NOTHING_DONE = -1
@@ -97,10 +99,11 @@ class Staging:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._batches = os.path.join(directory, "batches")
-        self._manifests = os.path.join(directory, "manifests")
-        self._done_path = os.path.join(directory, "done.json")
-        self._owner_path = os.path.join(directory, "owner.json")
+        self._root = Path(directory)
+        self._batches = self._root / "batches"
+        self._manifests = self._root / "manifests"
+        self._done_path = self._root / "done.json"
+        self._owner_path = self._root / "owner.json"
 
     # Executors
 
@@ -108,9 +111,9 @@ class Staging:
         """Write batches (topic, partition, records, content) to a file of this attempt alone, durably. None of none."""
         name = f"{batch_id:012d}-{task}-{uuid.uuid4().hex}"
         pieces: list[tuple[str, int, int, int, int]] = []
-        os.makedirs(self._batches, exist_ok=True)
-        path, position = os.path.join(self._batches, name), 0
-        with open(path, "xb", buffering=0) as file:
+        self._batches.mkdir(parents=True, exist_ok=True)
+        path, position = self._batches / name, 0
+        with path.open("xb", buffering=0) as file:
             for topic, partition, records, content in encoded:
                 write_whole(file.fileno(), content)
                 pieces.append((topic, partition, position, len(content), records))
@@ -118,9 +121,9 @@ class Staging:
             if pieces:
                 os.fsync(file.fileno())
         if not pieces:
-            os.unlink(path)
+            path.unlink()
             return None
-        sync_directory(self._batches)
+        sync_folder(self._batches)
         return StagedFile(name, tuple(pieces))
 
     # The driver
@@ -134,7 +137,7 @@ class Staging:
                 added += self._finish(manifest, done, publisher, resumed=True)
             if batch_id > done.batch_id and staged:
                 manifest = self._draft(batch_id, staged, done, publisher)
-                replace_durably(self._manifest_path(batch_id), asdict(manifest))
+                write_json(self._manifest_path(batch_id), asdict(manifest))
                 added += self._finish(manifest, done, publisher, resumed=False)
             self._sweep(max(done.batch_id, batch_id))
             return added
@@ -142,9 +145,9 @@ class Staging:
     def abort(self, batch_id: int, staged: Sequence[StagedFile]) -> None:
         """Remove what was staged for a micro-batch, unless its manifest exists: then it will be finished."""
         with self._locked():
-            if not os.path.exists(self._manifest_path(batch_id)):
+            if not self._manifest_path(batch_id).exists():
                 for file in staged:
-                    remove_file(os.path.join(self._batches, file.name))
+                    remove_file(self._batches / file.name)
 
     def remove(self) -> None:
         """The directory, with all that is in it."""
@@ -153,7 +156,7 @@ class Staging:
     def _own(self, owner: str) -> None:
         found = read_json(self._owner_path)
         if found is None:
-            replace_durably(self._owner_path, {"query": owner})
+            write_json(self._owner_path, {"query": owner})
         elif found["query"] != owner:
             raise StagingRefused(
                 f"The staging location {self.directory} belongs to another query ({found['query']}; this is {owner}). "
@@ -190,7 +193,7 @@ class Staging:
                 share = by_place[lane.place]
                 share.producer_id, share.epoch, share.base_sequence = lane.producer_id, lane.epoch, 0
                 share.pieces = share.pieces[len(share.pieces) - len(lane.waiting) :]
-                replace_durably(self._manifest_path(manifest.batch_id), asdict(manifest))
+                write_json(self._manifest_path(manifest.batch_id), asdict(manifest))
 
             publisher.renumbered = renumbered
             if resumed:
@@ -199,13 +202,13 @@ class Staging:
             publisher.send(lanes)
         done.batch_id = manifest.batch_id
         done.numbers.update({lane.place: (lane.producer_id, lane.epoch, lane.next_sequence) for lane in lanes})
-        replace_durably(self._done_path, asdict(done))
+        write_json(self._done_path, asdict(done))
         return records
 
     # Files
 
-    def _manifest_path(self, batch_id: int) -> str:
-        return os.path.join(self._manifests, f"{batch_id:012d}.json")
+    def _manifest_path(self, batch_id: int) -> Path:
+        return self._manifests / f"{batch_id:012d}.json"
 
     def _read_done(self) -> Done:
         found = read_json(self._done_path)
@@ -219,7 +222,7 @@ class Staging:
         found: list[Manifest] = []
         for name in names_in(self._manifests):
             if re.fullmatch(r"\d{12}\.json", name) and int(name[:12]) > done.batch_id:
-                row = read_json(os.path.join(self._manifests, name))
+                row = read_json(self._manifests / name)
                 assert row is not None
                 shares = [Share(**{**each, "pieces": [Piece(*p) for p in each["pieces"]]}) for each in row["shares"]]
                 found.append(Manifest(row["batch_id"], row["files"], shares))
@@ -228,7 +231,7 @@ class Staging:
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[mmap.mmap]:
         try:
-            with open(os.path.join(self._batches, name), "rb") as file:
+            with (self._batches / name).open("rb") as file:
                 view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise StagingRefused(
@@ -243,18 +246,18 @@ class Staging:
         for directory in (self._batches, self._manifests):
             for name in names_in(directory):
                 if name[:12].isdigit() and int(name[:12]) <= batch_id:
-                    remove_file(os.path.join(directory, name))
-        for name in names_in(self.directory):
+                    remove_file(directory / name)
+        for name in names_in(self._root):
             if name.endswith(".tmp"):  # of a commit that was killed while it wrote done.json
-                remove_file(os.path.join(self.directory, name))
+                remove_file(self._root / name)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """One commit at a time: a killed driver's Python process may live on and still be sending.
 
         Where the file system has no locks, numbers alone keep two drivers apart."""
-        os.makedirs(self._manifests, exist_ok=True)
-        with open(os.path.join(self.directory, "lock"), "a") as file:
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        with (self._root / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
@@ -292,26 +295,9 @@ def is_whole(whole: bytearray) -> bool:
     return header.size_in_bytes == len(whole) and b.has_valid_crc(whole, 0, header)
 
 
-# Durable files
-
-
-def replace_durably(path: str, content: dict[str, Any]) -> None:
-    """Put JSON at `path`: whole or not at all, and there after a power cut."""
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(content, file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(directory)
-
-
-def read_json(path: str) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     try:
-        with open(path) as file:
-            return json.load(file)
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -325,21 +311,12 @@ def write_whole(descriptor: int, content: Any) -> None:
             at += os.write(descriptor, view[at:])
 
 
-def sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def names_in(directory: str) -> list[str]:
+def names_in(directory: Path) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
 
 
-def remove_file(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+def remove_file(path: Path) -> None:
+    path.unlink(missing_ok=True)

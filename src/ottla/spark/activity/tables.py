@@ -23,7 +23,7 @@ from typing import Any
 
 from ottla.spark.activity.lake import Lake
 from ottla.spark.archive.table import local_path
-from ottla.spark.durable import write_durably
+from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
 
 EVENTS = (
@@ -121,7 +121,7 @@ class Tables:
         elif root.is_dir() and any(each.name not in ("_checkpoint", "_activity") for each in root.iterdir()):
             raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
         else:
-            write_durably(own, json.dumps(wanted).encode())
+            write_json(own, wanted)
         return cls(root, settings, {name: Lake(root / name, *schema) for name, schema in SCHEMAS.items()})
 
     @classmethod
@@ -138,7 +138,7 @@ class Tables:
 
     def keep(self, entry: Entry) -> None:
         """Write down how far the tables are; the open sessions of earlier batches are not needed any more."""
-        write_durably(self.root / "_activity" / "ledger.json", json.dumps(asdict(entry)).encode())
+        write_json(self.root / "_activity" / "ledger.json", asdict(entry))
 
     def open_sessions(self, batch: int) -> Path:
         return self.root / "_activity" / "open" / str(batch)

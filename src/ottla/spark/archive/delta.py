@@ -21,13 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from ottla.spark.archive.journal import Journal
-from ottla.spark.archive.layout import (
-    COLUMNS,
-    PARTITIONED_BY,
-    RANGES,
-    Batch,
-    TableFile,
-)
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.failures import PipelineFailed

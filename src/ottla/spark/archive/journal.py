@@ -16,7 +16,7 @@ from typing import Any
 
 from ottla.spark.archive.layout import Batch
 from ottla.spark.archive.ranges import Covered, joined
-from ottla.spark.durable import write_durably
+from ottla.spark.durable import write_json
 
 FOLD_AT = 500
 
@@ -35,7 +35,7 @@ class Journal:
             "batch": batch.number,
             "ranges": [asdict(each) for each in batch.covered],
         }
-        write_durably(self._folder / f"{batch.query}.{batch.number:012}.json", json.dumps(content).encode())
+        write_json(self._folder / f"{batch.query}.{batch.number:012}.json", content)
         self._written += 1
 
     def covered(self) -> list[Covered]:
@@ -87,6 +87,6 @@ class Journal:
         ranges = joined(each for _, found in counted for each in found)
         content = {"query": query, "replaces": names, "ranges": [asdict(each) for each in ranges]}
         last = max(name.split(".")[1] for name in names)
-        write_durably(self._folder / f"{query}.{last}.folded.json", json.dumps(content).encode())
+        write_json(self._folder / f"{query}.{last}.folded.json", content)
         for name in names:
             (self._folder / name).unlink(missing_ok=True)

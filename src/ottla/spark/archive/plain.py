@@ -19,7 +19,7 @@ from typing import Any
 from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, joined, next_offsets
 from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.durable import sync_folder, write_durably
+from ottla.spark.durable import sync_folder, write_json
 from ottla.spark.failures import PipelineFailed
 
 LOG = f"{OWN}/log"
@@ -106,7 +106,7 @@ class PlainFolder(Table):
             "files": [each.as_json() for each in batch.files],
         }
         part = self.path / LOG / f".{batch.query}.{batch.number}.part"
-        write_durably(part, json.dumps(content).encode())
+        write_json(part, content)
         try:
             self._link(part, batch)
         finally:
@@ -140,7 +140,7 @@ class PlainFolder(Table):
             "ranges": [asdict(each) for each in self._covered],
             "files": [each.as_json() for each in self._files.values()],
         }
-        write_durably(self.path / FOLDED, json.dumps(content).encode())
+        write_json(self.path / FOLDED, content)
         self._unfolded = 0
         for each in sorted((self.path / LOG).glob("0*.json")):
             if int(each.stem) < self._next - 1:

@@ -20,7 +20,7 @@ from ottla.spark.archive.log import Bounds, log_bounds
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.reading import chosen, frame_of
 from ottla.spark.archive.table import Table
-from ottla.spark.durable import write_durably
+from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.run import RunOptions, require_topics
 
@@ -100,7 +100,7 @@ def planned(path: Path, ends: Mapping[Place, int], bounds: Mapping[Place, Bounds
         "ends": {partition: end for (_, partition), end in ends.items()},
         "before": {partition: end for (_, partition), (_, end) in bounds.items()},
     }
-    write_durably(path, json.dumps(plan).encode())
+    write_json(path, plan)
     return plan, False
 
 

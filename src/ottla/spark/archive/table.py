@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ottla.spark.archive.layout import SETTINGS, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
-from ottla.spark.durable import write_durably
+from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
 
 FORMATS = ("delta", "parquet")
@@ -116,7 +116,7 @@ def make_table(path: str | Path, settings: Settings) -> Table:
         if where.is_dir() and any(each.name != "_checkpoint" for each in where.iterdir() if each.name[0] != "."):
             raise PipelineFailed(f"{where} is not empty and no archive: choose another directory for the table.")
         content = {"version": 1, "format": settings.format, "read_committed": settings.read_committed}
-        write_durably(where / SETTINGS, json.dumps(content).encode())
+        write_json(where / SETTINGS, content)
     table = open_table(where)
     if table.settings.format != settings.format:
         raise PipelineFailed(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from ottla.spark.durable import write_durably
+from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs import windows
@@ -91,7 +91,7 @@ class Tables:
         """Note partitions before anything of them is committed."""
         known = self.places()
         if not known.issuperset(places):
-            write_durably(self.root / PLACES, json.dumps(sorted(known.union(places))).encode())
+            write_json(self.root / PLACES, sorted(known.union(places)))
 
     def has(self, table: Lake) -> Column:
         """Whether a table has a record of the source."""
