@@ -2,8 +2,9 @@
 
     PYTHON spark_reader.py FORMAT CONF
 
-Runs in whatever environment Spark is in, so it knows pyspark and nothing of ours. FORMAT is `ottla` or `kafka`, CONF a
-JSON object of settings. A command: {"what": "batch" | "sum" | "stream" | ..., ...}; see the functions of `Reader`.
+Runs in whatever environment Spark is in, so beyond pyspark it imports ours only where it is asked for. FORMAT is
+`ottla` or `kafka`, CONF a JSON object of settings. A command: {"what": "batch" | "sum" | "stream" | ..., ...}; see the
+functions of `Reader`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,7 @@ def main() -> None:
     name, conf = sys.argv[1], json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print is no answer
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"bench-{name}")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = started(name, conf)
     session.sparkContext.setLogLevel("ERROR")
     reader = Reader(session, name)
     print(json.dumps({"pyspark": session.version}), file=answers, flush=True)
@@ -39,6 +36,19 @@ def main() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"[:2_000]}
         print(json.dumps(answer), file=answers, flush=True)
     session.stop()
+
+
+def started(name: str, conf: dict[str, str]) -> SparkSession:
+    """Ours as pipelines start it, the connector's by Spark's builder; the settings are the same."""
+    if name == "ottla":
+        from ottla.spark.session import pipeline_session
+
+        return pipeline_session("bench-ottla", conf=conf)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"bench-{name}")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 class Reader:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.native import directories, machine_code
+from ottla.spark.caches import directories
+from ottla.spark.native import machine_code
 
 WANTS_IT = """
 import hashlib, sys
@@ -53,6 +54,12 @@ def test_a_file_that_others_may_write_is_not_loaded(cache: Path) -> None:
     path.chmod(0o666)
     assert machine_code(lambda: b"second") == b"second"
     assert path.stat().st_mode & 0o022 == 0
+
+
+def test_a_directory_that_others_may_write_is_passed_over(cache: Path) -> None:
+    assert next(directories()) == cache
+    cache.chmod(0o777)
+    assert next(directories()) != cache
 
 
 def test_without_a_place_to_write_the_next_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,26 @@ def test_a_machine_without_java_needs_nothing_else(tmp_path: Path) -> None:
     assert ended.stderr == ""
 
 
+def test_workers_import_pyspark_as_it_is_installed(spark: SparkSession) -> None:
+    """From the archive in SPARK_HOME, Python would compile it anew in every worker and for every query."""
+    import pyspark
+
+    def where(number: int) -> str:
+        return str(sys.modules["pyspark"].__file__)
+
+    assert "SPARK_HOME" not in os.environ, "what was set for the JVM stayed here"
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
+
+
+def test_the_users_own_spark_home_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sessions.quick_workers("spark://somewhere:7077"):
+        assert "SPARK_HOME" not in os.environ, "a cluster may need the archive"
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with sessions.quick_workers("local[2]"):
+        assert os.environ["SPARK_HOME"] == str(tmp_path)
+    assert os.environ["SPARK_HOME"] == str(tmp_path)
+
+
 def fake_java(home: Path, version: str, *, takes_module: bool = True) -> Path:
     """A JAVA_HOME whose `java` prints what Java prints and does nothing else."""
     (home / "bin").mkdir(parents=True)

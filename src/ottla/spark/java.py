@@ -4,27 +4,25 @@ Knows: which versions Spark 4.3 runs on, where a Java may be, and that Spark ask
 lack. Does not know: Spark's settings.
 
 Spark puts `--add-modules=jdk.incubator.vector` on every command line (launcher/JavaModuleOptions.java); a runtime
-without that module refuses to start. Such a runtime gets a JAVA_HOME of ours: links to its parts, and as `bin/java` a
-launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which no pipeline uses.
-
-Invariant: a JAVA_HOME of ours is complete as soon as it can be seen, and nobody else can write to it.
+without that module refuses to start. Such a runtime gets a JAVA_HOME of ours (`homes.py`): links to its parts, and as
+`bin/java` a launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which no
+pipeline uses.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.homes import stand_in
 
 OLDEST = 17
 """Spark 4.3 runs on Java 17, 21 and 25; newer ones are taken as well. Source: docs/index.md of Spark."""
@@ -124,41 +122,4 @@ def version_of(text: str) -> int | None:
 def launcher_home(home: Path) -> Path:
     """A JAVA_HOME like `home`, whose `bin/java` drops the argument that `home` does not understand."""
     script = LAUNCHER.format(module=MODULE, java=shlex.quote(str(home / "bin" / "java")))
-    parts = sorted(part.name for part in home.iterdir() if part.name != "bin")
-    name = "java-" + hashlib.sha256("\n".join([script, *parts]).encode()).hexdigest()[:16]
-    try:
-        cache = cache_directory()
-        made = cache / name
-        if not made.is_dir():
-            put(made, home, parts, script)
-        return made
-    except OSError:
-        made = Path(tempfile.mkdtemp(prefix="ottla-java-")) / name
-        put(made, home, parts, script)
-        return made
-
-
-def cache_directory() -> Path:
-    """The user's own directory for what can be made again."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ottla"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return cache
-
-
-def put(made: Path, home: Path, parts: list[str], script: str) -> None:
-    """Make the directory under another name and rename it: of two that do so at once, either is right."""
-    draft = Path(tempfile.mkdtemp(prefix=".java-", dir=made.parent))
-    try:
-        (draft / "bin").mkdir()
-        for program in (home / "bin").iterdir():
-            if program.name != "java":
-                (draft / "bin" / program.name).symlink_to(program)
-        (draft / "bin" / "java").write_text(script)
-        (draft / "bin" / "java").chmod(0o755)
-        for part in parts:
-            (draft / part).symlink_to(home / part)
-        draft.rename(made)
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        if not made.is_dir():
-            raise
+    return stand_in("java", home, programs={"java": script})

@@ -7,11 +7,10 @@ most of them its own import.
 Knows numba's calling convention: `status = loop(where the result goes, where an exception goes, *arguments)`. The loops
 raise nothing. Does not know what they do.
 
-The file lies in the first of these that can be written: `$OTTLA_CACHE_DIR`, `$XDG_CACHE_HOME/ottla`, `~/.cache/ottla`,
-a directory of the user's own under the temporary one. Its name is a digest of the loops' source, the processor and its
-features, and the versions of numba, llvmlite and Python; its first bytes are a digest of the rest, so a damaged file is
-made anew. A file that is not ours, or that others may write, is never loaded. Who compiles holds a lock: others wait
-for the file instead of compiling it too, and the file appears whole (`os.replace`) or not at all.
+The file lies in the first cache (`caches.py`) that can be written. Its name is a digest of the loops' source, the
+processor and its features, and the versions of numba, llvmlite and Python; its first bytes are a digest of the rest, so
+a damaged file is made anew. A file that is not ours, or that others may write, is never loaded. Who compiles holds a
+lock: others wait for the file instead of compiling it too, and the file appears whole (`os.replace`) or not at all.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import llvmlite.binding as llvm
+
+from ottla.spark.caches import directories, is_ours
 
 Loop: TypeAlias = Callable[..., int]
 """Takes integers, addresses among them, and gives one. Runs without the GIL."""
@@ -62,7 +63,6 @@ def machine_code(make: Callable[[], bytes] | None = None) -> bytes:
     name = f"loops-{_digest()}.o"
     for directory in directories():
         with contextlib.suppress(OSError):
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = directory / name
             kept = _read(path)
             if kept is not None:
@@ -71,16 +71,6 @@ def machine_code(make: Callable[[], bytes] | None = None) -> bytes:
                 kept = _read(path)  # somebody may have made it meanwhile
                 return kept if kept is not None else _write(path, make())
     return make()
-
-
-def directories() -> Iterator[Path]:
-    """Where the file may lie, the best place first."""
-    for variable, below in (("OTTLA_CACHE_DIR", "."), ("XDG_CACHE_HOME", "ottla")):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable], below)
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        yield Path.home() / ".cache" / "ottla"
-    yield Path(tempfile.gettempdir(), f"ottla-{os.getuid()}")
 
 
 def compile_loops() -> bytes:
@@ -153,8 +143,7 @@ def _read(path: Path) -> bytes | None:
     """The code in the file; None without one that is whole and ours alone to write."""
     try:
         with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            if not is_ours(os.fstat(file.fileno())):
                 return None
             kept = file.read()
     except FileNotFoundError:

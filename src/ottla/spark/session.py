@@ -9,17 +9,19 @@ runs and nobody has set.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.homes import stand_in
 from ottla.spark.java import use_java
 
 if TYPE_CHECKING:
@@ -144,7 +146,8 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
         wanted.pop("spark.driver.memory", None)  # the JVM has what it was started with
         SparkContext._ensure_initialized()
     else:
-        launch(with_quiet_logs(wanted, defaults))
+        with quick_workers(master):
+            launch(with_quiet_logs(wanted, defaults))
     builder = SparkSession.builder.appName(app_name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -196,6 +199,26 @@ def launch(conf: Mapping[str, str]) -> None:
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextlib.contextmanager
+def quick_workers(master: str) -> Iterator[None]:
+    """Have a local session's Python workers import PySpark as it is installed, not from the archive in SPARK_HOME.
+
+    Python compiles a module of an archive anew in each process: half a second for every query that starts. A cluster
+    may need the archive, and the user's own SPARK_HOME is left as it is.
+    """
+    if not is_local(master) or "SPARK_HOME" in os.environ:
+        yield
+        return
+    import pyspark
+
+    with contextlib.suppress(OSError):  # nowhere to make it: slower, and as right
+        os.environ["SPARK_HOME"] = str(stand_in("spark", Path(pyspark.__file__).parent, without=["python"]))
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_HOME", None)
 
 
 def not_from_py4j(record: logging.LogRecord) -> bool:
