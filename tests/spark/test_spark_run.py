@@ -19,7 +19,7 @@ from ottla.spark.run import PipelineFailed, RunOptions, read_stream, require_top
 from ottla.testing import EmbeddedBroker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Printed = Callable[[], tuple[str, str]]
@@ -181,6 +181,26 @@ def test_a_broker_that_goes_away_and_a_signal(
     commits = {each.name for each in (tmp_path / "counted" / "commits").iterdir()}
     plans = {each.name for each in (tmp_path / "counted" / "offsets").iterdir()}
     assert commits == plans, "a batch was begun and not finished"
+
+
+def test_enough_ends_a_query_after_its_batch(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
+) -> None:
+    broker.create_topic(topic)
+    fill(broker, topic, 100, partitions=1)
+    options, enough = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+
+    def take(batch: DataFrame, number: int) -> None:
+        enough.set()
+        time.sleep(1)  # the loop hears of it meanwhile
+        assert batch.count() == 100
+
+    writer = read_stream(spark, options, topic).writeStream.queryName("enough").foreachBatch(take)
+    finished = run_queries(options, spark, [writer], enough=enough)
+    assert (finished.rows, finished.batches, finished.stopped) == (100, 1, False)
+    said = printed()[1]
+    assert "Done: 100 rows in 1 batches" in said
+    assert "Stopping" not in said
 
 
 def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:

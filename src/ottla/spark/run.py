@@ -171,10 +171,12 @@ def run_queries(
     session: SparkSession,
     writers: Sequence[DataStreamWriter],
     counts: Mapping[str, Callable[[int], int]] | None = None,
+    enough: threading.Event | None = None,
 ) -> Finished:
-    """Run the queries until they have worked off what is there (`once`) or a signal comes. Each needs a queryName; its
-    checkpoint is DIRECTORY/queryName. `counts`: by query, the rows of a batch where the source's are no records; asked
-    once for each batch. Raises PipelineFailed; KeyboardInterrupt where a second signal came."""
+    """Run the queries until they have worked off what is there (`once`), a signal comes, or `enough` is set: then they
+    end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the rows
+    of a batch where the source's are no records; asked once for each batch. Raises PipelineFailed; KeyboardInterrupt
+    where a second signal came."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
         local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
         directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
@@ -182,7 +184,7 @@ def run_queries(
         for run in runs:
             run.count = (counts or {}).get(run.name)
         with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
-            return Loop(options, session, runs, view, stopped).run()
+            return Loop(options, session, runs, view, stopped, enough or threading.Event()).run()
 
 
 def name_of(writer: DataStreamWriter) -> str:
@@ -296,13 +298,20 @@ class Loop:
     """Looks at the queries until all have ended."""
 
     def __init__(
-        self, options: RunOptions, session: SparkSession, runs: list[Run], view: View, stopped: threading.Event
+        self,
+        options: RunOptions,
+        session: SparkSession,
+        runs: list[Run],
+        view: View,
+        stopped: threading.Event,
+        enough: threading.Event,
     ) -> None:
         self._options = options
         self._session = session
         self._runs = runs
         self._view = view
         self._stopped = stopped
+        self._enough = enough
 
     def run(self) -> Finished:
         began = time.monotonic()
@@ -310,7 +319,7 @@ class Loop:
             for run in self._runs:
                 self._start(run)
                 self._tell_partitions(run)
-            while not self._stopped.is_set() and not all(run.ended for run in self._runs):
+            while not (self._stopped.is_set() or self._enough.is_set() or all(run.ended for run in self._runs)):
                 self._look()
             self._finish()
         except Exception:
@@ -388,7 +397,8 @@ class Loop:
         left = [run for run in self._runs if not run.ended]
         if not left:
             return
-        self._view.say("Stopping when the running batch is done; once more stops at once.")
+        if self._stopped.is_set():
+            self._view.say("Stopping when the running batch is done; once more stops at once.")
         for run in left:
             run.finish_batch(self._session)
         until = time.monotonic() + LAST_BATCH_S

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
@@ -34,7 +34,6 @@ CALL_TIMEOUT_S: Final = 30.0
 MEMBERS_PATIENCE_S: Final = 15.0
 """As long as a standalone tracker that was killed is still thought to be there."""
 SAY_AGAIN_S: Final = 30.0
-LAST_BATCH_S: Final = 60.0
 LATE_MAX: Final = 1_000_000
 
 
@@ -168,43 +167,9 @@ def follow(
             caught.look(kept, total)
 
     writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(carry)
-    with EndedBy(session, caught):
-        finished = run_queries(replace(options, once=False), session, [writer])
+    enough = None if caught is None else caught.up
+    finished = run_queries(replace(options, once=False), session, [writer], enough=enough)
     return Tracked(finished, kept, left(properties, config))
-
-
-class EndedBy:
-    """Meanwhile a thread that ends the query, after the batch it works on, when it has caught up."""
-
-    def __init__(self, session: SparkSession, caught: Caught | None) -> None:
-        self._session, self._caught, self._over = session, caught, threading.Event()
-        self._thread = threading.Thread(target=self._wait, daemon=True)
-
-    def __enter__(self) -> None:
-        if self._caught is not None:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        """A query that was asked to end counts as ended before its last batch is."""
-        self._over.set()
-        if self._caught is not None:
-            self._thread.join()
-            until = time.monotonic() + LAST_BATCH_S
-            while self._queries() and time.monotonic() < until:
-                time.sleep(0.02)
-
-    def _queries(self) -> list[Any]:
-        return [query for query in self._session.streams.active if query.name == QUERY]
-
-    def _wait(self) -> None:
-        assert self._caught is not None
-        while not self._over.wait(0.02):
-            if self._caught.up.is_set():
-                runtime = cast(Any, self._session)._jvm.org.apache.spark.sql.execution.streaming.runtime
-                for query in self._queries():
-                    ended = getattr(getattr(runtime, "TERMINATED$"), "MODULE$")
-                    query._jsq.streamingQuery().state().set(ended)
-                return
 
 
 # The cluster
