@@ -49,6 +49,17 @@ Group = Annotated[
     str, typer.Option("--group", "-g", autocompletion=complete_groups, help="The workers' group (kmq-QUEUE).")
 ]
 TrackerGroup = Annotated[str, typer.Option("--tracker-group", help="The trackers' group (kmq-QUEUE-tracker).")]
+MaxRedeliveries = Annotated[
+    int, typer.Option("--max-redeliveries", min=0, help="Then a message becomes a dead letter.")
+]
+BackoffMs = Annotated[int, typer.Option("--backoff-ms", min=0, help="Wait so long before the first one.")]
+BackoffMultiplier = Annotated[float, typer.Option("--backoff-multiplier", min=1, help="And longer each time.")]
+BackoffMaxMs = Annotated[int, typer.Option("--backoff-max-ms", min=0, help="But no longer than that.")]
+UseNowAfterMs = Annotated[
+    int, typer.Option("--use-now-after-ms", min=0, help="Trust the own clock when no marker came for so long.")
+]
+CountHeader = Annotated[str, typer.Option("--count-header", help="Says how often a message came again.")]
+Metrics = Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there.")]
 
 
 @contextmanager
@@ -64,10 +75,11 @@ def refusals() -> Iterator[None]:
 
 
 def config_of(queue: str, **settings: Any) -> KmqConfig:
+    """With KmqConfig's defaults for names that are empty."""
     from ottla.kmq import KmqConfig
 
     with refusals():
-        return KmqConfig(queue=queue, **settings)
+        return KmqConfig(queue=queue, **{name: value for name, value in settings.items() if value != ""})
 
 
 @app.command(epilog="Example: ottla kmq create jobs --partitions 4")
@@ -105,18 +117,14 @@ def tracker(
     dead_letters: DeadLetters = "",
     group: Group = "",
     tracker_group: TrackerGroup = "",
-    max_redeliveries: Annotated[
-        int, typer.Option("--max-redeliveries", min=0, help="Then a message becomes a dead letter.")
-    ] = 3,
-    backoff_ms: Annotated[int, typer.Option("--backoff-ms", min=0, help="Wait so long before the first one.")] = 0,
-    backoff_multiplier: Annotated[float, typer.Option("--backoff-multiplier", min=1, help="And longer each time.")] = 2,
-    backoff_max_ms: Annotated[int, typer.Option("--backoff-max-ms", min=0, help="But no longer than that.")] = 300_000,
-    use_now_after_ms: Annotated[
-        int, typer.Option("--use-now-after-ms", min=0, help="Trust the own clock when no marker came for so long.")
-    ] = 1_000,
-    count_header: Annotated[str, typer.Option("--count-header", help="Says how often a message came again.")] = "",
+    max_redeliveries: MaxRedeliveries = 3,
+    backoff_ms: BackoffMs = 0,
+    backoff_multiplier: BackoffMultiplier = 2,
+    backoff_max_ms: BackoffMaxMs = 300_000,
+    use_now_after_ms: UseNowAfterMs = 1_000,
+    count_header: CountHeader = "",
     open_max: Annotated[int, typer.Option("--open-max", min=1, help="Messages in work kept per partition.")] = 200_000,
-    metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there.")] = None,
+    metrics: Metrics = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")] = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
@@ -125,7 +133,6 @@ def tracker(
     """Give messages again whose workers did not finish them, until SIGTERM or SIGINT. Run two for fail-over."""
     from ottla.kmq import RedeliveryTracker
 
-    named = {"count_header": count_header} if count_header else {}
     config = config_of(
         queue,
         markers=markers,
@@ -138,7 +145,7 @@ def tracker(
         backoff_ms_max=backoff_max_ms,
         use_now_after_ms=use_now_after_ms,
         open_max=open_max,
-        **named,
+        count_header=count_header,
     )
     gc.set_threshold(100_000, 20, 20)  # markers come by the thousand, and none of them is garbage in a circle
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")

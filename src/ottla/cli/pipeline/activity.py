@@ -13,7 +13,18 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics
 from ottla.cli.output import Failure
-from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+from ottla.cli.pipeline.options import (
+    Checkpoint,
+    Conf,
+    Master,
+    Once,
+    Quiet,
+    Trigger,
+    Wait,
+    plain_failures,
+    regex,
+    run_options,
+)
 
 UNITS = {
     "": 1,
@@ -85,7 +96,7 @@ def activity(
     with plain_failures():
         from ottla.spark.activity import Settings, run
 
-        settings = Settings(int(window_s), gap_s, top, pattern(conversion))
+        settings = Settings(int(window_s), gap_s, top, conversion and regex(conversion).pattern)
         found = run(
             options,
             topic,
@@ -108,13 +119,3 @@ def seconds(text: str, option: str) -> float:
     if found is None or length is None:
         raise Failure(f"{option} must be a time such as '5 minutes', '90 s' or '2 h', not {text!r}.")
     return float(found[1]) * length
-
-
-def pattern(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise Failure(f"{text!r} is no regular expression: {error}.") from None
-    return text

@@ -15,7 +15,19 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_json, print_rows
-from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+from ottla.cli.pipeline.options import (
+    Checkpoint,
+    Conf,
+    Master,
+    Once,
+    Quiet,
+    Trigger,
+    Wait,
+    plain_failures,
+    reach,
+    regex,
+    run_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,12 +120,7 @@ def archive(
 def topics_of(topics: list[str] | None, pattern: str | None) -> list[str] | re.Pattern[str]:
     if bool(topics) == bool(pattern):
         raise Failure("Say what to archive: --topic NAME (again and again) or --topics-matching REGEX.")
-    if topics:
-        return topics
-    try:
-        return re.compile(pattern or "")
-    except re.error as error:
-        raise Failure(f"{pattern!r} is no regular expression: {error}.") from None
+    return topics or regex(pattern or "")
 
 
 def require(value: str, option: str) -> None:
@@ -165,12 +172,9 @@ def verify(
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive.proof import verify as prove
-        from ottla.spark.run import wait_for_broker
 
         lake = open_table(table)
-        client = wait_for_broker(options)
-        if client is not None:
-            client.close()
+    reach(options)
     with session_of("ottla-archive-verify", options) as session:
         verdict = prove(session, options, lake, topics=topic, content=content)
     print_verdict(verdict, format)

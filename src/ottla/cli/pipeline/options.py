@@ -5,6 +5,7 @@ Knows: the options that all pipelines share. Does not know: any pipeline, nor Sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,24 @@ def run_options(
         quiet=quiet,
         broker_wait_s=wait,
     )
+
+
+def regex(text: str) -> re.Pattern[str]:
+    """Raises Failure where the text is none."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise Failure(f"{text!r} is no regular expression: {error}.") from None
+
+
+def reach(options: RunOptions) -> None:
+    """Wait for a broker."""
+    with plain_failures():
+        from ottla.spark.run import wait_for_broker
+
+        client = wait_for_broker(options)
+        if client is not None:
+            client.close()
 
 
 OF_THE_EXTRA = {"pyspark", "py4j", "pandas", "pyarrow", "numpy", "numba", "deltalake", "google"}

@@ -16,7 +16,7 @@ import typer
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_rows
 from ottla.cli.pipeline.archive import one_of, session_of
-from ottla.cli.pipeline.options import Conf, Master, Wait, plain_failures, run_options
+from ottla.cli.pipeline.options import Conf, Master, Wait, reach, run_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -141,16 +141,6 @@ def time_of(text: str) -> int | None:
     except ValueError:
         return None
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def reach(options: RunOptions) -> None:
-    """Wait for a broker."""
-    from ottla.spark.run import wait_for_broker
-
-    with plain_failures():
-        client = wait_for_broker(options)
-        if client is not None:
-            client.close()
 
 
 def chosen(frame: DataFrame, where: str | None) -> DataFrame:
