@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from ottla.cli.main import main
+from ottla.cli.output import Failure
+from ottla.cli.pipeline.options import plain_failures
 from ottla.testing import EmbeddedBroker
 
 Printed = Callable[[], tuple[str, str]]
@@ -60,6 +63,16 @@ def test_what_is_missing_is_said(
     for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
         sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'
         assert failed(printed, *pipeline, *where).endswith(sentence)
+
+
+def test_whatever_the_extra_brings_is_told_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("altair", "jinja2", "vl_convert", "llvmlite.binding"):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "ottla\[spark\]"`'), plain_failures():
+            import_module(module)
+    for fault in ("ottla.nothing", "json.nothing"):
+        with pytest.raises(ModuleNotFoundError), plain_failures():
+            import_module(fault)
 
 
 @pytest.mark.timeout(600)

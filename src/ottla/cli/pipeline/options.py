@@ -6,6 +6,7 @@ Knows: the options that all pipelines share. Does not know: any pipeline, nor Sp
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,8 +92,8 @@ def reach(options: RunOptions) -> None:
             client.close()
 
 
-OF_THE_EXTRA = {"pyspark", "py4j", "pandas", "pyarrow", "numpy", "numba", "deltalake", "google"}
-"""The modules that `ottla[spark]` brings and `ottla` alone does not."""
+NEVER_MISSING = {"", "ottla", *sys.stdlib_module_names}
+"""Ours and Python's own: that one of these is missing is a fault. All other modules come with `ottla[spark]`."""
 
 MISSING = 'Pipelines need {module}, which is not installed. `pip install "ottla[spark]"` installs it.'
 
@@ -115,6 +116,6 @@ def plain_failures() -> Iterator[None]:
     except PipelineFailed as failed:
         raise Failure(str(failed)) from failed
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in OF_THE_EXTRA:
+        if (error.name or "").partition(".")[0] in NEVER_MISSING:
             raise
         raise Failure(MISSING.format(module=error.name)) from error
