@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from ottla.kmq import KmqClient, KmqConfig, RedeliveryTracker, create_topics
-from ottla.kmq.client import taken
 from ottla.testing import EmbeddedBroker
+from tests.topics import every_record
 
 PATIENCE_S = 30.0
 QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
@@ -72,19 +72,7 @@ class QueueStage:
 
     def records(self, topic: str) -> list[Message]:
         """Every record of a topic, partition by partition."""
-        consumer = Consumer({**self.properties, "group.id": "looks", "isolation.level": "read_uncommitted"})
-        found: list[Message] = []
-        for partition in consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions:
-            position, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
-            consumer.assign([TopicPartition(topic, partition, position)])
-            while position < end:
-                for message in taken(consumer, 500, 1):
-                    assert message.error() is None
-                    position = message.offset() + 1
-                    found.append(message)
-                position = max(position, consumer.position([TopicPartition(topic, partition)])[0].offset)
-        consumer.close()
-        return found
+        return list(every_record(self.bootstrap, topic))
 
     def markers(self) -> list[tuple[bytes | None, bytes | None]]:
         """(key, value) of every marker."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 pytest.importorskip("pyspark")
@@ -26,6 +26,7 @@ from ottla.spark.archive.table import FORMATS
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.run import RunOptions
 from ottla.testing import EmbeddedBroker
+from tests.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,23 +53,12 @@ def produce(broker: EmbeddedBroker, topic: str, numbers: Sequence[int], partitio
     assert producer.flush(30) == 0
 
 
-def consumed(broker: EmbeddedBroker, topic: str, partitions: int = 2) -> list[Row]:
-    """All that a topic holds, read by a client that is not ours."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.auto.commit": False})
-    places = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
-    left = {place.partition: consumer.get_watermark_offsets(place)[1] for place in places}
-    consumer.assign(places)
-    rows: list[Row] = []
-    while any(left.values()):
-        for message in consumer.consume(10_000, 1.0):
-            assert message.error() is None
-            headers = tuple(message.headers() or ())
-            place = (message.partition(), message.offset())
-            rows.append((*place, message.key(), message.value(), message.timestamp()[1], headers))
-            if message.offset() + 1 == left[message.partition()]:
-                left[message.partition()] = 0
-    consumer.close()
-    return sorted(rows, key=lambda row: row[:2])
+def consumed(broker: EmbeddedBroker, topic: str) -> list[Row]:
+    """All that a topic holds."""
+    return [
+        (each.partition(), each.offset(), each.key(), each.value(), each.timestamp()[1], tuple(each.headers() or ()))
+        for each in every_record(broker.bootstrap_servers, topic)
+    ]
 
 
 def rows_of(frame: Any) -> list[Row]:
@@ -259,7 +249,7 @@ def test_restored_records_are_as_they_were(
     target = kept(broker, partitions=3)
     done = restore(spark, options_of(broker), open_table(tmp_path / "lake"), target, offset_header="was")
     assert (done.rows, done.partitions, done.resumed) == (600, 2, False)
-    rows = consumed(broker, target, 3)
+    rows = consumed(broker, target)
     assert [(*row[:5], row[5][:-1]) for row in rows] == consumed(broker, whole[0])
     assert all(row[5][-1] == ("was", str(row[1]).encode()) for row in rows)
     with pytest.raises(PipelineFailed, match="has 2 partitions"):

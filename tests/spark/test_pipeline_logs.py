@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from ottla.ship.runner import Shipping, ship
 from ottla.spark.failures import PipelineFailed
@@ -25,6 +25,7 @@ from ottla.spark.logs.run import Outcome, run
 from ottla.spark.run import RunOptions
 from ottla.testing import EmbeddedBroker
 from tests.spark.log_lines import CASES, RECORDED
+from tests.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,13 +185,8 @@ def killed(*_: object) -> None:
 
 def told(broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
     """The last value of each key."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "x", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: dict[str, Any] = {}
-    while (message := consumer.poll(10)) is not None and message.error() is None:
-        found[(message.key() or b"").decode()] = json.loads(message.value() or b"")
-    consumer.close()
-    return found
+    records = every_record(broker.bootstrap_servers, topic)
+    return {(each.key() or b"").decode(): json.loads(each.value() or b"") for each in records}
 
 
 def level_of(service: str, line: str) -> str | None:

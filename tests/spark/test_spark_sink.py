@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,6 +25,7 @@ from ottla.spark.properties import WrongOption
 from ottla.spark.sink import Producer, batch_writer, stream_writer
 from ottla.spark.sink_options import sink_options
 from ottla.testing import EmbeddedBroker
+from tests.topics import every_record
 
 from .sink_faults import FaultyClient, LostAnswers
 
@@ -37,19 +37,7 @@ PARTITIONS = 3
 
 def read(broker: EmbeddedBroker, topic: str) -> list[Any]:
     """Every message, by partition and offset."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "x", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found: list[Any] = []
-    left = PARTITIONS
-    while left:
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error() is None:
-            found.append(message)
-        else:
-            left -= 1
-    consumer.close()
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    return list(every_record(broker.bootstrap_servers, topic))
 
 
 def options(broker: EmbeddedBroker, **more: str) -> dict[str, str]:

@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ottla.kmq import KmqClient, KmqConfig, create_topics, headers
-from ottla.kmq.client import taken
 from ottla.kmq.events import Reason
 from ottla.kmq.stats import standings
 from ottla.spark.run import PipelineFailed, RunOptions
 from ottla.testing import EmbeddedBroker
+from tests.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,18 +79,7 @@ class Stage:
         return follow(self.spark, self.options, replace(self.config, **settings))
 
     def records(self, topic: str) -> list[Message]:
-        consumer = Consumer({**self.properties, "group.id": "looks"})
-        found: list[Message] = []
-        for partition in consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions:
-            position, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
-            consumer.assign([TopicPartition(topic, partition, position)])
-            while position < end:
-                for message in taken(consumer, 500, 1):
-                    assert message.error() is None
-                    position = message.offset() + 1
-                    found.append(message)
-        consumer.close()
-        return found
+        return list(every_record(self.options.bootstrap, topic))
 
     def dead_letters(self) -> list[Message]:
         return self.records(self.config.dead_letters)

@@ -1,0 +1,26 @@
+"""What a topic holds, for the tests of every room: read by librdkafka, a client that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+PATIENCE_S = 30.0
+
+
+def every_record(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Partition by partition, in order; of aborted transactions too."""
+    given = {"group.id": "looks", "isolation.level": "read_uncommitted", "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **given})
+    for partition in sorted(consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions):
+        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
+        place = TopicPartition(topic, partition, low)
+        consumer.assign([place])
+        while place.offset < end:
+            for message in consumer.consume(10_000, 0.05):
+                assert message.error() is None
+                yield message
+            # where nothing was delivered yet it is negative; it passes by what is no record
+            place.offset = max(place.offset, consumer.position([place])[0].offset)
+    consumer.close()
