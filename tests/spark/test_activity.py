@@ -296,7 +296,7 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
 
 
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    from ottla.spark.activity import Settings, Tables, parse
+    from ottla.spark.activity import Settings, Tables
     from ottla.spark.activity.batches import Batches
     from ottla.spark.activity.proof import totals
 
@@ -306,7 +306,7 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
     frames: list[DataFrame] = []
     for first, until in ((0, half), (half, len(lines))):
         rows = [(bytearray(lines[n]), datetime(2026, 1, 1, tzinfo=UTC), "t", 0, n) for n in range(first, until)]
-        frames.append(parse(spark.createDataFrame(rows, schema).repartition(2)))
+        frames.append(spark.createDataFrame(rows, schema).repartition(2))
     tables = Tables.make(str(tmp_path / "site"), Settings(WINDOW_S, GAP_S, TOP, GOAL))
     cuts = iter(["sessions", "windows", "ledger"])
 
@@ -345,13 +345,13 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
 
 
 def test_tables_are_not_mixed_up(spark: SparkSession, tmp_path: Path) -> None:
-    from ottla.spark.activity import Settings, Tables, parse
+    from ottla.spark.activity import Settings, Tables
     from ottla.spark.activity.batches import Batches
     from ottla.spark.failures import PipelineFailed
 
     tables = Tables.make(str(tmp_path / "site"), Settings())
     schema = "value binary, timestamp timestamp, topic string, partition int, offset long"
-    frame = parse(spark.createDataFrame([(bytearray(b"x"), START, "t", 0, 0)], schema))
+    frame = spark.createDataFrame([(bytearray(b"x"), START, "t", 0, 0)], schema)
     Batches(tables, lambda: "one", 600.0)(frame, 0)
     with pytest.raises(PipelineFailed, match="from another checkpoint"):
         Batches(tables, lambda: "two", 600.0)(frame, 0)

@@ -8,42 +8,56 @@ is not used, because its aggregations drop what is late without a word, and by a
 is written, for good, in the batch after which the watermark has reached its end, a session when its last event lies
 more than the gap before the watermark: nothing that is not late can belong to either any more.
 
-For each batch: (1) one pass over the records writes the parsed rows to files, by outcome; (2) these are committed to
-`events`, `late`, `malformed`; (3) sessions that were open are merged with the batch's pieces; those that are over are
-committed, the others written beside; (4) windows that are over are counted from `events` and committed; (5) the ledger
-is replaced. Every commit carries the batch's number. Killed anywhere before 5, the batch is done again over the same
-offsets: what was committed is passed over, the rest is made again, from the same rows.
+For each batch: (1) one pass over the records writes the parsed rows to files, by outcome; (2) sessions that were open
+are merged with the batch's pieces; (3) the files of 1 are committed to `events`, `late`, `malformed`, sessions that are
+over to theirs; (4) windows that are over are counted from `events` and committed; (5) open sessions are put in their
+place and the ledger is replaced. Every commit carries the batch's number. Killed anywhere before the ledger, the batch
+is done again over the same offsets: what was committed is passed over, the rest is made again, from the same rows.
+
+Only 1 is always Spark's work. What is made of up to `near_rows` rows is made in this process, for a Spark job takes
+longer to begin than that takes; of more rows by Spark.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.activity import lake
+from ottla.spark.activity.far import Far
 from ottla.spark.activity.lake import Lake, Written
-from ottla.spark.activity.parse import EVENT_COLUMNS
-from ottla.spark.activity.sessions import PIECE_SCHEMA, conversions, merge, pieces, sessions
-from ottla.spark.activity.tables import COME, EVENTS, SCHEMAS, Entry, Tables, micros, moment, replace
-from ottla.spark.activity.windows import top_pages, windowed
+from ottla.spark.activity.near import Maker, Near, Span, goals_of
+from ottla.spark.activity.staging import Stage, stage
+from ottla.spark.activity.tables import COME, SCHEMAS, Entry, Tables, micros, moment, replace
+from ottla.spark.activity.visits import Goals
 from ottla.spark.failures import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from ottla.spark.options import SourceOptions
+
+NEAR_ROWS = 1 << 20
+
 
 @dataclass(slots=True)
 class Batches:
-    """`query`: who the query is (its checkpoint's id). `publish`: given every table's rows that are new, by name."""
+    """`query`: who the query is (its checkpoint's id). `publish`: given every table's rows that are new, by name.
+    `source`: micro-batches are ranges to be read with these options; without it, records. `counts`: records by batch,
+    of batches that nobody has asked for yet."""
 
     tables: Tables
     query: Callable[[], str]
     delay_s: float
     publish: Callable[[str, DataFrame], None] | None = None
+    source: SourceOptions | None = None
+    near_rows: int = NEAR_ROWS
     failure: PipelineFailed | None = None
+    counts: dict[int, int] = field(default_factory=dict)
+    _goals: Goals | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
@@ -85,67 +99,47 @@ class Batches:
             late=entry.late + late.rows,
             malformed=entry.malformed + malformed.rows,
         )
-        new = session.read.schema(EVENTS).parquet(*map(lake.uri, events.files)) if events.rows else None
-        over, pending = self.grow(session, new, entry, folder)
+        over = self.grow(session, events, entry, folder)
         for name in COME:
             self.tables.lakes[name].add(staged[name], entry.query, number)
         self.commit("sessions", over, entry)
         entry = replace(entry, sessions=entry.sessions + over.rows)
         entry = self.close_windows(session, entry, folder)
-        lake.keep(pending, self.tables.open_sessions(number))
+        lake.keep(folder / "open", self.tables.open_sessions(number))
         self.tables.keep(entry)
+        self.counts[number] = events.rows + late.rows + malformed.rows
 
     def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, Written]:
         """Write the batch in one pass into files, by what became of each record."""
-        from pyspark.sql import functions as F
+        zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+        files = stage(frame, Stage(str(folder), watermark_us, zone, self.source))
+        return {name: lake.written(files[name], SCHEMAS[name][1]) for name in COME}
 
-        session = frame.sparkSession
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(COME)))
-        watermark = F.timestamp_micros(F.lit(watermark_us).cast("long"))
-        bad = F.col("reason").isNotNull()
-        late = F.coalesce(F.col("time") < watermark, F.lit(False))
-        rows = frame.select(
-            *EVENT_COLUMNS,
-            F.when(late, watermark).alias("watermark"),
-            "reason",
-            F.when(bad, F.col("value")).alias("value"),
-            F.when(bad, F.col("timestamp")).alias("timestamp"),
-            F.when(bad, "malformed").when(late, "late").otherwise("events").alias("outcome"),
-        )
-        rows.write.partitionBy("outcome").option("compression", "zstd").parquet(lake.uri(folder))
-        return {name: lake.gathered(folder / f"outcome={name}", SCHEMAS[name][1]) for name in COME}
+    def grow(self, session: SparkSession, new: Written, entry: Entry, folder: Path) -> Written:
+        """Merge the open sessions with the batch's events: those that are over now, the others below folder/open."""
+        last, watermark_us = self.tables.entry().batch, entry.watermark_us
+        pending = self.pending(last)
+        if not new.rows and not pending.rows:
+            (folder / "open").mkdir()
+            return pending
+        until_us = None if watermark_us is None else watermark_us - round(self.tables.settings.gap_s * 1e6)
+        return self.maker(session, new.rows + pending.rows).grow(pending.files, new.files, until_us, folder)
 
-    def grow(self, session: SparkSession, new: DataFrame | None, entry: Entry, folder: Path) -> tuple[Written, Path]:
-        """Merge the open sessions with the batch's events: those that are over now, and the folder of the others."""
-        from pyspark.sql import functions as F
-
-        settings = self.tables.settings
-        last = self.tables.entry().batch
-        if new is None and not any(self.tables.open_sessions(last).glob("*.parquet")):
-            nothing = folder / "sessions"
-            nothing.mkdir(parents=True)
-            return Written((), 0), nothing
-        parts = self.pending(session, last)
-        if new is not None:
-            parts = parts.unionByName(pieces(new, conversion=settings.conversion))
-        quiet_since = F.unix_micros("end") + round(settings.gap_s * 1e6)
-        over = F.coalesce(quiet_since < F.lit(entry.watermark_us).cast("long"), F.lit(False))
-        merged = merge(parts, gap_s=settings.gap_s).withColumn("over", over)
-        merged.write.partitionBy("over").option("compression", "zstd").parquet(lake.uri(folder / "sessions"))
-        pending, done = folder / "sessions" / "over=false", folder / "sessions" / "over=true"
-        pending.mkdir(exist_ok=True)
-        if not done.exists():
-            return Written((), 0), pending
-        ended = sessions(session.read.schema(PIECE_SCHEMA).parquet(lake.uri(done)), conversion=settings.conversion)
-        return lake.write(ended.withColumn("final", F.lit(True)), folder / "over", "end"), pending
-
-    def pending(self, session: SparkSession, batch: int) -> DataFrame:
+    def pending(self, batch: int) -> Written:
         """The sessions that were open after a batch, as pieces."""
-        files = sorted(lake.uri(file) for file in self.tables.open_sessions(batch).glob("*.parquet"))
-        if not files:
-            return session.createDataFrame([], PIECE_SCHEMA)
-        return session.read.schema(PIECE_SCHEMA).parquet(*files)
+        return lake.gathered(self.tables.open_sessions(batch), None)
+
+    def maker(self, session: SparkSession, rows: int) -> Maker:
+        """Who makes something of so many rows."""
+        if rows > self.near_rows:
+            return Far(session, self.tables)
+        if self._goals is None:
+            self._goals = goals_of(session, self.tables.settings.conversion)
+        return Near(self.tables, self._goals)
+
+    def maker_of(self, session: SparkSession, name: str, span: Span) -> Maker:
+        """Who makes something of the rows of a table."""
+        return self.maker(session, sum(self.tables.lakes[name].files(span[0]).values()))
 
     def close_windows(self, session: SparkSession, entry: Entry, folder: Path) -> Entry:
         """Count the windows that are over now, of events and of sessions."""
@@ -155,39 +149,18 @@ class Batches:
         watermark_us = entry.watermark_us
         until = watermark_us // window_us * window_us
         if entry.windows_until_us is None or until > entry.windows_until_us:
-            events = self.of("events", session, entry.windows_until_us, until)
-            for name, rows in self.counts(events).items():
-                self.commit(name, self.written(rows, name, folder, final=True), entry)
+            span = moment(entry.windows_until_us), moment(until)
+            made = self.maker_of(session, "events", span).windows(span, folder, final=True)
+            for name, rows in made.items():
+                self.commit(name, rows, entry)
             entry = replace(entry, windows_until_us=until)
         until = (watermark_us - gap_us) // window_us * window_us
         if entry.conversions_until_us is None or until > entry.conversions_until_us:
-            rows = conversions(
-                self.of("sessions", session, entry.conversions_until_us, until), window_s=self.tables.settings.window_s
-            )
-            self.commit("conversions", self.written(rows, "conversions", folder, final=True), entry)
+            span = moment(entry.conversions_until_us), moment(until)
+            made = self.maker_of(session, "sessions", span).conversions(span, folder, final=True)
+            self.commit("conversions", made, entry)
             entry = replace(entry, conversions_until_us=until)
         return entry
-
-    def of(self, name: str, session: SparkSession, since_us: int | None, until_us: int | None) -> DataFrame:
-        """The rows of a table by its time column: since <= time < until."""
-        from pyspark.sql import functions as F
-
-        table = self.tables.lakes[name]
-        rows = table.frame(session, moment(since_us))
-        return rows if until_us is None else rows.where(F.col(str(table.by)) < F.lit(moment(until_us)))
-
-    def counts(self, events: DataFrame) -> dict[str, DataFrame]:
-        settings = self.tables.settings
-        return {
-            "windows": windowed(events, window_s=settings.window_s),
-            "pages": top_pages(events, window_s=settings.window_s, top=settings.top),
-        }
-
-    def written(self, rows: DataFrame, name: str, folder: Path, *, final: bool) -> Written:
-        from pyspark.sql import functions as F
-
-        where = folder / f"{name}-{uuid.uuid4().hex[:8]}"
-        return lake.write(rows.withColumn("final", F.lit(final)), where, SCHEMAS[name][1])
 
     def commit(self, name: str, rows: Written, entry: Entry, *, run: str = "") -> None:
         """Add rows to a table and tell the topic of them. `run`: of rows that the next run takes back."""
@@ -210,19 +183,19 @@ class Batches:
 
     def finish(self, session: SparkSession) -> None:
         """Write the windows and sessions that are still open, as they are, with `final` false."""
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         entry, folder, run = self.tables.entry(), self.tables.staging(), uuid.uuid4().hex
         if entry.batch < 0:
             return
-        settings = self.tables.settings
         lake.clear(folder)
         try:
-            growing = sessions(self.pending(session, entry.batch), conversion=settings.conversion)
-            self.commit("sessions", self.written(growing, "sessions", folder, final=False), entry, run=run)
-            rows = self.counts(self.of("events", session, entry.windows_until_us, None))
-            visits = self.of("sessions", session, entry.conversions_until_us, None)
-            rows["conversions"] = conversions(visits, window_s=settings.window_s)
-            for name, frame in rows.items():
-                self.commit(name, self.written(frame, name, folder, final=False), entry, run=run)
+            pending = self.pending(entry.batch)
+            growing = self.maker(session, pending.rows).open_sessions(pending.files, folder)
+            self.commit("sessions", growing, entry, run=run)
+            span = moment(entry.windows_until_us), None
+            made = self.maker_of(session, "events", span).windows(span, folder, final=False)
+            span = moment(entry.conversions_until_us), None
+            made["conversions"] = self.maker_of(session, "sessions", span).conversions(span, folder, final=False)
+            for name, rows in made.items():
+                self.commit(name, rows, entry, run=run)
         finally:
             lake.clear(folder)

@@ -1,7 +1,7 @@
-"""A Delta table that takes each batch of a query once, written by Spark's executors, committed by `deltalake`.
+"""A Delta table that takes each batch of a query once, committed by `deltalake`.
 
-Knows: Parquet files that Spark has written somewhere on the same file system, their footers, Delta's log. Does not
-know: what the rows mean.
+Knows: Parquet files that somebody has written on the same file system, their footers, Delta's log. Does not know: what
+the rows mean.
 A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is
 passed over when it comes again. Files of batches that were never committed are in no table; `vacuum` removes them.
 Tables lie on a file system that driver and executors share, as the archive's do.
@@ -11,13 +11,16 @@ Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove Fil
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from ottla.spark.durable import sync_file, sync_folder
@@ -25,6 +28,9 @@ from ottla.spark.lake import CONFIGURATION, append, arrow_schema, aware, move_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+MOMENT = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,8 @@ class Lake:
         self.path = path
         self.schema = schema
         self.by = by
-        self._arrow = arrow_schema(schema)
-        self._delta = DeltaTable.create(str(path), self._arrow, mode="ignore", configuration=CONFIGURATION)
+        self.arrow = arrow_schema(schema)
+        self._delta = DeltaTable.create(str(path), self.arrow, mode="ignore", configuration=CONFIGURATION)
 
     def committed(self, query: str) -> int:
         """The query's last batch in the table, -1 before the first."""
@@ -62,7 +68,7 @@ class Lake:
             return True
         files = move_in(written.files, self.path, f"part-{batch:08}", columns(self.by))
         known = [] if query is None else [Transaction(f"ottla/query/{query}", batch)]
-        append(self._delta, self.path, files, self._arrow, CommitProperties(app_transactions=known or None))
+        append(self._delta, self.path, files, self.arrow, CommitProperties(app_transactions=known or None))
         return True
 
     def take_back(self, condition: str) -> None:
@@ -71,22 +77,41 @@ class Lake:
         if self._delta.count():
             self._delta.delete(condition)
 
-    def files(self, since: datetime | None = None) -> list[str]:
-        """The files that may have rows with `by` >= since."""
+    def files(self, since: datetime | None = None) -> dict[str, int]:
+        """The files that may have rows with `by` >= since, and how many rows they have."""
         self._delta.update_incremental()
         actions = pa.table(self._delta.get_add_actions(flatten=True))
-        found = [str(self.path / name) for name in actions.column("path").to_pylist()]
-        greatest = f"max.{self.by}"
+        found = [str(self.path / name) for name in actions["path"].to_pylist()]
+        greatest, rows = f"max.{self.by}", actions["num_records"].to_pylist()
         if since is None or greatest not in actions.column_names:
-            return found
-        ends = actions.column(greatest).to_pylist()
-        return [name for name, end in zip(found, ends, strict=True) if end is None or aware(end) >= since]
+            return dict(zip(found, rows, strict=True))
+        each = zip(found, rows, actions[greatest].to_pylist(), strict=True)
+        return {name: many for name, many, end in each if end is None or aware(end) >= since}
+
+    def batches(
+        self, names: Sequence[str], since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Columns of the table as it is now, one batch after the other; rows with since <= `by` < until."""
+        files = list(self.files(since))
+        where = None
+        if self.by is not None and since is not None:
+            where = ds.field(self.by) >= pa.scalar(since, MOMENT)
+        if self.by is not None and until is not None:
+            before = ds.field(self.by) < pa.scalar(until, MOMENT)
+            where = before if where is None else where & before
+        if files:
+            yield from ds.dataset(files, schema=self.arrow).to_batches(columns=list(names), filter=where)
+
+    def rows(self, names: Sequence[str], since: datetime | None = None, until: datetime | None = None) -> pa.Table:
+        """The same as one Arrow table."""
+        schema = pa.schema([self.arrow.field(name) for name in names])
+        return pa.Table.from_batches(self.batches(names, since, until), schema)
 
     def frame(self, session: SparkSession, since: datetime | None = None) -> DataFrame:
         """The rows of the table as it is now; from `since` on, by its time column."""
         from pyspark.sql import functions as F
 
-        files = self.files(since)
+        files = list(self.files(since))
         if not files:
             return session.createDataFrame([], self.schema)
         rows = session.read.schema(self.schema).parquet(*map(uri, files))
@@ -106,10 +131,26 @@ def uri(path: Path | str) -> str:
 
 def gathered(folder: Path, by: str | None) -> Written:
     """The Parquet files of one folder; no files where it is none."""
-    files = tuple(sorted(folder.glob("*.parquet")))
+    return written(sorted(folder.glob("*.parquet")), by)
+
+
+def put(rows: pa.Table, folder: Path, lake: Lake) -> Written:
+    """Write rows that are at hand to a file below `folder`, with the table's columns in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{uuid.uuid4().hex}.parquet"
+    write_table(rows.select(lake.arrow.names).cast(lake.arrow), file)
+    return written([file], lake.by)
+
+
+def write_table(rows: pa.Table, file: Path) -> None:
+    pq.write_table(rows, file, compression="zstd", row_group_size=1 << 18)
+
+
+def written(files: Sequence[Path], by: str | None) -> Written:
+    """What the footers of some files say."""
     found = [statistics(file, columns(by)) for file in files]
     ends = [aware(end) for each in found for end in each["maxValues"].values()]
-    return Written(files, sum(each["numRecords"] for each in found), max(ends, default=None))
+    return Written(tuple(files), sum(each["numRecords"] for each in found), max(ends, default=None))
 
 
 def columns(by: str | None) -> tuple[str, ...]:

@@ -1,18 +1,27 @@
-"""The figures of the tables, checked by counting again: plain batches over the tables as they are.
+"""The figures of the tables, checked by counting again: of the tables as they are, each column read once.
 
 Knows: the tables and the ledger. Does not know: how they were made; the ledger's counts are only compared with.
+Offsets are kept as runs while they are counted, so that the memory it takes depends on gaps, not on rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from ottla.spark.activity.batches import NEAR_ROWS
+from ottla.spark.activity.groups import codes_of, grouped, longs
+from ottla.spark.activity.lake import Lake
 from ottla.spark.activity.sessions import merge, pieces
-from ottla.spark.activity.tables import COME, Tables
+from ottla.spark.activity.tables import COME, MADE, Tables
+from ottla.spark.activity.visits import sessions_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,59 +70,96 @@ class Totals:
         )
 
 
-def totals(session: SparkSession, tables: Tables) -> Totals:
-    """Count everything again, in three passes."""
-    from pyspark.sql import functions as F
-
-    frames = {name: table.frame(session) for name, table in tables.lakes.items()}
-    came = came_to(frames)
-    again = merge(pieces(frames["events"]), gap_s=tables.settings.gap_s).agg(
-        F.count(F.lit(1)).alias("sessions"),
-        F.coalesce(F.sum("events"), F.lit(0)).alias("events"),
-        F.count_distinct("visitor").alias("visitors"),
-    )
-    visits = again.collect()[0]
-    made = added(frames, {"windows": "events", "pages": "events", "sessions": "events", "conversions": "sessions"})
+def totals(session: SparkSession, tables: Tables, near_rows: int = NEAR_ROWS) -> Totals:
+    """Count everything again. `near_rows`: of so many events sessions are made in this process, of more by Spark."""
+    lakes = tables.lakes
+    rows, records = came_to([lakes[name] for name in COME])
+    near = rows[0] <= near_rows
+    again = visits_near(tables) if near else visits_far(session, tables)
+    made = {name: added(lakes[name], "sessions" if name == "conversions" else "events") for name in MADE}
     return Totals(
         read=tables.entry().read,
-        events=came["events"],
-        late=came["late"],
-        malformed=came["malformed"],
-        records=came["records"],
+        events=rows[0],
+        late=rows[1],
+        malformed=rows[2],
+        records=records,
         in_windows=made["windows"][0],
         in_pages=made["pages"][0],
         in_sessions=made["sessions"][0],
-        nameless=came["events"] - visits["events"],
+        nameless=rows[0] - again.events,
         sessions=made["sessions"][1],
-        sessions_again=visits["sessions"],
+        sessions_again=again.sessions,
         in_conversions=made["conversions"][0],
-        visitors=visits["visitors"],
+        visitors=again.visitors,
         windows=made["windows"][1],
     )
 
 
-def came_to(frames: dict[str, DataFrame]) -> Any:
-    """Rows of each table of COME, and how many different records they are."""
+def came_to(lakes: Sequence[Lake]) -> tuple[list[int], int]:
+    """Rows of each table, and how many different records (topic, partition, offset) all of them have."""
+    rows, runs = [0] * len(lakes), dict[tuple[str, int], list[np.ndarray]]()
+    for number, table in enumerate(lakes):
+        for batch in table.batches(("topic", "partition", "offset")):
+            rows[number] += len(batch)
+            for place, offsets in by_partition(batch):
+                runs.setdefault(place, []).append(runs_of(offsets))
+    return rows, sum(covered(np.concatenate(each)) for each in runs.values())
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
+    """The offsets of each partition in a batch."""
+    codes, names = codes_of(batch["topic"])
+    partitions = longs(batch["partition"])
+    found, groups = grouped(codes << 32 | partitions)
+    offsets = longs(batch["offset"])
+    for number, key in enumerate(found.tolist()):
+        yield (names[key >> 32].as_py(), key & 0xFFFFFFFF), offsets[groups.numbers == number]
+
+
+def runs_of(offsets: np.ndarray) -> np.ndarray:
+    """Offsets as rows of (first, until), as few as can be."""
+    found = np.unique(offsets)
+    breaks = np.flatnonzero(np.diff(found) != 1)
+    firsts, lasts = found[np.append(0, breaks + 1)], found[np.append(breaks, len(found) - 1)]
+    return np.stack([firsts, lasts + 1], axis=1)
+
+
+def covered(runs: np.ndarray) -> int:
+    """How many offsets are in one of the runs at least."""
+    firsts, untils = runs[np.argsort(runs[:, 0], kind="stable")].T
+    reached = np.maximum.accumulate(np.append(-1, untils))[:-1]
+    return int(np.maximum(untils - np.maximum(firsts, reached), 0).sum())
+
+
+def added(table: Lake, column: str) -> tuple[int, int]:
+    """The sum of a column, and the rows."""
+    total = rows = 0
+    for batch in table.batches((column,)):
+        total += int(longs(batch[column]).sum())
+        rows += len(batch)
+    return total, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Sessions made of all events in one go; `events`: those that are in one."""
+
+    sessions: int
+    events: int
+    visitors: int
+
+
+def visits_near(tables: Tables) -> Visits:
+    events = tables.lakes["events"].rows(("visitor", "time"))
+    codes, names = codes_of(events["visitor"])
+    there, times = codes >= 0, longs(events["time"])
+    numbers = sessions_of(codes[there], times[there], times[there], round(tables.settings.gap_s * 1e6))
+    return Visits(int(numbers.max(initial=-1)) + 1, int(there.sum()), len(names))
+
+
+def visits_far(session: SparkSession, tables: Tables) -> Visits:
     from pyspark.sql import functions as F
 
-    places = [frames[name].select(F.lit(name).alias("name"), "topic", "partition", "offset") for name in COME]
-    each = places[0].unionByName(places[1]).unionByName(places[2]).groupBy("topic", "partition", "offset")
-    counts = each.agg(*(F.count_if(F.col("name") == name).alias(name) for name in COME))
-    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COME]
-    return counts.agg(F.count(F.lit(1)).alias("records"), *sums).collect()[0]
-
-
-def added(frames: dict[str, DataFrame], what: dict[str, str]) -> dict[str, tuple[int, int]]:
-    """The sum of one column of each table, and its rows."""
-    from pyspark.sql import functions as F
-
-    parts = [
-        frames[name]
-        .agg(F.coalesce(F.sum(column), F.lit(0)).alias("sum"), F.count(F.lit(1)).alias("rows"))
-        .select(F.lit(name).alias("name"), "sum", "rows")
-        for name, column in what.items()
-    ]
-    together = parts[0]
-    for part in parts[1:]:
-        together = together.unionByName(part)
-    return {row["name"]: (row["sum"], row["rows"]) for row in together.collect()}
+    merged = merge(pieces(tables.lakes["events"].frame(session)), gap_s=tables.settings.gap_s)
+    sums = (F.count(F.lit(1)), F.coalesce(F.sum("events"), F.lit(0)), F.count_distinct("visitor"))
+    return Visits(*merged.agg(*sums).collect()[0])

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.activity.batches import Batches
-from ottla.spark.activity.parse import parse
 from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
 from ottla.spark.archive.checkpoint import Checkpoint
+from ottla.spark.archive.log import source_options
 from ottla.spark.archive.table import local_path
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.options import stream_options
 from ottla.spark.run import Finished, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.session import pipeline_session
 
@@ -64,10 +65,11 @@ def run(
         tables = Tables.make(table, settings or Settings())
         checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
         publish = None if output_topic is None else publisher(options, output_topic, checkpoint)
-        batches = Batches(tables, checkpoint.query, delay_s, publish)
+        source = stream_options(source_options(options, topics))
+        batches = Batches(tables, checkpoint.query, delay_s, publish, source)
         batches.begin()
         more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
-        frame = parse(read_stream(spark, options, topics, **more))
+        frame = read_stream(spark, options, topics, rangesOnly=True, **more)
         finished = work_off(options, spark, frame, batches)
         batches.finish(spark)
         found = totals(spark, tables)
@@ -84,7 +86,7 @@ def run(
 def work_off(options: RunOptions, spark: SparkSession, frame: DataFrame, batches: Batches) -> Finished:
     writer = frame.writeStream.queryName(QUERY).foreachBatch(batches)
     try:
-        return run_queries(options, spark, [writer])
+        return run_queries(options, spark, [writer], {QUERY: lambda batch: batches.counts.pop(batch, 0)})
     except PipelineFailed as failure:
         if batches.failure is not None and batches.failure is not failure:
             raise batches.failure from failure

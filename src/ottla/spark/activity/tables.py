@@ -22,21 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.activity.lake import Lake
+from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
 from ottla.spark.archive.table import local_path
 from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
 
-EVENTS = (
-    "time timestamp, visitor string, kind string, method string, page string, query string, status int, bytes bigint,"
-    " referrer string, agent string, bot boolean, asset boolean, raw string, topic string, partition int, offset bigint"
-)
 SCHEMAS: dict[str, tuple[str, str | None]] = {
     "events": (EVENTS, "time"),
-    "late": (f"{EVENTS}, watermark timestamp", "time"),
-    "malformed": (
-        "reason string, raw string, value binary, timestamp timestamp, topic string, partition int, offset bigint",
-        None,
-    ),
+    "late": (LATE, "time"),
+    "malformed": (MALFORMED, None),
     "windows": (
         "start timestamp, end timestamp, events bigint, views bigint, searches bigint, clicks bigint, bots bigint,"
         " visitors bigint, bytes bigint, bytes_p50 double, bytes_p95 double, errors bigint,"
@@ -155,4 +149,4 @@ def micros(when: datetime) -> int:
     return round(when.timestamp() * 1e6)
 
 
-__all__ = ["COME", "EVENTS", "MADE", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]
+__all__ = ["COME", "MADE", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]

@@ -1,0 +1,135 @@
+"""Texts as moments: Apache's `17/May/2015:10:05:03 +0000`, ISO 8601 as Spark's cast reads it, numbers since 1970.
+
+Knows: calendars and zones. Does not know: events. Moments are microseconds since 1970, UTC; None: not readable.
+The rules are those of `java.time` (strict) and Spark's `CAST(... AS TIMESTAMP)`: a date alone is its midnight, minutes
+and seconds may be missing, more than six digits of a fraction are cut off, a local time that a clock skipped is moved
+on, and of one that came twice the first is meant.
+Source: SparkDateTimeUtils.scala of Spark 4.3 (`parseTimestampString`, `getZoneId`), java.time.ZoneId.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTHS = {name: number for number, name in enumerate(MONTH_NAMES, 1)}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND_US = 1_000_000
+OFFSET_S_MAX = 18 * 3600
+DAYS_OF_400_YEARS = 146_097
+APACHE = re.compile(r"(\d\d)/([A-Za-z]{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
+ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?([^\d.].*)?)?)?)?",
+    re.ASCII | re.DOTALL,
+)
+NUMBER = re.compile(r"\d{1,19}(?:\.\d+)?", re.ASCII)
+OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?|\d{4}|\d{6}|\d\d:\d\d|\d\d:\d\d:\d\d)", re.ASCII)
+REGION = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+", re.ASCII)
+SHORT_IDS = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare", "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh", "EST": "-05:00", "MST": "-07:00", "HST": "-10:00",
+}  # fmt: skip
+"""java.time.ZoneId.SHORT_IDS."""
+NOT_JAVAS = ("posix/", "right/", "posixrules", "localtime", "Factory", "ROC")
+"""Names that a system's zones may have and Java's have not."""
+BLANK = "".join(map(chr, (*range(0x21), 0x7F)))
+
+
+def micros_of(told: str, zone: str = "UTC") -> int | None:
+    """Any of the three, as an event's time is told. `zone`: of times that name none."""
+    found = apache_us(told)
+    if found is None:
+        found = iso_us(told, zone)
+    return number_us(told) if found is None else found
+
+
+def apache_us(told: str) -> int | None:
+    found = APACHE.fullmatch(told)
+    if found is None:
+        return None
+    day, month, year, hour, minute, second, sign, hours, minutes = found.groups()
+    number, offset = MONTHS.get(month.lower()), offset_of(sign, int(hours), int(minutes))
+    if number is None or offset is None:
+        return None
+    return since_1970(int(year), number, int(day), int(hour), int(minute), int(second), 0, timezone(offset))
+
+
+def iso_us(told: str, zone: str = "UTC") -> int | None:
+    """A date, perhaps with a time; a zone where the time has seconds."""
+    found = ISO.fullmatch(told.rstrip(BLANK))
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction, named = found.groups()
+    there = zone_of(zone if named is None else named.strip(BLANK))
+    if there is None:
+        return None
+    rest = (int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+    micros = int((fraction or "")[:6].ljust(6, "0"))
+    return since_1970(int(year), *rest, micros, there)
+
+
+def number_us(told: str) -> int | None:
+    """Seconds, ms, us or ns since 1970, by how large the number is."""
+    if NUMBER.fullmatch(told) is None:
+        return None
+    number = float(told)
+    if number < 1e11:
+        micros = number * 1e6
+    elif number < 1e14:
+        micros = number * 1e3
+    else:
+        micros = number if number < 1e17 else number / 1e3
+    return int(micros if micros.is_integer() else Decimal(repr(micros)).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def since_1970(
+    year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int, zone: tzinfo
+) -> int | None:
+    if year == 0:  # Python's calendar does not have it
+        later = since_1970(400, month, day, hour, minute, second, micros, zone)
+        return None if later is None else later - DAYS_OF_400_YEARS * 86400 * SECOND_US
+    try:
+        told = datetime(year, month, day, hour, minute, second, micros, zone)
+    except ValueError:
+        return None
+    offset = told.utcoffset()
+    assert offset is not None
+    apart = told.replace(tzinfo=UTC) - EPOCH - offset
+    return (apart.days * 86400 + apart.seconds) * SECOND_US + apart.microseconds
+
+
+@lru_cache(maxsize=1000)
+def zone_of(name: str) -> tzinfo | None:
+    """A zone by its name, as Spark asks Java for it."""
+    name = re.sub(r"([+-])(\d):", r"\g<1>0\2:", name, count=1)
+    name = re.sub(r"([+-]\d\d):(\d)$", r"\1:0\2", name, count=1)
+    name = SHORT_IDS.get(name, name)
+    if name in ("Z", "UTC", "GMT", "UT"):
+        return UTC
+    found = OFFSET.fullmatch(name)
+    if found is not None:
+        digits = found[2].replace(":", "").zfill(2).ljust(6, "0")
+        offset = offset_of(found[1], int(digits[:2]), int(digits[2:4]), int(digits[4:]))
+        return None if offset is None else timezone(offset)
+    if REGION.fullmatch(name) is None or name.startswith(NOT_JAVAS):
+        return None
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        return None
+
+
+def offset_of(sign: str, hours: int, minutes: int, seconds: int = 0) -> timedelta | None:
+    whole = hours * 3600 + minutes * 60 + seconds
+    if minutes > 59 or seconds > 59 or whole > OFFSET_S_MAX:
+        return None
+    return timedelta(seconds=-whole if sign == "-" else whole)
