@@ -107,8 +107,8 @@ def _joined(ranges: Sequence[Range]) -> list[Range]:
 def limited(
     limit: int, start: Mapping[Place, int], end: Mapping[Place, int], begins: Mapping[Place, int]
 ) -> dict[Place, int]:
-    """The ends of a micro-batch of about `limit` offsets: each partition gets its part of what is there to read, and
-    at least one offset. `begins`: where partitions begin that `start` does not have."""
+    """The ends of a micro-batch of `limit` offsets: each partition gets its part of what is there to read, and at least
+    one offset, were it beyond the limit. `begins`: where partitions begin that `start` does not have."""
     sizes: dict[Place, int] = {}
     for place, until in end.items():
         first = start.get(place, begins.get(place))
@@ -117,10 +117,10 @@ def limited(
     total = sum(sizes.values())
     if total <= limit:
         return dict(end)
-    out: dict[Place, int] = {}
-    for place, until in end.items():
-        if place in sizes:
-            part = max(limit * sizes[place] // total, 1)
-            until = min(until, until - sizes[place] + part)
-        out[place] = until
+    out = dict(end)
+    before = 0  # of the offsets that are there; rounding their running sum lets no offset of the limit go unused
+    for place, size in sizes.items():
+        part = limit * (before + size) // total - limit * before // total
+        out[place] += max(part, 1) - size
+        before += size
     return out

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 from ottla.spark.properties import WrongOption
 from ottla.spark.publishing import Batch, Lane, Publisher, PublishFailed
 from ottla.spark.sink_options import SinkOptions, sink_options
+from ottla.spark.sockets import SentToWorkers
 from ottla.spark.staging import StagedFile, Staging
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Written(WriterCommitMessage):
     staged: StagedFile | None = None
 
 
-class Writer:
+class Writer(SentToWorkers):
     """What both writers do in the worker."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:

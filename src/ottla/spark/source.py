@@ -54,6 +54,7 @@ from ottla.spark.options import (
 )
 from ottla.spark.plan import Range, Share, limited, shares
 from ottla.spark.properties import WrongOption
+from ottla.spark.sockets import SentToWorkers
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -126,7 +127,7 @@ def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     return options
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SentToWorkers, DataSourceReader):
     """Offsets are settled when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -144,7 +145,7 @@ class BatchReader(DataSourceReader):
         return _read(partition, self.options)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"topic": {"0": 123}}, as those of Spark's Kafka source."""
 
     def __init__(self, options: SourceOptions) -> None:
