@@ -107,6 +107,11 @@ class Lake:
         schema = pa.schema([self.arrow.field(name) for name in names])
         return pa.Table.from_batches(self.batches(names, since, until), schema)
 
+    def delta(self) -> DeltaTable:
+        """The table as it is now."""
+        self._delta.update_incremental()
+        return self._delta
+
     def frame(self, session: SparkSession, since: datetime | None = None) -> DataFrame:
         """The rows of the table as it is now; from `since` on, by its time column."""
         from pyspark.sql import functions as F

@@ -1,24 +1,24 @@
 """The report page: what the tables hold, as charts.
 
-Knows: the tables and `ottla.spark.report`. Everything is counted in plain batches whose answers are small however much
-the tables hold: at most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
+Knows: the tables and `ottla.spark.report`. Everything is asked of the tables in SQL, through `deltalake`'s own engine:
+that takes milliseconds where a Spark job takes hundreds, and streams through tables of any size. Answers are small
+however much the tables hold: at most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from deltalake import QueryBuilder
 
 from ottla.spark import report
 from ottla.spark.activity.proof import Totals
-from ottla.spark.activity.sessions import viewed
 from ottla.spark.activity.tables import Tables
 from ottla.spark.report import Section, Series
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 TITLE = "Website activity"
 TOP, FEW, EXAMPLES = 15, 8, 10
@@ -53,75 +53,96 @@ class Span:
         return int(self.starts[-1].timestamp()) + self.step_s
 
 
-def picture(session: SparkSession, tables: Tables, found: Totals) -> str:
+Row: TypeAlias = Mapping[str, Any]
+VIEWED = "(page is not null and not asset)"
+SECONDS = "cast(to_unixtime({}) as bigint)"
+
+
+class Asked:
+    """Answers in SQL, of the tables that have columns of the report."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._engine = QueryBuilder()
+        for name in ("events", "late", "malformed", "sessions"):
+            self._engine.register(name, tables.lakes[name].delta())
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return pa.table(self._engine.execute(sql).read_all()).to_pylist()
+
+    def row(self, sql: str) -> Row:
+        return self.rows(sql)[0]
+
+
+def picture(tables: Tables, found: Totals) -> str:
     """The page as HTML text."""
-    frames = {name: table.frame(session) for name, table in tables.lakes.items()}
+    asked = Asked(tables)
     told = str(found)
     warning = "" if not found.problems else f"The figures do not add up: {' '.join(found.problems)}"
-    events, sessions = frames["events"], frames["sessions"]
-    shown = span_of(events)
+    shown = span_of(asked)
     if shown is None:
-        sections = odd(frames, found)
-        return report.page(TITLE, "No events yet.", [("Malformed", whole(found.malformed))], sections, note=told)
-    sums, visits = events_in_all(events), sessions_in_all(sessions)
-    series = events_over_time(events, shown)
-    names, visit_names = most(events, event_names()), most(sessions, session_names())
-    begun = by_bucket(sessions, shown, "start", sessions=count())
+        return report.page(
+            TITLE, "No events yet.", [("Malformed", whole(found.malformed))], odd(asked, found), note=told
+        )
+    sums, visits = events_in_all(asked), sessions_in_all(asked)
+    series = by_bucket(asked, shown, "events", "time", EVENT_FIGURES) | sizes_over_time(asked, shown)
+    names, visit_names = most(asked, "events", EVENT_NAMES), most(asked, "sessions", SESSION_NAMES)
+    begun = by_bucket(asked, shown, "sessions", "start", {"sessions": "count(*)"})
     sections = [
         visits_over_time(series, begun["sessions"], shown, found),
         pages(names, visit_names, sums["views"], found),
         answers(names, series, sums, shown, found),
         visits_section(visits, tables),
-        *odd(frames, found),
+        *odd(asked, found),
     ]
     subtitle = f"{day(shown.starts[0])} to {day(datetime.fromtimestamp(shown.end - 1, UTC))}, all times in UTC"
     figures = headline(found, sums, visits, tables)
     return report.page(TITLE, subtitle, figures, sections, note=told, warning=warning)
 
 
-def count() -> Column:
-    from pyspark.sql import functions as F
-
-    return F.count(F.lit(1))
-
-
 # In all
 
 
-def events_in_all(events: DataFrame) -> Any:
-    from pyspark.sql import functions as F
-
-    return events.agg(
-        F.count_if(viewed()).alias("views"),
-        F.count_if("bot").alias("bots"),
-        F.count_if(F.col("status") >= 400).alias("errors"),
-        F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
-        *classes("bytes", SIZES),
-    ).collect()[0]
+def events_in_all(asked: Asked) -> Row:
+    return asked.row(
+        f"select {count_if(VIEWED)} as views, {count_if('bot')} as bots, {count_if('status >= 400')} as errors,"
+        f" coalesce(sum(bytes), 0) as bytes, {', '.join(classes('bytes', SIZES))} from events"
+    )
 
 
-def sessions_in_all(sessions: DataFrame) -> Any:
-    from pyspark.sql import functions as F
-
-    return sessions.agg(
-        F.coalesce(F.sum("views"), F.lit(0)).alias("views"),
-        F.count_if("converted").alias("converted"),
-        F.percentile_approx("seconds", 0.5).alias("middle"),
-        F.count_if(F.col("views") <= 1).alias("bounces"),
-        count().alias("many"),
-        *classes("seconds", LENGTHS),
-        *classes("views", DEPTHS),
-    ).collect()[0]
+def sessions_in_all(asked: Asked) -> Row:
+    figures = asked.row(
+        f"select coalesce(sum(views), 0) as views, {count_if('converted')} as converted,"
+        f" {count_if('views <= 1')} as bounces, count(*) as many,"
+        f" {', '.join([*classes('seconds', LENGTHS), *classes('views', DEPTHS)])} from sessions"
+    )
+    middle = asked.rows(percentiles("seconds", "0", "sessions", {"middle": 0.5}))
+    return {**figures, "middle": middle[0]["middle"] if middle else None}
 
 
-def classes(name: str, bounds: Classes) -> list[Column]:
+def count_if(condition: str) -> str:
+    return f"count(*) filter (where {condition})"
+
+
+def percentiles(value: str, of: str, rows: str, shares: Mapping[str, float]) -> str:
+    """A query for the least values that at least such shares of a group's rows do not exceed. `of`: the group."""
+    each = (
+        f"select {of} as place, {value} as value, count(*) as many from {rows} where {value} is not null group by 1, 2"
+    )
+    ranked = (
+        "select place, value, many, sum(many) over (partition by place order by value) as upto,"
+        f" sum(many) over (partition by place) as whole from ({each})"
+    )
+    found = [f"min(value) filter (where upto >= ceil({share} * whole)) as {name}" for name, share in shares.items()]
+    return f"select place, {', '.join(found)} from ({ranked}) group by place"
+
+
+def classes(name: str, bounds: Classes) -> list[str]:
     """How many rows fall into each class."""
-    from pyspark.sql import functions as F
-
-    value, below, counts = F.col(name), None, []
+    below, counts = None, []
     for place, (bound, _) in enumerate(bounds):
-        inside = value.isNotNull() if bound is None else value <= bound
-        counts.append(F.count_if(inside if below is None else inside & (value > below)).alias(f"{name}_{place}"))
+        inside = f"{name} is not null" if bound is None else f"{name} <= {bound}"
+        over = "" if below is None else f" and {name} > {below}"
+        counts.append(f"{count_if(inside + over)} as {name}_{place}")
         below = bound
     return counts
 
@@ -152,17 +173,15 @@ def headline(found: Totals, sums: Any, visits: Any, tables: Tables) -> list[tupl
 # Time
 
 
-def span_of(events: DataFrame) -> Span | None:
+def span_of(asked: Asked) -> Span | None:
     """The buckets to show: from the first event to the last, unless a few lie far away from all others."""
-    from pyspark.sql import functions as F
-
-    seconds = F.unix_seconds("time")
-    least, greatest, inner = events.agg(
-        F.min(seconds), F.max(seconds), F.percentile_approx(seconds, [0.005, 0.995], 1000)
-    ).collect()[0]
+    seconds = SECONDS.format("time")
+    ends = asked.row(f"select min({seconds}) as least, max({seconds}) as greatest from events")
+    least, greatest = ends["least"], ends["greatest"]
     if least is None:
         return None
-    low, high = inner
+    (inner,) = asked.rows(percentiles(seconds, "0", "events", {"low": 0.005, "high": 0.995}))
+    low, high = inner["low"], inner["high"]
     if greatest - least > 4 * (high - low) + 86400 * 2:
         least, greatest = low, high
     first, last = (datetime.fromtimestamp(each, UTC) for each in (least, greatest))
@@ -170,41 +189,47 @@ def span_of(events: DataFrame) -> Span | None:
     return Span(report.buckets(first, last, step), step)
 
 
-def by_bucket(rows: DataFrame, shown: Span, time: str, **what: Column) -> dict[str, list[float]]:
-    """Figures per bucket, zero where there is none."""
-    from pyspark.sql import functions as F
+def bucket(shown: Span, time: str) -> str:
+    return f"({SECONDS.format(time)} - {shown.first}) / {shown.step_s}"
 
-    seconds = F.unix_seconds(time)
-    place = F.floor((seconds - shown.first) / shown.step_s).cast("int")
-    inside = rows.where((seconds >= shown.first) & (seconds < shown.end))
-    named = [column.alias(name) for name, column in what.items()]
-    series: dict[str, list[float]] = {name: [0.0] * len(shown.starts) for name in what}
-    for row in inside.groupBy(place.alias("place")).agg(*named).collect():
-        for name in what:
-            series[name][row["place"]] = float(row[name] or 0)
+
+def within(shown: Span, time: str) -> str:
+    return f"{SECONDS.format(time)} >= {shown.first} and {SECONDS.format(time)} < {shown.end}"
+
+
+def by_bucket(asked: Asked, shown: Span, table: str, time: str, what: Mapping[str, str]) -> dict[str, list[float]]:
+    """Figures per bucket, zero where there is none."""
+    named = ", ".join(f'{figure} as "{name}"' for name, figure in what.items())
+    place, inside = bucket(shown, time), within(shown, time)
+    return series_of(
+        asked.rows(f"select {place} as place, {named} from {table} where {inside} group by 1"), shown, what
+    )
+
+
+def series_of(rows: Sequence[Row], shown: Span, names: Iterable[str]) -> dict[str, list[float]]:
+    series: dict[str, list[float]] = {name: [0.0] * len(shown.starts) for name in names}
+    for row in rows:
+        for name, points in series.items():
+            points[row["place"]] = float(row[name] or 0)
     return series
 
 
-def events_over_time(events: DataFrame, shown: Span) -> dict[str, list[float]]:
-    from pyspark.sql import functions as F
+EVENT_FIGURES = {
+    "views": count_if(f"{VIEWED} and not bot and kind not in ('search', 'click')"),
+    "searches": count_if(f"{VIEWED} and not bot and kind = 'search'"),
+    "clicks": count_if(f"{VIEWED} and not bot and kind = 'click'"),
+    "rest": count_if(f"not {VIEWED} and not bot"),
+    "bots": count_if("bot"),
+    "visitors": "count(distinct visitor)",
+    **{name: count_if(f"status between {low} and {high}") for name, (low, high, _) in STATUSES.items()},
+    "all": "count(*)",
+}
 
-    person, status = ~F.col("bot"), F.col("status")
-    seen = viewed() & person
-    return by_bucket(
-        events,
-        shown,
-        "time",
-        views=F.count_if(seen & ~F.col("kind").isin("search", "click")),
-        searches=F.count_if(seen & (F.col("kind") == "search")),
-        clicks=F.count_if(seen & (F.col("kind") == "click")),
-        rest=F.count_if(~viewed() & person),
-        bots=F.count_if("bot"),
-        visitors=F.count_distinct("visitor"),
-        **{name: F.count_if(status.between(low, high)) for name, (low, high, _) in STATUSES.items()},
-        p50=F.percentile_approx("bytes", 0.5),
-        p95=F.percentile_approx("bytes", 0.95),
-        all=count(),
-    )
+
+def sizes_over_time(asked: Asked, shown: Span) -> dict[str, list[float]]:
+    shares = {"p50": 0.5, "p95": 0.95}
+    rows = f"(select * from events where {within(shown, 'time')})"
+    return series_of(asked.rows(percentiles("bytes", bucket(shown, "time"), rows, shares)), shown, shares)
 
 
 def visits_over_time(series: dict[str, list[float]], begun: list[float], shown: Span, found: Totals) -> Section:
@@ -226,37 +251,26 @@ def visits_over_time(series: dict[str, list[float]], begun: list[float], shown: 
 # Names
 
 
-def event_names() -> dict[str, Column]:
-    from pyspark.sql import functions as F
-
-    status, page = F.col("status"), F.col("page")
-    return {
-        "page": F.when(viewed(), page),
-        "asset": F.when(F.col("asset"), page),
-        "status": status.cast("string"),
-        "error": F.when(status >= 400, F.concat_ws(" ", status, F.coalesce(page, F.lit("(no page)")))),
-    }
-
-
-def session_names() -> dict[str, Column]:
-    from pyspark.sql import functions as F
-
-    host = F.regexp_extract("referrer", r"^[a-z]+://([^/:]+)", 1)
-    return {"entry": F.col("entry"), "exit": F.col("exit"), "host": F.nullif(host, F.lit(""))}
+EVENT_NAMES = {
+    "page": f"case when {VIEWED} then page end",
+    "asset": "case when asset then page end",
+    "status": "cast(status as varchar)",
+    "error": "case when status >= 400 then concat(cast(status as varchar), ' ', coalesce(page, '(no page)')) end",
+}
+SESSION_NAMES = {
+    "entry": "entry",
+    "exit": "exit",
+    "host": "nullif((regexp_match(referrer, '^[a-z]+://([^/:]+)'))[1], '')",
+}
 
 
-def most(rows: DataFrame, named: dict[str, Column]) -> Counts:
-    """The TOP names of each sort that come most often; equal ones in their own order. One pass for all of them."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    pairs = F.array(*(F.struct(F.lit(of).alias("of"), name.alias("name")) for of, name in named.items()))
-    every = rows.select(F.explode(pairs).alias("pair")).select("pair.of", "pair.name")
-    counts = every.where(F.col("name").isNotNull()).groupBy("of", "name").agg(count().alias("many"))
-    rank = F.row_number().over(Window.partitionBy("of").orderBy(F.desc("many"), F.asc("name")))
-    found: Counts = {of: [] for of in named}
-    for row in counts.withColumn("rank", rank).where(F.col("rank") <= TOP).orderBy("of", "rank").collect():
-        found[row["of"]].append((str(row["name"]), float(row["many"])))
+def most(asked: Asked, table: str, named: Mapping[str, str]) -> Counts:
+    """The TOP names of each sort that come most often; equal ones in their own order."""
+    found: Counts = {}
+    for of, name in named.items():
+        counts = f"select {name} as name, count(*) as many from {table} where {name} is not null group by 1"
+        rows = asked.rows(f"{counts} order by many desc, name limit {TOP}")
+        found[of] = [(row["name"], float(row["many"])) for row in rows]
     return found
 
 
@@ -317,31 +331,26 @@ def visits_section(visits: Any, tables: Tables) -> Section:
 # What is odd
 
 
-def odd(frames: dict[str, DataFrame], found: Totals) -> list[Section]:
+def odd(asked: Asked, found: Totals) -> list[Section]:
     """Late and malformed records: how many, why, and examples."""
-    from pyspark.sql import functions as F
-
     items: list[Any] = []
     if found.malformed:
-        kinds = frames["malformed"].withColumn("why", F.regexp_replace("reason", ": .*", ""))
-        why = kinds.groupBy("why").agg(F.count(F.lit(1)).alias("many"), F.min(F.substring("raw", 1, 300)).alias("raw"))
-        rows = why.orderBy(F.desc("many"), "why").limit(EXAMPLES).collect()
+        why = "split_part(reason, ': ', 1) as why, count(*) as many, min(substr(raw, 1, 300)) as raw"
+        rows = asked.rows(f"select {why} from malformed group by 1 order by many desc, why limit {EXAMPLES}")
         cells = [(row["why"], row["many"], row["raw"]) for row in rows]
         items.append(report.table("Malformed records", ("Why", "Records", "One of them"), cells))
     if found.late:
-        behind = F.unix_seconds("watermark") - F.unix_seconds("time")
-        topics = (
-            frames["late"]
-            .groupBy("topic", "partition")
-            .agg(
-                F.count(F.lit(1)).alias("many"),
-                F.percentile_approx(behind, 0.5).alias("middle"),
-                F.max(behind).alias("most"),
-            )
-        )
-        rows = topics.orderBy(F.desc("many"), "topic", "partition").limit(EXAMPLES).collect()
+        behind = f"{SECONDS.format('watermark')} - {SECONDS.format('time')}"
+        late = f"(select topic, partition, {behind} as behind from late)"
+        place = "concat(topic, ' ', cast(partition as varchar))"
+        middles = {
+            row["place"]: row["middle"] for row in asked.rows(percentiles("behind", place, late, {"middle": 0.5}))
+        }
+        each = f"select topic, partition, {place} as place, count(*) as many, max(behind) as most from {late}"
+        rows = asked.rows(f"{each} group by 1, 2 order by many desc, topic, partition limit {EXAMPLES}")
         cells = [
-            (row["topic"], row["partition"], row["many"], lasting(row["middle"]), lasting(row["most"])) for row in rows
+            (row["topic"], row["partition"], row["many"], lasting(middles[row["place"]]), lasting(row["most"]))
+            for row in rows
         ]
         names = ("Topic", "Partition", "Records", "Behind by (middle)", "Behind by (most)")
         note = "Too late for their windows and sessions, and in neither; the table late/ has them."

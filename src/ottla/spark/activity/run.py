@@ -74,7 +74,7 @@ def run(
         batches.finish(spark)
         found = totals(spark, tables)
         if report is not None:
-            draw(spark, tables, found, report)
+            draw(tables, found, report)
     finally:
         if session is None:
             spark.stop()
@@ -113,11 +113,11 @@ def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callab
     return publish
 
 
-def draw(spark: SparkSession, tables: Tables, found: Totals, path: str) -> None:
+def draw(tables: Tables, found: Totals, path: str) -> None:
     """Write the report page. Raises PipelineFailed where it can't be written."""
     from ottla.spark.activity.picture import picture
 
     try:
-        Path(path).write_text(picture(spark, tables, found), encoding="utf-8")
+        Path(path).write_text(picture(tables, found), encoding="utf-8")
     except OSError as error:
         raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None
