@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.spark import activity_twin as twin
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ottla.spark.activity import Outcome, Tables
+    from ottla.spark.activity.near import Maker
     from ottla.testing import EmbeddedBroker
 
 WINDOW_S, GAP_S, TOP, GOAL = 300, 1800.0, 20, "^/projects/"
@@ -47,8 +50,18 @@ def produce(bootstrap: str, topic: str, lines: Iterable[bytes]) -> list[tuple[st
     return [places[number] for number in range(len(places))]
 
 
-def rows_of(tables: Tables, session: SparkSession) -> dict[str, list[Any]]:
-    return {name: tables.lakes[name].frame(session).collect() for name in TABLES}
+class Row(dict[str, Any]):
+    """A row of a table; columns are attributes too."""
+
+    __getattr__ = dict[str, Any].__getitem__
+
+
+def rows_of(tables: Tables) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for name in TABLES:
+        rows = DeltaTable(str(tables.root / name)).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
+        found[name] = [Row(row) for row in rows]
+    return found
 
 
 def utc(row: Any, *names: str) -> Any:
@@ -123,7 +136,7 @@ def real(
         report=str(folder / "report.html"),
         session=spark,
     )
-    found = rows_of(Tables.open(str(folder / "site")), spark)
+    found = rows_of(Tables.open(str(folder / "site")))
     told = list(zip(places, (line.decode() for line in lines), strict=True))
     return outcome, found, told, (folder / "report.html").read_text()
 
@@ -161,6 +174,7 @@ def line(
 
 
 START = datetime(2024, 3, 1, 23, 0, tzinfo=UTC)
+START_US = int(START.timestamp()) * 1_000_000
 
 
 def crowd(seed: int, first: datetime, minutes: int, many: int) -> list[bytes]:
@@ -216,14 +230,14 @@ def twice(spark: SparkSession, broker: EmbeddedBroker, tmp_path_factory: pytest.
 
     told = put([*crowd(1, START, 120, 400), line("10.0.0.1", START + timedelta(hours=2), "/end"), b"", b"\xff\x00 bad"])
     first = go()
-    between = rows_of(Tables.open(folder), spark)
+    between = rows_of(Tables.open(folder))
     in_time = [line("10.0.0.1", START + timedelta(minutes=110), "/projects/in-time"), b'{"broken']
     later = put([*crowd(2, START + timedelta(minutes=112), 90, 200), *in_time])
     late = put([line("10.0.0.2", START + timedelta(minutes=109, seconds=59), "/late"), *crowd(3, START, 60, 50)])
     second = go()
     published = consume(broker.bootstrap_servers, "results")
     page = Path(f"{folder}.html").read_text()
-    return Twice(first, second, between, rows_of(Tables.open(folder), spark), told, later, late, published, page)
+    return Twice(first, second, between, rows_of(Tables.open(folder)), told, later, late, published, page)
 
 
 def consume(bootstrap: str, topic: str) -> list[tuple[str, dict[str, Any]]]:
@@ -284,8 +298,8 @@ def test_malformed_records_are_kept_with_their_bytes(twice: Twice) -> None:
 
 def test_what_is_final_stays_and_what_was_open_comes_again(twice: Twice) -> None:
     for name in ("windows", "pages", "sessions", "conversions"):
-        before = {tuple(map(str, row)) for row in twice.between[name] if row.final}
-        after = {tuple(map(str, row)) for row in twice.found[name] if row.final}
+        before = {tuple(map(str, row.values())) for row in twice.between[name] if row.final}
+        after = {tuple(map(str, row.values())) for row in twice.found[name] if row.final}
         assert before
         assert before < after
     assert not all(row.final for row in twice.between["sessions"])
@@ -309,6 +323,8 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     from ottla.spark.activity import Settings, Tables
     from ottla.spark.activity.batches import Batches
+    from ottla.spark.activity.far import Far
+    from ottla.spark.activity.near import Near, goals_of
     from ottla.spark.activity.proof import totals
 
     lines = [*crowd(4, START, 100, 150), b"bad", *crowd(5, START + timedelta(minutes=80), 90, 150)]
@@ -340,11 +356,11 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
 
     batches = Cutting(tables, lambda: "query", 600.0)
     batches(frames[0], 0)
-    batches.near_rows = 0  # from here on Spark makes of the rows what was made of them in this process before
     for batches.cut in cuts:
         with pytest.raises(Cut):
             batches(frames[1], 1)
     batches.cut = ""
+    batches.near_rows = 0  # what was cut off was begun in this process, and is done by Spark
     batches(frames[1], 1)
     batches(frames[1], 1)  # done already
     batches.finish(spark)
@@ -354,7 +370,27 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
     edge = max(event.time for event in events[: half - 1]) - timedelta(minutes=10)
     in_time = [event for event in events if event.offset[2] < half or event.time >= edge]
     assert len(in_time) < len(events)
-    compare(rows_of(tables, spark), in_time)
+    compare(rows_of(tables), in_time)
+    assert made_by(Near(tables, goals_of(spark, GOAL)), tmp_path / "near") == made_by(
+        Far(spark, tables), tmp_path / "far"
+    )
+
+
+def made_by(maker: Maker, folder: Path) -> dict[str, list[str]]:
+    """Everything that can be made of the tables as they are, each table's rows in an order of their own."""
+    every = (None, None)
+    files = [Path(name) for name in maker.tables.lakes["events"].files()]
+    made = maker.windows(every, folder / "windows", final=True)
+    made["conversions"] = maker.conversions(every, folder / "conversions", final=True)
+    made["sessions"] = maker.grow([], files, START_US + 3600 * 1_000_000, folder / "sessions")
+    open_ones = sorted((folder / "sessions" / "open").glob("*.parquet"))
+    made["open"] = maker.open_sessions(open_ones, folder / "open")
+    assert made["open"].rows > 10
+    assert made["sessions"].rows > 10
+    rows = {
+        name: [row for file in each.files for row in pq.read_table(file).to_pylist()] for name, each in made.items()
+    }
+    return {name: sorted(repr(sorted(row.items())) for row in each) for name, each in rows.items()}
 
 
 def test_tables_are_not_mixed_up(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.spark.activity.event import Reader, text_of_bytes
+from ottla.spark.activity.variant import json_object, text_of
+from ottla.spark.activity.when import micros_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,35 +101,131 @@ MALFORMED: dict[str, tuple[bytes | None, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def parsed(spark: SparkSession) -> dict[int, Any]:
-    """All samples in one go, by offset."""
-    from ottla.spark.activity import parse
+SAMPLES = [each[0] for each in (*EVENTS.values(), *MALFORMED.values())]
 
-    values = [each[0] for each in (*EVENTS.values(), *MALFORMED.values())]
-    rows = [(value and bytearray(value), NOW, "page-views", 0, offset) for offset, value in enumerate(values)]
-    found = parse(spark.createDataFrame(rows, RECORDS)).collect()
-    assert len(found) == len(values)
-    return {row["offset"]: row for row in found}
+
+def found_in(value: bytes | None) -> tuple[str | None, dict[str, Any], str | None]:
+    """Text, columns of the event, and why it is none."""
+    raw, event = Reader().read(value, micros(NOW), "page-views")
+    return (raw, {}, event) if isinstance(event, str) else (raw, event._asdict(), None)
+
+
+def micros(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_event(parsed: dict[int, Any], name: str) -> None:
+def test_event(name: str) -> None:
     value, wanted = EVENTS[name]
-    row = parsed[list(EVENTS).index(name)].asDict()
-    row["time"] = row["time"].astimezone(UTC)
-    assert row["reason"] is None
-    assert {key: row[key] for key in wanted} == wanted
+    raw, found, reason = found_in(value)
+    assert reason is None
+    wanted = {key: micros(each) if key == "time" else each for key, each in wanted.items()}
+    assert {key: found[key] for key in wanted} == wanted
     kept = value.rstrip(b"\r\n")
-    assert row["raw"] == (kept.decode() if b"\xe9" not in kept else kept.decode("latin-1"))
+    assert raw == (kept.decode() if b"\xe9" not in kept else kept.decode("latin-1"))
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed(parsed: dict[int, Any], name: str) -> None:
-    value, reason = MALFORMED[name]
-    row = parsed[len(EVENTS) + list(MALFORMED).index(name)]
-    assert (row["reason"] or "").startswith(reason)
-    assert row["value"] == (None if value is None else bytearray(value))
+def test_malformed(name: str) -> None:
+    value, wanted = MALFORMED[name]
+    raw, _, reason = found_in(value)
+    assert (reason or "").startswith(wanted)
+    assert raw == (None if value is None else text_of_bytes(value).rstrip("\r\n"))
+
+
+def test_spark_gives_every_record_once_with_its_place(spark: SparkSession) -> None:
+    from ottla.spark.activity import events, malformed, parse
+
+    rows = [(value and bytearray(value), NOW, "page-views", n % 3, n) for n, value in enumerate(SAMPLES)]
+    found = parse(spark.createDataFrame(rows, RECORDS).repartition(2)).cache()
+    good = {row.offset: row for row in events(found).collect()}
+    bad = {row.offset: row for row in malformed(found).collect()}
+    assert sorted([*good, *bad]) == list(range(len(SAMPLES)))
+    for offset, value in enumerate(SAMPLES):
+        raw, wanted, reason = found_in(value)
+        row = bad[offset] if reason else good[offset]
+        assert (row.raw, row.topic, row.partition) == (raw, "page-views", offset % 3)
+        if reason:
+            assert (row.reason, row.value) == (reason, None if value is None else bytearray(value))
+        else:
+            assert {name: row[name] for name in wanted} == {**wanted, "time": row.time}
+            assert micros(row.time.astimezone(UTC)) == wanted["time"]
+
+
+TIMES: dict[str, datetime | None] = {
+    "31/dec/1999:23:59:59 -0130": datetime(2000, 1, 1, 1, 29, 59, tzinfo=UTC),
+    "31/Dec/1999:23:59:60 +0000": None,
+    "29/Feb/2023:00:00:00 +0000": None,
+    "01/Jan/2023:00:00:00 +1801": None,
+    "01/Jan/2023:00:00:00": None,
+    "2024-01-01": datetime(2024, 1, 1, tzinfo=UTC),
+    "2024-01-01T": None,
+    "2024-01-01 5": datetime(2024, 1, 1, 5, tzinfo=UTC),
+    "2024-01-01T05:06Z": None,
+    "2024-01-01T05:06:07.1234567899 Europe/Berlin": datetime(2024, 1, 1, 4, 6, 7, 123_456, tzinfo=UTC),
+    "2024-03-31T02:30:00 Europe/Berlin": datetime(2024, 3, 31, 1, 30, tzinfo=UTC),
+    "2024-10-27T02:30:00 Europe/Berlin": datetime(2024, 10, 27, 0, 30, tzinfo=UTC),
+    "2024-01-01T05:06:07+1": datetime(2024, 1, 1, 4, 6, 7, tzinfo=UTC),
+    "2024-01-01T05:06:07GMT-01:30": datetime(2024, 1, 1, 6, 36, 7, tzinfo=UTC),
+    "2024-01-01T05:06:07 PST": datetime(2024, 1, 1, 13, 6, 7, tzinfo=UTC),
+    "2024-01-01T05:06:07 posix/UTC": None,
+    "2024-01-01T05:06:07 Nowhere": None,
+    "1700000000": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+    "1700000000500000000": datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=UTC),
+    "0.0000015": datetime(1970, 1, 1, 0, 0, 0, 2, tzinfo=UTC),
+    "1e9": None,
+}
+"""As Spark reads them."""
+
+
+@pytest.mark.parametrize("told", TIMES)
+def test_time(told: str) -> None:
+    wanted = TIMES[told]
+    assert micros_of(told) == (None if wanted is None else micros(wanted))
+
+
+VALUES = {
+    "12": "12", "-0": "0", "100.0": "100", "-0.50": "-0.5", "1e2": "100.0", "1E7": "1.0E7", "1e-3": "0.001",
+    "1e-4": "1.0E-4", "5e-324": "4.9E-324", "1e400": "Infinity", "9223372036854775808": "9223372036854775808",
+    "1" * 40: "1.1111111111111112E39", "true": "true", '"a\\u00e9"': "aé", "[1,null,1e400]": '[1,null,"Infinity"]',
+    '{"b":{},"a":"\\u001f\\"/"}': '{"a":"\\u001F\\"/","b":{}}',
+}  # fmt: skip
+"""JSON, and the text that Spark makes of it."""
+
+
+@pytest.mark.parametrize("written", VALUES)
+def test_json_value(written: str) -> None:
+    found = json_object(f'{{"x":{written}}} and more')
+    assert found is not None
+    assert text_of(found["x"]) == VALUES[written]
+
+
+NO_JSON = ('{"a":1,"a":2}', '{"a":NaN}', '{"a":01}', '{"a":"\t"}', '{"a":"\\ud800"}', '{"a":' + "1" * 1001 + "}")
+
+
+@pytest.mark.parametrize("text", NO_JSON)
+def test_what_spark_does_not_take_for_json(text: str) -> None:
+    assert json_object(text) is None
+
+
+def test_json_may_be_as_deep_as_sparks() -> None:
+    for depth in (400, 999, 1000, 1001):
+        text = '{"a":' * depth + "1" + "}" * depth
+        assert (json_object(text) is not None) == (depth <= 1000)
+
+
+PIECES_OF_LINES = st.sampled_from(
+    [" ", '"', "\\", "[", "]", "-", "a", "1", "{", "}", ":", ",", "é", "\n", "\x1f", "[{}]"]
+)
+
+
+@given(
+    st.one_of(st.binary(max_size=60), st.lists(PIECES_OF_LINES, max_size=40).map(lambda each: "".join(each).encode()))
+)
+def test_nothing_makes_it_fail(value: bytes) -> None:
+    raw, _, reason = found_in(value)
+    assert raw is not None
+    assert reason is None or reason
 
 
 def events_of(spark: SparkSession, rows: list[tuple[str | None, float, str | None, int | None]]) -> DataFrame:

@@ -31,6 +31,8 @@ Span = tuple[datetime | None, datetime | None]
 class Maker(Protocol):
     """Two that make the same: `near.Near` and `far.Far`. Files come to lie below `folder`."""
 
+    tables: Tables
+
     def grow(self, pending: Sequence[Path], new: Sequence[Path], over_until_us: int | None, folder: Path) -> Written:
         """Merge sessions that were open with new events. Those with an end before `over_until_us` are written as rows
         of `sessions`, the others as pieces below `folder / "open"`."""
