@@ -21,7 +21,7 @@ longer to begin than that takes; of more rows by Spark.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ottla.spark.options import SourceOptions
 
 NEAR_ROWS = 1 << 20
+NEAR_BYTES = 512 << 20
+"""Of the files that hold them, compressed."""
 
 
 @dataclass(slots=True)
@@ -123,15 +125,16 @@ class Batches:
             (folder / "open").mkdir()
             return pending
         until_us = None if watermark_us is None else watermark_us - round(self.tables.settings.gap_s * 1e6)
-        return self.maker(session, new.rows + pending.rows).grow(pending.files, new.files, until_us, folder)
+        maker = self.maker(session, new.rows + pending.rows, [*new.files, *pending.files])
+        return maker.grow(pending.files, new.files, until_us, folder)
 
     def pending(self, batch: int) -> Written:
         """The sessions that were open after a batch, as pieces."""
         return lake.gathered(self.tables.open_sessions(batch), None)
 
-    def maker(self, session: SparkSession, rows: int) -> Maker:
-        """Who makes something of so many rows."""
-        if rows > self.near_rows:
+    def maker(self, session: SparkSession, rows: int, files: Iterable[Path]) -> Maker:
+        """Who makes something of so many rows in these files."""
+        if rows > self.near_rows or sum(file.stat().st_size for file in files) > NEAR_BYTES:
             return Far(session, self.tables)
         if self._goals is None:
             self._goals = goals_of(session, self.tables.settings.conversion)
@@ -139,7 +142,8 @@ class Batches:
 
     def maker_of(self, session: SparkSession, name: str, span: Span) -> Maker:
         """Who makes something of the rows of a table."""
-        return self.maker(session, sum(self.tables.lakes[name].files(span[0]).values()))
+        files = self.tables.lakes[name].files(span[0])
+        return self.maker(session, sum(files.values()), map(Path, files))
 
     def close_windows(self, session: SparkSession, entry: Entry, folder: Path) -> Entry:
         """Count the windows that are over now, of events and of sessions."""
@@ -189,7 +193,7 @@ class Batches:
         lake.clear(folder)
         try:
             pending = self.pending(entry.batch)
-            growing = self.maker(session, pending.rows).open_sessions(pending.files, folder)
+            growing = self.maker(session, pending.rows, pending.files).open_sessions(pending.files, folder)
             self.commit("sessions", growing, entry, run=run)
             span = moment(entry.windows_until_us), None
             made = self.maker_of(session, "events", span).windows(span, folder, final=False)

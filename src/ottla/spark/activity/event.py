@@ -67,9 +67,9 @@ AHEAD_MAX = "1 day"
 """How far an event may lie after its record's own timestamp; a clock gone wild would make all others late."""
 DAY_US = 86400 * SECOND_US
 LINE_BYTES_MAX = 1 << 20
-REMEMBERED_MAX = 1 << 16
+REMEMBERED_MAX, REMEMBERED_CHARS_MAX = 1 << 15, 1 << 10
 
-Key = TypeVar("Key")
+Key = TypeVar("Key", str, tuple[str, str])
 Value = TypeVar("Value")
 
 
@@ -103,16 +103,18 @@ NOWHERE = Target(None, None, False, False)
 
 
 class Remembered(dict[Key, Value], Generic[Key, Value]):
-    """Answers by question; all are forgotten where they are more than REMEMBERED_MAX."""
+    """Answers by question, those to long ones left out; all are forgotten where they are more than REMEMBERED_MAX."""
 
     def __init__(self, find: Callable[[Key], Value]) -> None:
         super().__init__()
         self.find = find
 
     def __missing__(self, key: Key) -> Value:
-        if len(self) >= REMEMBERED_MAX:
-            self.clear()
-        found = self[key] = self.find(key)
+        found = self.find(key)
+        if sum(map(len, key if isinstance(key, tuple) else (key,))) <= REMEMBERED_CHARS_MAX:
+            if len(self) >= REMEMBERED_MAX:
+                self.clear()
+            self[key] = found
         return found
 
 
@@ -122,7 +124,7 @@ class Reader:
     def __init__(self, zone: str = "UTC") -> None:
         self.times = Remembered[str, int | None](lambda told: micros_of(told, zone))
         self.requests = Remembered[str, tuple[str | None, Target]](request_of)
-        self.targets = Remembered[tuple[str | None, str | None], Target](lambda both: target_of(*both))
+        self.targets = Remembered[tuple[str, str], Target](lambda both: target_of(both[0], both[1] or None))
         self.agents = Remembered[str, bool](is_bot)
         self.kinds = Remembered[str, str](known_kind)
 
@@ -180,7 +182,7 @@ class Reader:
         if groups is not None:
             return self.line_event(groups, kind, timestamp_us, topic)
         visitor = dashless(client if visitor is None else visitor)
-        target = NOWHERE if page is None and query is None else self.targets[page, query]
+        target = NOWHERE if page is None and query is None else self.targets[page or "", query or ""]
         if visitor is None and target.page is None and kind is None:
             wraps = line is not None
             return (
@@ -276,7 +278,7 @@ def request_of(request: str) -> tuple[str | None, Target]:
     return first, target_of(request[len(first) + 1 : len(request) - cut].strip(" "), None)
 
 
-def target_of(target: str | None, own_query: str | None) -> Target:
+def target_of(target: str, own_query: str | None) -> Target:
     """A page without scheme, host and fragment (unless that is all there is), and what stands behind its question mark,
     else the query that the event names."""
     page, query = None, own_query

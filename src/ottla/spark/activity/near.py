@@ -67,7 +67,7 @@ class Near:
         return self.put("sessions", self.sessions(of_files(pending, visits.PIECES)), folder, final=False)
 
     def sessions(self, parts: pa.Table) -> pa.Table:
-        return visits.sessions(parts, converts=self.tables.settings.conversion is not None)
+        return visits.sessions(parts, converts=bool(self.tables.settings.conversion))
 
     def windows(self, span: Span, folder: Path, *, final: bool) -> dict[str, Written]:
         settings = self.tables.settings

@@ -36,6 +36,7 @@ OUTCOMES = {
 }
 REPORT_SCHEMA = "report string"
 GROUP_ROWS = 131_072
+GROUP_BYTES = 64 << 20
 FILE_BYTES_MAX = 256 << 20
 
 
@@ -128,6 +129,7 @@ class OpenFile:
     writer: Any
     held: list[pa.Table] = field(default_factory=list)
     held_rows: int = 0
+    held_bytes: int = 0
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema) -> OpenFile:
@@ -140,13 +142,14 @@ class OpenFile:
     def add(self, rows: pa.Table) -> None:
         self.held.append(rows)
         self.held_rows += len(rows)
-        if self.held_rows >= GROUP_ROWS:
+        self.held_bytes += rows.nbytes
+        if self.held_rows >= GROUP_ROWS or self.held_bytes >= GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
         if self.held:
             self.writer.write_table(pa.concat_tables(self.held), row_group_size=GROUP_ROWS * 2)
-        self.held, self.held_rows = [], 0
+        self.held, self.held_rows, self.held_bytes = [], 0, 0
 
     def close(self) -> None:
         self.flush()
