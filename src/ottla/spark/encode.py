@@ -1,8 +1,8 @@
 """Arrow columns -> encoded record batches, one run of batches for each topic and partition. No object per record.
 
-Knows the columns of the sink and how Kafka chooses a partition; the loops are `encode_kernels.py`'s, compression and
-CRC-32C `ottla.protocol.records`'. Does not know producer ids or sequences: whoever sends a batch numbers it
-(`publishing.py`). Does not know the cluster: `destinations.py` does.
+Knows the columns of the sink and how Kafka chooses a partition; the loops are `encode_kernels.py`'s, loaded by
+`native.py`, compression and CRC-32C `ottla.protocol.records`'. Does not know producer ids or sequences: whoever sends a
+batch numbers it (`publishing.py`). Does not know the cluster: `destinations.py` does.
 
 Invariants: rows for one partition keep their order; every record is in exactly one batch; a batch has its CRC.
 """
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import compress
-from ottla.spark import encode_kernels as loops
+from ottla.spark import encode_layout as at
 from ottla.spark.destinations import Destination, WriteRefused
+from ottla.spark.native import loops
 
 NOWHERE = (0, 0, 0)
 """The addresses of a column that is not there."""
@@ -62,6 +63,7 @@ class Encoder:
         self._find = find
         self._first_turn = first_turn
         self._sticky: dict[str, tuple[int, int]] = {}
+        self._loops = loops("encode_kernels")
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> list[Encoded]:
         """Raises WriteRefused for a null or unknown topic, a partition that is not there, a record too large."""
@@ -77,7 +79,7 @@ class Encoder:
         self._place(found, lanes, inputs)
         starts = np.zeros(sum(each.partitions for each in found) + 1, np.int64)
         order = np.empty(rows.num_rows, np.int32)
-        loops.group(lanes, starts, order)
+        self._loops["group"](address(lanes), len(lanes), address(starts), len(starts) - 1, address(order))
         where = [(each, partition) for each in found for partition in range(each.partitions)]
         plan, count = self._cut(where, lanes, inputs, order, starts)
         return list(self._batches(where, inputs, order, plan, count))
@@ -93,31 +95,35 @@ class Encoder:
 
     def _place(self, found: list[Destination], lanes: np.ndarray, inputs: Inputs) -> None:
         """Turn `lanes` from each row's topic into its lane: partitions of all topics, counted through."""
-        counts = np.array([each.partitions for each in found], np.int64)
-        available = np.array([partition for each in found for partition in each.available], np.int64)
-        ends = np.cumsum([0, *(len(each.available) for each in found)], dtype=np.int64)
-        bases = np.cumsum([0, *counts[:-1]], dtype=np.int64)
-        new = (self._first_turn, 0)
-        sticky = np.array([self._sticky.get(each.topic, new) for each in found], np.int64)
-        numbers = (bases, counts, ends, available)
-        every = self._options.batch_bytes
-        wrong = loops.place(len(lanes), lanes, inputs.wanted, inputs.addresses, numbers, sticky, every)
+        topics = np.empty((len(found), at.TOPIC_WIDTH), np.int64)
+        available: list[int] = []
+        lane = 0
+        for line, each in zip(topics, found, strict=True):
+            turn = self._sticky.get(each.topic, (self._first_turn, 0))
+            line[:] = (lane, each.partitions, len(available), len(each.available), *turn)
+            lane += each.partitions
+            available += each.available
+        choices = np.array(available, np.int64)
+        lists = address(lanes), address(topics), address(choices)
+        wrong = self._loops["place"](inputs.address, len(lanes), *lists, self._options.batch_bytes)
         if wrong >= 0:
             there = found[lanes[wrong]]
             raise WriteRefused(
                 f"A row for topic {there.topic} names partition {inputs.partitions[wrong]}, but the topic has "
                 f"partitions 0 to {there.partitions - 1}."
             )
-        self._sticky.update({each.topic: (int(t), int(n)) for each, (t, n) in zip(found, sticky, strict=True)})
+        for each, line in zip(found, topics.tolist(), strict=True):
+            self._sticky[each.topic] = (line[at.TURN], line[at.TURN_BYTES])
 
     def _cut(
         self, where: list[Place], lanes: np.ndarray, inputs: Inputs, order: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, int]:
         """Where batches begin and end, and how many there are."""
         limits = np.array([min(self._options.batch_bytes, each.batch_bytes_max) for each, _ in where], np.int64)
-        plan = np.empty((len(order), loops.PLAN_COLUMNS), np.int64)
+        plan = np.empty((len(order), at.PLAN_WIDTH), np.int64)
         most = self._options.record_bytes_max
-        count = loops.cut(inputs.addresses, order, starts, limits, most, plan)
+        lists = address(order), address(starts), len(starts) - 1, address(limits)
+        count = self._loops["cut"](inputs.address, *lists, most, address(plan))
         if count < 0:
             topic = where[lanes[-1 - count]][0].topic
             raise WriteRefused(
@@ -129,8 +135,8 @@ class Encoder:
     def _batches(
         self, places: list[Place], inputs: Inputs, order: np.ndarray, plan: np.ndarray, count: int
     ) -> Iterator[Encoded]:
-        out = np.empty(int(plan[:count, loops.BYTES].sum()) + count * b.HEADER_BYTES, np.uint8)
-        loops.write(inputs.addresses, order, plan, count, out.ctypes.data)
+        out = np.empty(int(plan[:count, at.BYTES].sum()) + count * b.HEADER_BYTES, np.uint8)
+        self._loops["write"](inputs.address, address(order), address(plan), count, address(out))
         view, pos = memoryview(out.data), 0
         for _, records, size, base_ms, max_ms, lane in plan[:count].tolist():
             where, partition = places[lane]
@@ -176,18 +182,22 @@ class Encoder:
 
 
 class Inputs:
-    """The columns of one table as arrays and their addresses; keeps alive what they point to."""
+    """The columns of one table as arrays, and the address of their addresses; keeps alive what they point to."""
 
     def __init__(self, columns: Mapping[str, Any], rows: int) -> None:
         self._kept: list[Any] = [columns]
         self.times = times_of(columns.get("timestamp"), rows)
         self.partitions = np.empty(0, np.int32)
-        self.wanted = (0, 0)
+        table = np.zeros(at.ROWS_WIDTH, np.int64)
+        table[at.TIMES] = address(self.times)
         if (given := columns.get("partition")) is not None:
             self.partitions = np.array(given.fill_null(-1), np.int32)
-            self.wanted = (self.partitions.ctypes.data, self._valid(given))
-        keys, values = self._bytes(columns.get("key")), self._bytes(columns["value"])
-        self.addresses = (self.times.ctypes.data, keys, values, *self._headers(columns.get("headers")))
+            table[at.GIVEN : at.KEY] = address(self.partitions), self._valid(given)
+        table[at.KEY : at.VALUE] = self._bytes(columns.get("key"))
+        table[at.VALUE : at.HEADER_ENDS] = self._bytes(columns["value"])
+        table[at.HEADER_ENDS :] = self._headers(columns.get("headers"))
+        self._kept.append(table)
+        self.address = address(table)
 
     def _bytes(self, column: Any) -> tuple[int, int, int]:
         """Validity, ends and bytes of a column of text or bytes, without a copy."""
@@ -201,17 +211,17 @@ class Inputs:
         _, ends, content = column.buffers()
         return self._valid(column), ends.address + 4 * column.offset, 0 if content is None else content.address
 
-    def _headers(self, column: Any) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
+    def _headers(self, column: Any) -> tuple[int, ...]:
         """The ends of the rows' lists, and the two columns of their elements. Raises WriteRefused for a null name."""
         if column is None:
-            return 0, NOWHERE, NOWHERE
+            return 0, *NOWHERE, *NOWHERE
         ends = np.array(column.offsets, np.int32)
         self._kept.append(ends)
         used = column.values.slice(ends[0], ends[-1] - ends[0])
         names, contents = column.values.field(0), column.values.field(1)
         if used.null_count or names.slice(ends[0], ends[-1] - ends[0]).null_count:
             raise WriteRefused("A row has a header without a key, which Kafka can't store.")
-        return ends.ctypes.data, self._bytes(names), self._bytes(contents)
+        return address(ends), *self._bytes(names), *self._bytes(contents)
 
     def _valid(self, column: Any) -> int:
         """One byte a row, 0 for null; no address when there are no nulls."""
@@ -220,7 +230,7 @@ class Inputs:
         bits = np.frombuffer(column.buffers()[0], np.uint8)
         whole = np.unpackbits(bits, bitorder="little", count=column.offset + len(column))
         self._kept.append(whole)
-        return whole.ctypes.data + column.offset
+        return address(whole) + column.offset
 
 
 def times_of(column: Any, rows: int) -> np.ndarray:
@@ -230,6 +240,10 @@ def times_of(column: Any, rows: int) -> np.ndarray:
         return np.full(rows, now_ms, np.int64)
     micros = column.cast(_MICROS).cast(pa.int64()).fill_null(now_ms * 1000)
     return np.floor_divide(np.array(micros, np.int64), 1000)
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
 
 
 def _chunk(column: Any) -> Any:

@@ -1,13 +1,11 @@
-"""The loops of the encoder, compiled by numba: where each row goes, where batches end, and the bytes of records.
+"""The loops of the encoder, in the part of Python that numba compiles: where each row goes, where batches end, and the
+bytes of records.
 
 Knows murmur2 as Kafka's partitioner uses it, varints and the layout of a record (DefaultRecord.java, Utils.java
 `murmur2`, BuiltInPartitioner.java). Knows nothing of topics' names, headers of batches, CRCs or compression:
 `encode.py` does. Makes no Python object and allocates nothing: it reads and writes arrays by their addresses, which the
-caller made large enough (arrays passed as such cost a count of references for each row).
+caller made large enough; `encode_layout.py` says what lies in them. `native.py` compiles and loads this.
 
-A column of bytes is three addresses: `valid`, one byte a row, 0 when none is null; `ends`, n + 1 positions in the
-bytes, 0 when there is no such column; the bytes. Headers are the `ends` of their lists, 0 without such a column, and
-two columns of their elements; a null list looks like an empty one.
 All numbers are int64; shifts to the right see no negative ones.
 """
 
@@ -16,39 +14,26 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-from numba import int32, int64, njit, types, void
+from numba import int64, void
 
-from ottla.spark.kernels import bytes_at, compiled, copy, intrinsic
+from ottla.spark import encode_layout as at
+from ottla.spark.kernels import Bytes, Ints, Longs, bytes_at, compiled, copy, intrinsic, moved
 
-ROW, COUNT, BYTES, BASE_MS, MAX_MS, LANE = range(6)
-"""Columns of a plan: the first row (in the order of lanes), records, bytes of the records, times, lane."""
-PLAN_COLUMNS = 6
+SIGNATURES = {
+    "place": int64(Longs, int64, Ints, Longs, Longs, int64),
+    "group": void(Ints, int64, Longs, int64, Ints),
+    "cut": int64(Longs, Ints, Longs, int64, Longs, int64, Longs),
+    "write": void(Longs, Ints, Longs, int64, Bytes),
+}
+
 HEADER_BYTES = 61
-OVERHEAD_BYTES = 12
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
-_Address = int64
-_Column = types.UniTuple(_Address, 3)
-_Rows = types.Tuple((_Address, _Column, _Column, _Address, _Column, _Column))
-"""Times in ms, keys, values, headers: ends, names, contents."""
-
 Column = namedtuple("Column", "valid ends content present nullable")
 Rows = namedtuple("Rows", "times keys values has_headers header_ends names contents")
-
-
-def kept(signature: Any) -> Any:
-    """Compile now, and keep the machine code for other processes; where nothing can be written, for this one alone."""
-
-    def wrap(function: Any) -> Any:
-        try:
-            return njit(signature, cache=True, nogil=True)(function)
-        except RuntimeError:  # numba found no directory for its cache
-            return njit(signature, nogil=True)(function)
-
-    return wrap
 
 
 @intrinsic
@@ -56,9 +41,9 @@ def ints_at(typing: Any, address: Any) -> Any:
     """A number as the address of int32s."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.inttoptr(given[0], context.get_value_type(types.CPointer(int32)))
+        return builder.inttoptr(given[0], context.get_value_type(Ints))
 
-    return types.CPointer(int32)(int64), generate
+    return Ints(int64), generate
 
 
 @intrinsic
@@ -66,28 +51,27 @@ def longs_at(typing: Any, address: Any) -> Any:
     """A number as the address of int64s."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.inttoptr(given[0], context.get_value_type(types.CPointer(int64)))
+        return builder.inttoptr(given[0], context.get_value_type(Longs))
 
-    return types.CPointer(int64)(int64), generate
+    return Longs(int64), generate
 
 
 @compiled
-def column_at(addresses: Any) -> Any:
-    valid, ends, content = addresses
+def column_at(rows: Any, slot: int) -> Any:
+    valid, ends, content = rows[slot], rows[slot + 1], rows[slot + 2]
     return Column(bytes_at(valid), ints_at(ends), bytes_at(content), ends != 0, valid != 0)
 
 
 @compiled
-def rows_at(addresses: Any) -> Any:
-    times, keys, values, ends, names, contents = addresses
+def rows_at(rows: Any) -> Any:
     return Rows(
-        longs_at(times),
-        column_at(keys),
-        column_at(values),
-        ends != 0,
-        ints_at(ends),
-        column_at(names),
-        column_at(contents),
+        longs_at(rows[at.TIMES]),
+        column_at(rows, at.KEY),
+        column_at(rows, at.VALUE),
+        rows[at.HEADER_ENDS] != 0,
+        ints_at(rows[at.HEADER_ENDS]),
+        column_at(rows, at.HEADER_KEY),
+        column_at(rows, at.HEADER_VALUE),
     )
 
 
@@ -113,51 +97,48 @@ def murmur2(data: Any, start: int, end: int) -> Any:
     return h ^ (h >> 15)
 
 
-@kept(int64(int64, int32[::1], types.UniTuple(_Address, 2), _Rows, types.UniTuple(int64[::1], 4), int64[:, ::1], int64))
-def place(rows: int, lanes: Any, wanted: Any, addresses: Any, numbers: Any, sticky: Any, sticky_bytes: int) -> Any:
-    """The lane of each row into `lanes`; -1, or the first row whose partition does not exist.
+def place(columns: Any, count: int, lanes: Any, topics: Any, available: Any, turn_bytes: int) -> Any:
+    """The lane of each of `count` rows into `lanes`; -1, or the first row whose partition does not exist.
 
-    A partition that is given wins, then the key's hash. Rows with neither stay with one partition for `sticky_bytes`
-    and go on to the topic's next available one then; `sticky` keeps (turn, bytes) per topic. `lanes` comes with each
-    row's topic. `numbers`: of each topic the first lane, how many partitions, where its available ones begin; and
-    the available partitions.
+    A partition that is given wins, then the key's hash. Rows with neither stay with one partition for `turn_bytes` and
+    go on to the topic's next available one then. `lanes` comes with each row's topic.
     """
-    bases, counts, available_ends, available = numbers
-    given, given_valid = ints_at(wanted[0]), bytes_at(wanted[1])
-    columns = rows_at(addresses)
-    keys, value_ends = columns.keys, columns.values.ends
-    for row in range(rows):
-        topic = lanes[row]
-        count = counts[topic]
-        if wanted[0] and (wanted[1] == 0 or given_valid[row]):
+    given, given_valid = ints_at(columns[at.GIVEN]), bytes_at(columns[at.GIVEN + 1])
+    has_given, all_given = columns[at.GIVEN] != 0, columns[at.GIVEN + 1] == 0
+    rows = rows_at(columns)
+    keys, value_ends = rows.keys, rows.values.ends
+    for row in range(count):
+        topic = moved(topics, int64(lanes[row]) * at.TOPIC_WIDTH)
+        partitions = topic[at.PARTITIONS]
+        if has_given and (all_given or given_valid[row]):
             partition = int64(given[row])
-            if partition < 0 or partition >= count:
+            if partition < 0 or partition >= partitions:
                 return row
         elif keys.present and (not keys.nullable or keys.valid[row]):
-            partition = (murmur2(keys.content, int64(keys.ends[row]), int64(keys.ends[row + 1])) & 0x7FFFFFFF) % count
+            key_hash = murmur2(keys.content, int64(keys.ends[row]), int64(keys.ends[row + 1]))
+            partition = (key_hash & 0x7FFFFFFF) % partitions
         else:
-            first = available_ends[topic]
-            partition = int64(available[first + sticky[topic, 0] % (available_ends[topic + 1] - first)])
-            sticky[topic, 1] += value_ends[row + 1] - value_ends[row] + 16
-            if sticky[topic, 1] >= sticky_bytes:
-                sticky[topic, 0] += 1
-                sticky[topic, 1] = 0
-        lanes[row] = bases[topic] + partition
-    return -1
+            partition = available[topic[at.AVAILABLE] + topic[at.TURN] % topic[at.AVAILABLE_COUNT]]
+            topic[at.TURN_BYTES] += int64(value_ends[row + 1]) - int64(value_ends[row]) + 16
+            if topic[at.TURN_BYTES] >= turn_bytes:
+                topic[at.TURN] += 1
+                topic[at.TURN_BYTES] = 0
+        lanes[row] = topic[at.FIRST_LANE] + partition
+    return int64(-1)
 
 
-@kept(void(int32[::1], int64[::1], int32[::1]))
-def group(lanes: Any, starts: Any, order: Any) -> None:
-    """Rows by lane, in their order within each: lane i has order[starts[i]:starts[i + 1]]. `starts` comes as zeros."""
-    for row in range(len(lanes)):
+def group(lanes: Any, count: int, starts: Any, lane_count: int, order: Any) -> None:
+    """`count` rows by lane, in their order within each: lane i has order[starts[i]:starts[i + 1]]. `starts` comes as
+    `lane_count` + 1 zeros."""
+    for row in range(count):
         starts[lanes[row] + 1] += 1
-    for lane in range(1, len(starts)):
+    for lane in range(1, lane_count + 1):
         starts[lane] += starts[lane - 1]
-    for row in range(len(lanes)):
-        lane = lanes[row]
+    for row in range(count):
+        lane = int64(lanes[row])
         order[starts[lane]] = row
         starts[lane] += 1
-    for lane in range(len(starts) - 1, 0, -1):
+    for lane in range(lane_count, 0, -1):
         starts[lane] = starts[lane - 1]
     starts[0] = 0
 
@@ -199,35 +180,36 @@ def fixed_bytes(rows: Any, row: int) -> Any:
     return size
 
 
-@kept(int64(_Rows, int32[::1], int64[::1], int64[::1], int64, int64[:, ::1]))
-def cut(addresses: Any, order: Any, starts: Any, limits: Any, record_bytes_max: int, plan: Any) -> Any:
-    """Where batches begin and end: rows of `plan`. How many, or -1 - row for a row that is too large.
+def cut(columns: Any, order: Any, starts: Any, lane_count: int, limits: Any, record_bytes_max: int, plan: Any) -> Any:
+    """Where batches begin and end, one line of `plan` each. How many, or -1 - row for a row that is too large.
 
     A batch of lane i ends before it would have more than limits[i] bytes; a record larger than that has its own.
     """
-    rows = rows_at(addresses)
+    rows = rows_at(columns)
     times = rows.times
-    made = int64(-1)
-    for lane in range(len(starts) - 1):
+    made = int64(0)
+    for lane in range(lane_count):
         count = size = base = int64(0)
-        for at in range(starts[lane], starts[lane + 1]):
-            row = order[at]
+        batch = plan
+        for index in range(starts[lane], starts[lane + 1]):
+            row = int64(order[index])
             fixed = fixed_bytes(rows, row)
             time = times[row]
             body = fixed + varint_bytes(time - base) + varint_bytes(count)
             if count == 0 or size + body + varint_bytes(body) > limits[lane]:
+                batch = moved(plan, made * at.PLAN_WIDTH)
                 made += 1
                 count, size, base = int64(0), int64(HEADER_BYTES), time
-                plan[made, ROW], plan[made, LANE], plan[made, BASE_MS], plan[made, MAX_MS] = at, lane, time, time
+                batch[at.ROW], batch[at.LANE], batch[at.BASE_MS], batch[at.MAX_MS] = index, lane, time, time
                 body = fixed + 2
             body += varint_bytes(body)
             if HEADER_BYTES + body > record_bytes_max:
                 return -1 - row
             size += body
             count += 1
-            plan[made, COUNT], plan[made, BYTES] = count, size - HEADER_BYTES
-            plan[made, MAX_MS] = max(plan[made, MAX_MS], time)
-    return made + 1
+            batch[at.COUNT], batch[at.BYTES] = count, size - HEADER_BYTES
+            batch[at.MAX_MS] = max(batch[at.MAX_MS], time)
+    return made
 
 
 @compiled
@@ -252,16 +234,16 @@ def put_block(out: Any, pos: int, column: Any, row: int) -> Any:
     return pos + end - start
 
 
-@kept(void(_Rows, int32[::1], int64[:, ::1], int64, _Address))
-def write(addresses: Any, order: Any, plan: Any, count: int, target: int) -> None:
-    """The records of `count` batches to `target`, one batch behind the other, each behind room for its header."""
-    rows, out = rows_at(addresses), bytes_at(target)
+def write(columns: Any, order: Any, plan: Any, batches: int, out: Any) -> None:
+    """The records of so many batches, one batch behind the other, each behind room for its header."""
+    rows = rows_at(columns)
     pos = int64(0)
-    for batch in range(count):
+    for number in range(batches):
+        batch = moved(plan, number * at.PLAN_WIDTH)
         pos += HEADER_BYTES
-        for delta in range(plan[batch, COUNT]):
-            row = order[plan[batch, ROW] + delta]
-            elapsed = rows.times[row] - plan[batch, BASE_MS]
+        for delta in range(batch[at.COUNT]):
+            row = int64(order[batch[at.ROW] + delta])
+            elapsed = rows.times[row] - batch[at.BASE_MS]
             pos = put_varint(out, pos, fixed_bytes(rows, row) + varint_bytes(elapsed) + varint_bytes(delta))
             out[pos] = 0
             pos = put_varint(out, pos + 1, elapsed)

@@ -1,13 +1,14 @@
-"""The decoder's loops as machine code: compiled once for a machine, kept in a file, loaded without the compiler.
+"""The loops of decoder and encoder as machine code: compiled once for a machine, kept in files, loaded without the
+compiler.
 
-numba compiles `kernels.py` in two to four seconds, and to load what it keeps in a cache of its own costs every Python
-worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, which llvmlite loads in 0.06 s,
-most of them its own import.
+numba compiles `kernels.py` or `encode_kernels.py` in two to four seconds, and to load what it keeps in a cache of its
+own costs every Python worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, one for
+each module, which llvmlite loads in 0.06 s, most of them its own import.
 
 Knows numba's calling convention: `status = loop(where the result goes, where an exception goes, *arguments)`. The loops
 raise nothing. Does not know what they do.
 
-The file lies in the first cache (`caches.py`) that can be written. Its name is a digest of the loops' source, the
+A file lies in the first cache (`caches.py`) that can be written. Its name has a digest of the loops' sources, the
 processor and its features, and the versions of numba, llvmlite and Python; its first bytes are a digest of the rest, so
 a damaged file is made anew. A file that is not ours, or that others may write, is never loaded. Who compiles holds a
 lock: others wait for the file instead of compiling it too, and the file appears whole (`os.replace`) or not at all.
@@ -25,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -36,31 +38,37 @@ from ottla.spark.caches import directories, is_ours
 Loop: TypeAlias = Callable[..., int]
 """Takes integers, addresses among them, and gives one. Runs without the GIL."""
 
-ARGUMENTS = {"scan": 6, "fill": 23}
-SOURCES = ("kernels.py", "layout.py", "native.py")
+ARGUMENTS: dict[str, dict[str, int]] = {
+    "kernels": {"scan": 6, "fill": 23},
+    "encode_kernels": {"place": 6, "group": 5, "cut": 7, "write": 5},
+}
+"""By module, how many each loop takes: to import the module, which knows it too, would be to import numba."""
+SOURCES = ("kernels.py", "layout.py", "encode_kernels.py", "encode_layout.py", "native.py")
 _DIGEST_BYTES = 32
 
 
 @cache
-def loops() -> dict[str, Loop]:
-    """`scan` and `fill` of kernels.py; the first call in a process loads them, the first on a machine compiles them."""
-    code = machine_code()
+def loops(module: str = "kernels") -> dict[str, Loop]:
+    """The loops of a module by name; the first call in a process loads them, the first on a machine compiles them."""
+    code = machine_code(module)
     target = _target()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _kept.append(engine)
-    return {name: _callable(engine.get_function_address(name), count) for name, count in ARGUMENTS.items()}
+    return {
+        name: _callable(engine.get_function_address(_symbol(name)), count) for name, count in ARGUMENTS[module].items()
+    }
 
 
 _kept: list[llvm.ExecutionEngine] = []
 """Engines own the code they loaded."""
 
 
-def machine_code(make: Callable[[], bytes] | None = None) -> bytes:
-    """The object file, from the cache or made now: by `compile_loops` unless told otherwise."""
+def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> bytes:
+    """A module's object file, from the cache or made now: by `compile_loops` unless told otherwise."""
     make = make or compile_loops
-    name = f"loops-{_digest()}.o"
+    name = f"{module}-{_digest()}.o"
     for directory in directories():
         with contextlib.suppress(OSError):
             path = directory / name
@@ -69,32 +77,37 @@ def machine_code(make: Callable[[], bytes] | None = None) -> bytes:
                 return kept
             with _locked(directory / f"{name}.lock"):
                 kept = _read(path)  # somebody may have made it meanwhile
-                return kept if kept is not None else _write(path, make())
-    return make()
+                return kept if kept is not None else _write(path, make(module))
+    return make(module)
 
 
-def compile_loops() -> bytes:
+def compile_loops(module: str) -> bytes:
     """Seconds: numba's work, and only here is it imported."""
     import numba
 
-    from ottla.spark import kernels
-
+    kernels = import_module(f"ottla.spark.{module}")
+    assert ARGUMENTS[module] == {name: len(each.args) for name, each in kernels.SIGNATURES.items()}
     target = _target()
     whole = llvm.parse_assembly("")
     whole.triple = target.triple
     for name, signature in kernels.SIGNATURES.items():
         made = numba.cfunc(signature, error_model="numpy")(getattr(kernels, name))
-        module = llvm.parse_assembly(made.inspect_llvm())
-        _keep_only(module, made.native_name.removeprefix("cfunc."), name, target)
-        whole.link_in(module)
+        part = llvm.parse_assembly(made.inspect_llvm())
+        _keep_only(part, made.native_name.removeprefix("cfunc."), _symbol(name), target)
+        whole.link_in(part)
     return target.emit_object(whole)
 
 
-def _keep_only(module: llvm.ModuleRef, function: str, name: str, target: llvm.TargetMachine) -> None:
+def _symbol(name: str) -> str:
+    """A loop's name in the object file: no function's of C, which the linker and the optimiser have ideas of."""
+    return f"ottla_{name}"
+
+
+def _keep_only(module: llvm.ModuleRef, function: str, symbol: str, target: llvm.TargetMachine) -> None:
     """Without numba's wrapper, whose way to raise exceptions needs symbols that only numba has."""
-    module.get_function(function).name = name
+    module.get_function(function).name = symbol
     for each in (*module.functions, *module.global_variables):
-        if not each.is_declaration and each.name != name:
+        if not each.is_declaration and each.name != symbol:
             each.linkage = "internal"
     passes = llvm.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
