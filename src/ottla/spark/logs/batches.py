@@ -1,9 +1,9 @@
-"""What becomes of a micro-batch: `Batches` is what `foreachBatch` calls.
+"""What becomes of a micro-batch: `Batches` is what `foreachBatch` calls, with ranges of offsets.
 
-Knows: the order of things that takes each record once. For each batch: (1) one pass writes the lines that their table
-does not have to files; (2) these are counted, per service, window, level and format; (3) the lines are committed;
-(4) the counts are published and committed. Killed anywhere before the end, the batch is done again: each table leaves
-out the records that it has, by their offsets. Does not know: Kafka, the command line.
+Knows: the order of things that takes each record once. For each batch: (1) one pass, Spark's only job, writes the lines
+that their table does not have to files and counts them, per service, window, level and format; (2) the lines are
+committed; (3) the counts are published and committed. Killed anywhere before the end, the batch is done again: each
+table leaves out the records that it has, by their offsets. Does not know: Kafka, the command line.
 """
 
 from __future__ import annotations
@@ -12,55 +12,50 @@ import json
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
-from ottla.spark.logs import windows
-from ottla.spark.logs.lake import Lake, Place
+from ottla.spark.logs.lake import Lake
+from ottla.spark.logs.staging import Place, Settings, Stage, Staged, stage
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from ottla.spark.options import SourceOptions
 
 LINES = f"{parsing.SCHEMA}, late boolean"
 FOLD_EVERY = 200
 UNPARSED = "unparsed"
 PLACES = "_places.json"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How lines are read and counted. `zone`: of times that name none. `hints`: service to format."""
-
-    window_s: int = 300
-    delay_s: float = 600.0
-    zone: str = "UTC"
-    hints: Mapping[str, str] = field(default_factory=dict)
+__all__ = ["LINES", "UNPARSED", "Batches", "Counts", "Settings", "Tables"]
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a run read. `formats` has UNPARSED too; read == sum of formats + already."""
+    """What a run read. `formats` has UNPARSED too; read == already + sum of formats == already + written."""
 
     read: int = 0
     already: int = 0
     late: int = 0
     timeless: int = 0
-    passes: int = 1
-    """How often the source was read for it."""
+    written: int = 0
+    """Lines in the files that became part of the table, by their footers."""
     formats: Counter[str] = field(default_factory=Counter)
 
     @property
     def adds_up(self) -> bool:
-        return self.read == self.already + self.formats.total()
+        return self.read == self.already + self.formats.total() == self.already + self.written
 
 
 @dataclass(slots=True)
@@ -93,41 +88,49 @@ class Tables:
         if not known.issuperset(places):
             write_json(self.root / PLACES, sorted(known.union(places)))
 
-    def has(self, table: Lake) -> Column:
-        """Whether a table has a record of the source."""
-        from pyspark.sql import functions as F
-
-        there = F.lit(False)
-        for topic, partition in sorted(self.places()):
-            end = table.next_offset((topic, partition))
-            if end:
-                there |= (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end)
-        return there
+    def ends(self, table: Lake) -> dict[Place, int]:
+        """Up to where each partition is in a table."""
+        return {place: end for place in self.places() if (end := table.next_offset(place))}
 
     def together(self) -> bool:
         """Whether both tables hold the same records."""
         return all(self.lines.next_offset(place) == self.windows.next_offset(place) for place in self.places())
 
-    def latest(self) -> dict[str, datetime]:
-        """Per service the latest time that moves its watermark."""
-        found: dict[str, datetime] = {}
+    def latest(self) -> dict[str, int]:
+        """Per service the latest time that moves its watermark, in microseconds."""
+        found: dict[str, int] = {}
         for file in self.windows.files():
-            read = pq.read_table(file, columns=["service", "latest"]).group_by("service").aggregate([("latest", "max")])
-            for row in read.to_pylist():
-                note(found, row["service"], row["latest_max"])
+            note(found, counting.latest_of(pq.read_table(file, columns=["service", "latest"])))
         return found
+
+    def rates(self, new: pa.Table) -> list[dict[str, Any]]:
+        """What is true of the windows that these rows add to, once they are added."""
+        touched = new.select(["service", "start"]).group_by(["service", "start"]).aggregate([])
+        files: Any = self.windows.files()
+        if files:
+            services, starts = (touched[name].combine_chunks() for name in ("service", "start"))
+            within = ds.field("service").isin(services) & ds.field("start").isin(starts)
+            near = ds.dataset(files, schema=new.schema, format="parquet").to_table(filter=within)
+            old = near.join(touched, ["service", "start"], join_type="left semi")
+            new = pa.concat_tables([new, old.select(new.column_names)])
+        return counting.rates(new)
 
 
 class Batches:
-    """Takes rows of `parse`, which is given the whole stream, so that no batch has to plan it.
+    """Takes rows of ranges, to be read with `source`.
 
-    `publish`: given rates (rows of `windows.rates`) and the batch's number, before they count as published."""
+    `publish`: given the rates of the windows that a batch added to, before they count as published."""
 
     def __init__(
-        self, tables: Tables, settings: Settings, publish: Callable[[DataFrame, int], None] | None = None
+        self,
+        tables: Tables,
+        settings: Settings,
+        source: SourceOptions,
+        publish: Callable[[DataFrame, list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self._tables = tables
         self._settings = settings
+        self._source = source
         self._publish = publish
         self._latest = tables.latest()
         self._done = 0
@@ -142,114 +145,56 @@ class Batches:
             self.failure = failure
             raise
 
+    def read(self, number: int) -> int:
+        """How many records a batch had."""
+        return self.counts[number].read if number in self.counts else 0
+
     def _take(self, frame: DataFrame, number: int) -> None:
-        session = frame.sparkSession
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # INT96 has no statistics
         tables = self._tables
         folder = tables.root / "_staging" / uuid.uuid4().hex
         for table in (tables.lines, tables.windows):
             table.delta.update_incremental()
         try:
-            files, counts = self._write(frame, folder / "lines", tables.lines)
-            staged = read(session, files)
-            ends = ends_of(staged)
-            tables.learn(ends)
-            added = [] if staged is None else self._counted(staged)
-            sum_up(counts, added)
+            staged = added = self._stage(frame, tables.lines, folder)
+            tables.learn(staged.ends)
             if not tables.together():  # a kill came between the two commits of this batch
-                missing = read(session, self._write(frame, folder / "missing", tables.windows)[0])
-                added, ends = [] if missing is None else self._counted(missing), ends_of(missing)
-                counts.passes = 2
-            tables.lines.add(files, ends_of(staged))
-            self.counts.setdefault(number, counts).passes = counts.passes
-            self._add_counts(session, added, ends, number)
+                added = self._stage(frame, tables.windows, None)
+            counts = summary(staged)
+            tables.lines.add(staged.files, staged.ends)
+            self.counts.setdefault(number, counts)
+            self._add_counts(frame, added)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _write(self, frame: DataFrame, folder: Path, table: Lake) -> tuple[list[Path], Counts]:
-        """Write what a table does not have, a file for each service and task."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
+    def _stage(self, frame: DataFrame, table: Lake, folder: Path | None) -> Staged:
+        """What a table does not have, counted, and written to files in a folder."""
+        delay_us = round(self._settings.delay_s * 1e6)
+        marks = {service: latest - delay_us for service, latest in self._latest.items()}
+        ends = self._tables.ends(table)
+        return stage(frame, Stage(None if folder is None else str(folder), self._source, self._settings, marks, ends))
 
-        seen = Observation()
-        there = self._tables.has(table)
-        observed = frame.observe(
-            seen, F.count(F.lit(1)).alias("read"), F.coalesce(F.sum(there.cast("int")), F.lit(0)).alias("already")
-        )
-        lines = self._mark(observed.where(~there))
-        lines = lines.withColumn("_service", F.md5("service")).sortWithinPartitions("_service", "time")
-        lines.write.partitionBy("_service").option("compression", "zstd").parquet(str(folder))
-        files = sorted(folder.glob("*/*.parquet"))
-        found = seen.get
-        return files, Counts(read=found["read"], already=found["already"])
-
-    def _mark(self, lines: DataFrame) -> DataFrame:
-        delay = timedelta(seconds=self._settings.delay_s)
-        marks = {service: micros(latest - delay) for service, latest in self._latest.items()}
-        return windows.marked(lines, marks, self._settings.window_s)
-
-    def _counted(self, lines: DataFrame) -> list[dict[str, Any]]:
-        """Rows of `windows.counts`, their times in UTC."""
-        from pyspark.sql import functions as F
-
-        counted = windows.counts(lines, self._settings.window_s)
-        times = ("start", "end", "latest")
-        rows = [row.asDict() for row in counted.withColumns({each: F.unix_micros(each) for each in times}).collect()]
-        return [{**row, **{each: moment(row[each]) for each in times}} for row in rows]
-
-    def _add_counts(
-        self, session: SparkSession, rows: Sequence[Mapping[str, Any]], ends: Mapping[Place, int], number: int
-    ) -> None:
-        if not rows:
+    def _add_counts(self, frame: DataFrame, added: Staged) -> None:
+        if not len(added.counts):
             return
         if self._publish is not None:
-            self._publish(self._rates(session, rows), number)
-        self._tables.windows.add_rows(rows, ends)
-        for row in rows:
-            note(self._latest, row["service"], row["latest"])
+            self._publish(frame, self._tables.rates(added.counts))
+        self._tables.windows.add_rows(added.counts, added.ends)
+        note(self._latest, counting.latest_of(added.counts))
         self._done += 1
         if self._done % FOLD_EVERY == 0:
             self._tables.windows.fold()
 
-    def _rates(self, session: SparkSession, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-        """What is true now of the windows that these rows add to."""
-        from pyspark.sql import functions as F
 
-        new = session.createDataFrame([tuple(row.values()) for row in rows], windows.SCHEMA)
-        touched = new.select("service", "start").distinct()
-        old = self._tables.windows.frame(session).join(F.broadcast(touched), ["service", "start"])
-        return windows.rates(old.select(*new.columns).unionByName(new))
-
-
-def read(session: SparkSession, files: Sequence[Path]) -> DataFrame | None:
-    return session.read.schema(LINES).parquet(*map(str, files)) if files else None
-
-
-def ends_of(frame: DataFrame | None) -> dict[Place, int]:
-    """Where each partition ends in a batch."""
-    from pyspark.sql import functions as F
-
-    if frame is None:
-        return {}
-    found = frame.groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
-    return {(row["topic"], row["partition"]): row["last"] + 1 for row in found}
-
-
-def sum_up(counts: Counts, added: Sequence[Mapping[str, Any]]) -> None:
-    for row in added:
+def summary(staged: Staged) -> Counts:
+    counts = Counts(staged.read, staged.already)
+    counts.written = sum(pq.read_metadata(file).num_rows for file in staged.files)
+    for row in staged.counts.to_pylist():
         counts.formats[row["format"] or UNPARSED] += row["rows"]
         counts.late += row["rows"] if row["late"] else 0
         counts.timeless += row["rows"] if row["start"] is None else 0
+    return counts
 
 
-def note(latest: dict[str, datetime], service: str, moment: datetime | None) -> None:
-    if moment is not None and (service not in latest or moment > latest[service]):
-        latest[service] = moment
-
-
-def micros(moment: datetime) -> int:
-    return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def moment(micros: int | None) -> datetime | None:
-    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+def note(latest: dict[str, int], found: Mapping[str, int]) -> None:
+    for service, time in found.items():
+        latest[service] = max(time, latest.get(service, time))

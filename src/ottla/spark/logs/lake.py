@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,12 +23,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.lake import CONFIGURATION, append, arrow_schema, move_in
+from ottla.spark.logs.staging import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Place = tuple[str, int]
-"""(topic, partition)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,11 @@ class Lake:
         except CommitFailedError as error:
             raise PipelineFailed(f"{self.path} is written by another pipeline at the same time: {error}.") from None
 
-    def add_rows(self, rows: Sequence[Mapping[str, Any]], ends: Mapping[Place, int]) -> None:
+    def add_rows(self, rows: pa.Table, ends: Mapping[Place, int]) -> None:
         """Add a few rows, written here."""
-        if rows:
+        if len(rows):
             file = self.path / f".{uuid.uuid4().hex}.part"
-            pq.write_table(pa.Table.from_pylist(list(rows), self.arrow), file)
+            pq.write_table(rows.cast(self.arrow), file)
             self.add([file], ends)
 
     def fold(self) -> None:

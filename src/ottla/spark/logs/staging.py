@@ -1,0 +1,203 @@
+"""What executors do with a micro-batch: fetch its lines, take them apart, write them to files, and count them.
+
+Knows: ranges of offsets, Arrow batches, Parquet files below one folder. Does not know: whether the files will ever be
+part of a table; the driver's commit decides that, so a task may run twice or be killed at any moment: only files of a
+task's report count. No record passes through the JVM.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ottla.spark.logs import counting
+from ottla.spark.logs.line import Reader
+from ottla.spark.logs.parse import lines_of
+from ottla.spark.options import SourceOptions
+from ottla.spark.sockets import AtOnce
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ottla.spark.plan import Range
+
+Place = tuple[str, int]
+"""(topic, partition)"""
+
+REPORT_SCHEMA = "report string, counts binary"
+HELD_BYTES = 128 << 20
+"""So much of a task's lines goes to files together."""
+OWN_FILE_ROWS = 256
+"""A service with fewer lines shares a file with others."""
+GROUP_ROWS = 1 << 17
+REPEATED = ["service", "file", "host", "level", "level_text", "component", "format", "topic", "partition"]
+BOUNDED = ["service", "time", "timestamp", "level", "late", "partition", "offset"]
+FILES: Mapping[str, Any] = {"compression": "zstd", "use_dictionary": REPEATED, "write_statistics": BOUNDED}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How lines are read and counted. `zone`: of times that name none. `hints`: service to format."""
+
+    window_s: int = 300
+    delay_s: float = 600.0
+    zone: str = "UTC"
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """To be given to `mapInArrow` over rows of ranges; yields one row of REPORT_SCHEMA.
+
+    `folder`: where the files are to be; None: lines are counted alone. `watermarks`: per service, microseconds.
+    `ends`: up to which offset each partition is in the table already."""
+
+    folder: str | None
+    source: SourceOptions
+    settings: Settings
+    watermarks: Mapping[str, int]
+    ends: Mapping[Place, int]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from ottla.spark.plan import Range
+        from ottla.spark.reading import read
+
+        work = Work(self)
+        ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]
+        known = ends_within(ranges, self.ends)
+        for batch in read(ranges, self.source):
+            work.take(batch, known)
+        report, counts = work.close()
+        yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)], "counts": [counts]})
+
+
+@dataclass(slots=True)
+class Staged:
+    """What came of a micro-batch. `ends`: up to where each partition is in it, of lines that were not `already` there.
+    `counts`: rows of `windows.SCHEMA`."""
+
+    read: int
+    already: int
+    files: list[Path]
+    ends: dict[Place, int]
+    counts: pa.Table
+
+
+def stage(frame: DataFrame, task: Stage) -> Staged:
+    """Have the executors do it, in one job."""
+    if task.folder is not None:
+        Path(task.folder).mkdir(parents=True)
+    rows = frame.mapInArrow(AtOnce(task), REPORT_SCHEMA).collect()
+    reports = [json.loads(row.report) for row in rows]
+    ends: dict[Place, int] = {}
+    for topic, partition, end in (each for report in reports for each in report["ends"]):
+        ends[topic, partition] = max(end, ends.get((topic, partition), 0))
+    return Staged(
+        sum(report["read"] for report in reports),
+        sum(report["already"] for report in reports),
+        [Path(task.folder or "") / name for report in reports for name in report["files"]],
+        ends,
+        counting.summed([pa.ipc.open_stream(bytes(row.counts)).read_all() for row in rows], task.settings.window_s),
+    )
+
+
+def ends_within(ranges: Sequence[Range], ends: Mapping[Place, int]) -> dict[Place, int]:
+    """Those of the ends that lie behind the beginning of a range."""
+    found = {(each.topic, each.partition): ends.get((each.topic, each.partition), 0) for each in ranges}
+    return {place: end for place, end in found.items() if any(each.first < end for each in ranges)}
+
+
+class Work:
+    """The lines of one task."""
+
+    def __init__(self, task: Stage) -> None:
+        self._task = task
+        self._reader = Reader(task.settings.zone, task.settings.hints)
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self._counts: list[pa.Table] = []
+        self._files: list[str] = []
+        self._ends: dict[Place, int] = {}
+        self._read = self._already = 0
+
+    def take(self, records: pa.RecordBatch, known: Mapping[Place, int]) -> None:
+        """Records, of which those before `known` are in the table."""
+        self._read += len(records)
+        new = records if not known else unknown(records, known)
+        self._already += len(records) - len(new)
+        if not len(new):
+            return
+        task, lines = self._task, lines_of(self._reader, new)
+        table, counts = counting.marked(lines, task.watermarks, task.settings.window_s)
+        self._counts.append(counts)
+        last = table.group_by(["topic", "partition"]).aggregate([("offset", "max")])
+        for row in last.to_pylist():
+            place = (row["topic"], row["partition"])
+            self._ends[place] = max(self._ends.get(place, 0), row["offset_max"] + 1)
+        if task.folder is not None:
+            self._held.append(table)
+            self._held_bytes += table.nbytes
+            if self._held_bytes > HELD_BYTES:
+                self._write(Path(task.folder))
+
+    def close(self) -> tuple[dict[str, Any], bytes]:
+        """The report, and the counts as an Arrow stream."""
+        if self._held and self._task.folder is not None:
+            self._write(Path(self._task.folder))
+        counts = counting.summed(self._counts, self._task.settings.window_s)
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, counts.schema) as stream:
+            stream.write_table(counts)
+        report = {
+            "read": self._read,
+            "already": self._already,
+            "files": self._files,
+            "ends": [[topic, partition, end] for (topic, partition), end in self._ends.items()],
+        }
+        return report, out.getvalue().to_pybytes()
+
+    def _write(self, folder: Path) -> None:
+        """Write what is held: a file for each service that has many lines, one for all others; each by time."""
+        held = pa.concat_tables(self._held).combine_chunks()
+        self._held, self._held_bytes = [], 0
+        codes = held["service"].combine_chunks().dictionary_encode().indices
+        order = pc.sort_indices(
+            pa.table({"service": codes, "time": held["time"]}),
+            sort_keys=[("service", "ascending"), ("time", "ascending")],
+        )
+        held = held.take(order)
+        few: list[pa.Table] = []
+        at = 0
+        for rows in np.bincount(codes.to_numpy()).tolist():
+            part = held.slice(at, rows)
+            at += rows
+            if rows < OWN_FILE_ROWS:
+                few.append(part)
+            else:
+                self._write_file(folder, part)
+        if few:
+            self._write_file(folder, pa.concat_tables(few))
+
+    def _write_file(self, folder: Path, lines: pa.Table) -> None:
+        name = f"{uuid.uuid4().hex}.parquet"
+        pq.write_table(lines, folder / name, row_group_size=GROUP_ROWS, **FILES)
+        self._files.append(name)
+
+
+def unknown(records: pa.RecordBatch, known: Mapping[Place, int]) -> pa.RecordBatch:
+    """The records that do not lie before `known`."""
+    places = zip(records["topic"].to_pylist(), records["partition"].to_pylist(), strict=True)
+    pairs = zip(places, records["offset"].to_pylist(), strict=True)
+    return records.filter(pa.array([offset >= known.get(place, 0) for place, offset in pairs], pa.bool_()))
