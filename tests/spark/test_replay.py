@@ -18,7 +18,7 @@ from ottla.cli.output import Failure
 from ottla.cli.pipeline.replay import edge
 from ottla.spark.archive import run
 from ottla.spark.archive.export import export
-from ottla.spark.archive.restore import write_topic
+from ottla.spark.archive.restore import sent, write_topic
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.replay import Wanted, plan, replay
 from ottla.testing import EmbeddedBroker
@@ -156,6 +156,16 @@ def test_records_go_to_a_new_table(
     assert rows_of(spark.read.parquet(f"{tmp_path}/new/topic={topic}")) == [row for row in everything if row[0] == 1]
     with pytest.raises(PipelineFailed, match="there already"):
         export(frame, str(tmp_path / "new"), format)
+
+
+def test_records_without_headers_go_to_the_sink_with_an_empty_list(spark: SparkSession) -> None:
+    """Null lists cost the square of their number on the way to Python."""
+    records = "key binary, value binary, partition int, timestamp timestamp, offset long"
+    headers = "headers array<struct<key: string, value: binary>>"
+    rows = [(None, None, 0, None, 7, None), (None, None, 0, None, 8, [("a", b"b")])]
+    frame = spark.createDataFrame(rows, f"{records}, {headers}")
+    assert [row.headers for row in sent(frame).collect()] == [[], [("a", b"b")]]
+    assert [row.headers for row in sent(frame, "was").collect()] == [[("was", b"7")], [("a", b"b"), ("was", b"8")]]
 
 
 def test_records_go_to_a_topic_in_their_order(

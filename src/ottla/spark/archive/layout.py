@@ -53,6 +53,11 @@ SPARK_SCHEMA = (
     " headers array<struct<key: string, value: binary>>, date date"
 )
 
+HEADERS_LISTED = "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers"
+"""How headers go from the JVM to Python, SQL: a record without any with an empty list. After each row Spark asks how
+large its Arrow batch is, and for null lists Arrow's ListVector.setValueCount then walks back to the last list that is
+none: with 10,000 rows to a batch, Spark's default, a tenth of the rows in the same time."""
+
 DAY_US = 86_400_000_000
 FIRST_DAY, LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163
 """Days since 1970 that a date can name."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.archive.layout import OWN
+from ottla.spark.archive.layout import HEADERS_LISTED, OWN
 from ottla.spark.archive.log import Bounds, log_bounds
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.reading import chosen, frame_of
@@ -150,16 +150,19 @@ def write_topic(
     offset_header: str | None = None,
 ) -> None:
     """Write records with the source's columns into a topic: same partitions, each in the order of its offsets."""
-    from pyspark.sql import functions as F
-
-    headers = F.col("headers")
-    if offset_header is not None:
-        one = F.struct(F.lit(offset_header).alias("key"), F.col("offset").cast("string").cast("binary").alias("value"))
-        empty = F.array().cast("array<struct<key: string, value: binary>>")
-        headers = F.concat(F.coalesce(headers, empty), F.array(one)).alias("headers")
     given = {"kafka.bootstrap.servers": options.bootstrap, "topic": topic, "exactlyOnce": "true"}
     given |= {f"kafka.{name}": value for name, value in options.kafka.items() if name not in READING}
     given |= {"stagingLocation": staging} | ({} if write_id is None else {"writeId": write_id})
     ordered = frame.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
-    columns = ordered.select("key", "value", headers, "partition", "timestamp")
-    columns.write.format("ottla").options(**given).mode("append").save()
+    sent(ordered, offset_header).write.format("ottla").options(**given).mode("append").save()
+
+
+def sent(frame: DataFrame, offset_header: str | None = None) -> DataFrame:
+    """The sink's columns of records, with a header for the offset where one is named."""
+    from pyspark.sql import functions as F
+
+    listed = frame.selectExpr("key", "value", HEADERS_LISTED, "partition", "timestamp", "offset")
+    if offset_header is not None:
+        one = F.struct(F.lit(offset_header).alias("key"), F.col("offset").cast("string").cast("binary").alias("value"))
+        listed = listed.withColumn("headers", F.concat("headers", F.array(one)))
+    return listed.drop("offset")

@@ -21,25 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.spark.archive.layout import DAY_US, IN_FILES, TableFile, day_text, folder
+from ottla.spark.archive.layout import DAY_US, HEADERS_LISTED, IN_FILES, TableFile, day_text, folder
 from ottla.spark.durable import sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPORT_SCHEMA = "report string"
-SENT = (
-    "key",
-    "value",
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType",
-    "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers",
-)
-"""Records without headers go to the executors' Python with an empty list: after each row Spark asks how large its Arrow
-batch is, and for null lists Arrow's ListVector.setValueCount then walks back to the last list that is none."""
+SENT = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", HEADERS_LISTED)
 
 GROUP_ROWS = 131_072
 GROUP_BYTES = 64 << 20
