@@ -6,21 +6,30 @@ import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
 
 from ottla.ship.runner import Shipping, ship
+from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.logs import counting, windows
 from ottla.spark.logs.batches import Settings, Tables
 from ottla.spark.logs.find import Wanted, find
+from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.lake import Lake
-from ottla.spark.logs.parse import parse
+from ottla.spark.logs.line import Reader
+from ottla.spark.logs.parse import lines_of, parse
+from ottla.spark.logs.phrases import top_phrases
 from ottla.spark.logs.run import Outcome, run
 from ottla.spark.run import RunOptions
 from ottla.testing import EmbeddedBroker
@@ -38,8 +47,22 @@ REAL = ("apache", "hadoop", "hdfs", "linux", "openssh", "spark", "zookeeper")
 FORMATS = {"apache": "apache-error", "linux": "rfc3164", "openssh": "rfc3164"}
 
 
-def test_formats(spark: SparkSession) -> None:
-    """Every format, and what is none, in one job."""
+def records(values: Sequence[bytes | None], headers: Sequence[Any]) -> pa.RecordBatch:
+    """As the source gives them."""
+    rows = len(values)
+    columns = {
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array(["t"] * rows),
+        "partition": pa.array([0] * rows, pa.int32()),
+        "offset": pa.array(range(rows)),
+        "timestamp": pa.array([RECORDED] * rows, pa.timestamp("us", tz="UTC")),
+        "headers": pa.array(headers, HEADERS_TYPE),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_formats() -> None:
+    """Every format, and what is none."""
     lines = [case.line for case in CASES]
     odd: list[bytes | None] = [
         None,
@@ -58,24 +81,9 @@ def test_formats(spark: SparkSession) -> None:
         b"2023-01-02 10:00:00 ERROR " + ("ü\n\tat x" * 1_000).encode(),
     ]
     values = [line.encode() for line in lines] + odd
-    headers = [{"key": "service", "value": b"svc"}, {"key": "host", "value": b"h"}, {"key": "file", "value": b"/f"}]
-    rows = [
-        (
-            None,
-            None if value is None else bytearray(value),
-            "t",
-            0,
-            number,
-            RECORDED,
-            0,
-            headers if number % 2 else None,
-        )
-        for number, value in enumerate(values)
-    ]
-    found = [
-        row.asDict()
-        for row in parse(spark.createDataFrame(rows, SOURCE).repartition(1)).orderBy("offset").toLocalIterator()
-    ]
+    headers = [("service", b"svc"), ("host", b"h"), ("service", b"second"), ("file", b"/f")]
+    given = records(values, [headers if number % 2 else None for number in range(len(values))])
+    found = lines_of(Reader(), given).to_pylist()
     assert [row["offset"] for row in found] == list(range(len(values)))
     for case, row in zip(CASES, found, strict=False):
         moment = None if row["time"] is None else row["time"].astimezone(UTC).replace(tzinfo=None).isoformat()
@@ -92,14 +100,35 @@ def test_formats(spark: SparkSession) -> None:
     assert rest[13]["message"] == "ü\n\tat x" * 1_000
 
 
+LIKELY = [
+    line.encode() for line in (*(case.line for case in CASES), " ", "{", "}", "[", '"', "'a':NaN", "\\ud800", "\n")
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from(LIKELY), st.binary(max_size=8)), max_size=6).map(b"".join))
+@settings(max_examples=200)
+def test_whatever_a_line_is_it_is_kept(value: bytes) -> None:
+    """Nothing raises, no byte is lost, a time can be shown, and the message is of the line."""
+    (found,) = lines_of(Reader(), records([value], [[("service", value), ("file", None)]])).to_pylist()
+    assert (found["raw"].encode() if found["raw_bytes"] is None else found["raw_bytes"]) == value
+    assert found["service"] == (value.decode("utf-8", "replace") or "t")
+    assert found["time"] is None or found["format"] is not None
+    assert found["level"] is None or found["level"] in LEVELS
+    if found["format"] not in (None, "json", "logfmt"):
+        assert found["raw"].endswith(found["message"])
+
+
 def test_hints_and_zone(spark: SparkSession) -> None:
     line = b"2023-01-02 10:00:00 ERROR [x] a.b: c"
-    rows = [(None, bytearray(line), each, 0, 0, RECORDED, 0) for each in ("one", "two")]
-    frame = spark.createDataFrame(rows, SOURCE.split(", headers")[0])
+    rows = [
+        (None, bytearray(line), each, 0, 0, RECORDED, 0, [{"key": "host", "value": bytearray(b"h")}])
+        for each in ("one", "two")
+    ]
+    frame = spark.createDataFrame(rows, SOURCE).coalesce(1)
     found = {row["service"]: row for row in parse(frame, zone="Europe/Berlin", hints={"two": "iso"}).collect()}
     assert (found["one"]["format"], found["two"]["format"]) == ("hadoop", "iso")
     assert found["one"]["time"].astimezone(UTC).hour == 9
-    assert found["two"]["message"] == "[x] a.b: c"
+    assert (found["two"]["message"], found["two"]["host"]) == ("[x] a.b: c", "h")
     with pytest.raises(ValueError, match="no format"):
         parse(frame, hints={"two": "nonsense"})
 
@@ -139,14 +168,14 @@ def test_late_lines_kills_and_lost_checkpoints(
     """What is late is kept and counted; a kill between two commits, or a new checkpoint, adds nothing twice."""
     broker.create_topic(topic)
     out = broker.create_topic()
-    table, settings = tmp_path / "table", Settings(window_s=60, delay_s=120)
+    table, minutely = tmp_path / "table", Settings(window_s=60, delay_s=120)
 
     def once(checkpoint: str = "c") -> Outcome:
         return run(
             options(broker, tmp_path / checkpoint),
             [topic],
             str(table),
-            settings=settings,
+            settings=minutely,
             output_topic=out,
             session=spark,
         )
@@ -173,10 +202,29 @@ def test_late_lines_kills_and_lost_checkpoints(
     assert rates["a", start, "ERROR", False] == 1
     assert rates["a", start, "ERROR", True] == 1
     assert rates["b", start, "INFO", False] == 2
-    assert told(broker, out)[f"a {start:%Y-%m-%dT%H:%M:%SZ}"] == {
+    published = told(broker, out)
+    assert published[f"a {start:%Y-%m-%dT%H:%M:%SZ}"] == {
         "service": "a", "start": "2026-01-31T12:00:00.000Z", "end": "2026-01-31T12:01:00.000Z", "rows": 3, "errors": 2,
         "error_rate": 2 / 3, "late": 1, "levels": {"INFO": 1, "ERROR": 2},
     }  # fmt: skip
+    check_against_frames(spark, Tables.make(str(table)), published)
+
+
+def check_against_frames(spark: SparkSession, tables: Tables, published: dict[str, Any]) -> None:
+    """What tasks and driver count is what Spark counts, and what is said most is the same near and far."""
+    counted = windows.counts(tables.lines.frame(spark), 60).cache()
+    rows = counted.select("service", "start", "level", "format", "late", "rows", "latest").collect()
+    once_more = pa.Table.from_pylist([row.asDict() for row in rows], counting.COUNTED)
+    here = pa.concat_tables([pq.read_table(file) for file in tables.windows.files()])
+    mine, spark_s = (counting.summed([each], 60).to_pylist() for each in (here, once_more))
+    assert sorted(mine, key=str) == sorted(spark_s, key=str)
+    rates = windows.rates(counted).withColumn("start", F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'"))
+    found = {f"{row.service} {row.start}": (row.rows, row.errors, row.error_rate, row.late, row.levels)
+             for row in rates.collect()}  # fmt: skip
+    names = ("rows", "errors", "error_rate", "late", "levels")
+    assert found == {key: tuple(each[name] for name in names) for key, each in published.items()}
+    files = tables.lines.files()
+    assert top_phrases(spark, files, rows=1 << 30) == top_phrases(spark, files, rows=0)
 
 
 def killed(*_: object) -> None:

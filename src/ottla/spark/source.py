@@ -243,11 +243,11 @@ def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordB
         return _ranges(partition)
     from ottla.spark.reading import read
 
-    _spare_collections()
+    spare_collections()
     return read(partition.ranges, options)
 
 
-def _spare_collections() -> None:
+def spare_collections() -> None:
     """Spark's daemon has a Python worker collect garbage after each task, which walks all that was ever imported:
     20 ms of CPU for a task of 2. What is there at a worker's first task stays for good and need not be walked."""
     global _spared

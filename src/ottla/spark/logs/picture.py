@@ -10,43 +10,27 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ottla.spark.logs.counting import KEYS
 from ottla.spark.logs.formats import ERRORS
+from ottla.spark.logs.phrases import COMPONENTS, MESSAGES, OF_ERRORS, top_phrases
 from ottla.spark.report import Chart, Section, Series, bars, buckets, page, step_seconds, table, timeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from ottla.spark.logs.batches import Tables
 
-TOP = 20
 SERVICES_MAX = 12
 """Timelines of single services: those with the most errors."""
 LEVELS = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "none")
 
-MASKS = (
-    (r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b", "<ip>"),
-    (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<uuid>"),
-    (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
-    (r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{12,}\b", "<hex>"),
-    (r"\d+", "#"),
-)
-MESSAGE_MAX = 300
-
-
-def masked(text: Column) -> Column:
-    """A message with what changes from line to line masked: addresses, ids, numbers. Its first line alone."""
-    from pyspark.sql import functions as F
-
-    text = F.substring(F.substring_index(text, "\n", 1), 1, MESSAGE_MAX)
-    for pattern, sign in MASKS:
-        text = F.regexp_replace(text, pattern, sign)
-    return F.trim(text)
-
 
 def picture(session: SparkSession, tables: Tables) -> str:
     """The page as HTML text."""
-    counts = counted(tables.windows.frame(session))
-    lines = tables.lines.frame(session)
+    counts = counted(tables)
     total = sum(row["rows"] for row in counts)
     errors = sum(row["rows"] for row in counts if row["level"] in ERRORS)
     unparsed = sum(row["rows"] for row in counts if row["format"] is None)
@@ -60,19 +44,20 @@ def picture(session: SparkSession, tables: Tables) -> str:
     ]
     times = [row["start"] for row in counts if row["start"] is not None]
     subtitle = f"{min(times):%d %b %Y %H:%M} to {max(times):%d %b %Y %H:%M} UTC" if times else "No line has a time."
-    sections = [over_time(counts), services(counts), *texts(lines), formats(counts)]
+    tables.lines.delta.update_incremental()
+    phrases = top_phrases(session, tables.lines.files(), total)
+    sections = [over_time(counts), services(counts), *texts(phrases), formats(counts)]
     return page("Logs", subtitle, headline, sections)
 
 
-def counted(windows: DataFrame) -> list[dict[str, Any]]:
+def counted(tables: Tables) -> list[dict[str, Any]]:
     """The rows of the table of counts, summed; `start` in UTC."""
-    from pyspark.sql import functions as F
-
-    keys = ("service", F.unix_seconds("start").alias("start"), "level", "format", "late")
-    found = [row.asDict() for row in windows.groupBy(*keys).agg(F.sum("rows").alias("rows")).collect()]
-    for row in found:
-        row["start"] = None if row["start"] is None else datetime.fromtimestamp(row["start"], UTC)
-    return found
+    tables.windows.delta.update_incremental()
+    parts = [pq.read_table(file, columns=[*KEYS, "rows"]) for file in tables.windows.files()]
+    if not parts:
+        return []
+    summed = pa.concat_tables(parts).group_by([*KEYS]).aggregate([("rows", "sum")])
+    return summed.rename_columns({"rows_sum": "rows"}).to_pylist()
 
 
 def share(part: int, whole: int) -> str:
@@ -131,36 +116,18 @@ def services(counts: Sequence[Mapping[str, Any]]) -> Section:
     return Section("Services and levels", [table("Lines per level", columns, rows)])
 
 
-def texts(lines: DataFrame) -> list[Section]:
+def texts(phrases: Mapping[str, Sequence[tuple[int, str, str]]]) -> list[Section]:
     """What speaks most, and what is said most; of errors and of all."""
-    from pyspark.sql import functions as F
-
-    said = masked(F.coalesce("message", "raw")).alias("said")
-    wrong = lines.where(F.col("level").isin(*ERRORS))
-    components = top(lines.where("component is not null"), F.concat_ws(" · ", "service", "component"))
-    first = Section(
-        "Components",
-        [
-            bars("Most lines", components),
-            bars("Most errors", top(wrong.where("component is not null"), F.concat_ws(" · ", "service", "component"))),
-        ],
-        halves=True,
-    )
-    rows = [
-        table(title, ("Lines", "Service", "Message"), messages(frame, said))
-        for title, frame in (("Of errors", wrong), ("Of all lines", lines))
+    components = [
+        bars(title, [(phrase, rows) for rows, _, phrase in phrases.get(kind, ())])
+        for title, kind in (("Most lines", COMPONENTS), ("Most errors", COMPONENTS + OF_ERRORS))
     ]
-    return [first, Section("Messages", rows, note="Numbers, addresses and ids are masked.")]
-
-
-def top(lines: DataFrame, name: Column) -> list[tuple[str, float]]:
-    found = lines.groupBy(name.alias("name")).count().orderBy("count", "name", ascending=[False, True]).limit(TOP)
-    return [(row["name"], row["count"]) for row in found.collect()]
-
-
-def messages(lines: DataFrame, said: Column) -> list[tuple[int, str, str]]:
-    found = lines.groupBy("service", said).count().orderBy("count", "said", ascending=[False, True]).limit(TOP)
-    return [(row["count"], row["service"], row["said"]) for row in found.collect()]
+    messages = [
+        table(title, ("Lines", "Service", "Message"), phrases.get(kind, ()))
+        for title, kind in (("Of errors", MESSAGES + OF_ERRORS), ("Of all lines", MESSAGES))
+    ]
+    note = "Numbers, addresses and ids are masked."
+    return [Section("Components", components, halves=True), Section("Messages", messages, note=note)]
 
 
 def formats(counts: Sequence[Mapping[str, Any]]) -> Section:

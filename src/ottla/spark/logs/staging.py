@@ -73,6 +73,7 @@ class Stage:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from ottla.spark.plan import Range
         from ottla.spark.reading import read
+        from ottla.spark.source import spare_collections
 
         work = Work(self)
         ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]
@@ -80,6 +81,7 @@ class Stage:
         for batch in read(ranges, self.source):
             work.take(batch, known)
         report, counts = work.close()
+        spare_collections()
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)], "counts": [counts]})
 
 
