@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from ottla.ship.runner import Shipping, ship
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.failures import PipelineFailed
-from ottla.spark.logs import counting, windows
+from ottla.spark.logs import windows
 from ottla.spark.logs.batches import Settings, Tables
 from ottla.spark.logs.find import Wanted, find
 from ottla.spark.logs.formats import LEVELS
@@ -212,17 +212,14 @@ def test_late_lines_kills_and_lost_checkpoints(
 
 def check_against_frames(spark: SparkSession, tables: Tables, published: dict[str, Any]) -> None:
     """What tasks and driver count is what Spark counts, and what is said most is the same near and far."""
-    counted = windows.counts(tables.lines.frame(spark), 60).cache()
-    rows = counted.select("service", "start", "level", "format", "late", "rows", "latest").collect()
-    once_more = pa.Table.from_pylist([row.asDict() for row in rows], counting.COUNTED)
-    here = pa.concat_tables([pq.read_table(file) for file in tables.windows.files()])
-    mine, spark_s = (counting.summed([each], 60).to_pylist() for each in (here, once_more))
-    assert sorted(mine, key=str) == sorted(spark_s, key=str)
-    rates = windows.rates(counted).withColumn("start", F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'"))
-    found = {f"{row.service} {row.start}": (row.rows, row.errors, row.error_rate, row.late, row.levels)
-             for row in rates.collect()}  # fmt: skip
+    rates = windows.rates(windows.counts(tables.lines.frame(spark), 60))
+    start = F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     names = ("rows", "errors", "error_rate", "late", "levels")
-    assert found == {key: tuple(each[name] for name in names) for key, each in published.items()}
+    found = {
+        f"{row.service} {row.key}": [row[name] for name in names]
+        for row in rates.select(start.alias("key"), "*").collect()
+    }
+    assert found == {key: [each[name] for name in names] for key, each in published.items()}
     files = tables.lines.files()
     assert top_phrases(spark, files, rows=1 << 30) == top_phrases(spark, files, rows=0)
 

@@ -1,9 +1,10 @@
 """How many lines of each level per service and window of time, and which came late.
 
-Knows: rows of `parse`. Does not know: tables. A window is closed for a service when the latest line of that service, in
-all batches before, lies `delay_s` behind its end: lines for it that come afterwards are late. They are kept and counted
-as late. The watermark is each service's own, for one service's clock says nothing about another's; a time that lies
-more than a day after its record's does not move it, for a wrong clock would close all windows.
+Knows: DataFrames of `parse`; the pipeline counts Arrow tables by the same rules (`counting.py`). Does not know:
+tables. A window is closed for a service when the latest line of that service, in all batches before, lies `delay_s`
+behind its end: lines for it that come afterwards are late. They are kept and counted as late. The watermark is each
+service's own, for one service's clock says nothing about another's; a time that lies more than a day after its record's
+does not move it, for a wrong clock would close all windows.
 """
 
 from __future__ import annotations
@@ -79,14 +80,10 @@ def rates(counted: DataFrame) -> DataFrame:
     )
     level = F.coalesce("level", F.lit("NONE"))
     errors = F.sum(F.when(F.col("level").isin(*ERRORS), F.col("rows")).otherwise(0))
-    return (
-        summed.groupBy("service", "start", "end")
-        .agg(
-            F.sum("rows").alias("rows"),
-            errors.alias("errors"),
-            (errors / F.sum("rows")).alias("error_rate"),
-            F.sum("late").alias("late"),
-            F.map_from_entries(F.collect_list(F.struct(level, "rows"))).alias("levels"),
-        )
-        .orderBy("service", "start")
+    return summed.groupBy("service", "start", "end").agg(
+        F.sum("rows").alias("rows"),
+        errors.alias("errors"),
+        (errors / F.sum("rows")).alias("error_rate"),
+        F.sum("late").alias("late"),
+        F.map_from_entries(F.collect_list(F.struct(level, "rows"))).alias("levels"),
     )
