@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ottla.cli.output import Failure, Format
-from ottla.cli.properties import BadProperties, read_properties
+from ottla.cli.properties import read_properties
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -57,6 +57,11 @@ def pairs(given: list[str] | None, what: str) -> dict[str, str]:
     return found
 
 
+def given_properties(config: Path | None, properties: list[str] | None) -> dict[str, str]:
+    """Client properties of a file and of arguments, which win; raises Failure where they are none."""
+    return (read_properties(str(config)) if config else {}) | pairs(properties, "A property")
+
+
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
     host, colon, port = text.rpartition(":")
@@ -83,11 +88,7 @@ def require_listener(bootstrap: str) -> None:
 def client_properties(bootstrap: str, config: Path | None, properties: list[str] | None) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
     require_listener(bootstrap)
-    try:
-        given = read_properties(str(config)) if config else {}
-    except BadProperties as error:
-        raise Failure(str(error)) from None
-    given.update(pairs(properties, "A property"))
+    given = given_properties(config, properties)
     return {"bootstrap.servers": bootstrap, "client.id": "ottla", "log_level": 2, **given}
 
 

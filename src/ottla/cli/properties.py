@@ -6,8 +6,10 @@ that is what such files hold in practice; its other escapes are taken literally.
 
 from __future__ import annotations
 
+from ottla.cli.output import Failure
 
-class BadProperties(Exception):
+
+class BadProperties(Failure):
     """What is wrong with the file, as one sentence."""
 
 

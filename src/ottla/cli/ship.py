@@ -16,9 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics, pairs
+from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics, given_properties
 from ottla.cli.output import Failure
-from ottla.cli.properties import BadProperties, read_properties
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -133,11 +132,7 @@ def rule_of(multiline: Multiline, starts: str | None) -> Any:
 
 def settings(bootstrap: str, config: Path | None, properties: list[str] | None, record_max: int) -> dict[str, Any]:
     """librdkafka's; the broker need not be there yet."""
-    try:
-        given = read_properties(str(config)) if config else {}
-    except BadProperties as error:
-        raise Failure(str(error)) from None
-    given.update(pairs(properties, "A property"))
+    given = given_properties(config, properties)
     larger = {"message.max.bytes": record_max + 65_536} if record_max > 900_000 else {}
     return {"bootstrap.servers": bootstrap, "client.id": "ottla-ship", "log_level": 2, **larger, **given}
 

@@ -6,8 +6,6 @@ Knows: the options and how results are printed. Does not know: how an archive wo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,17 +21,16 @@ from ottla.cli.pipeline.options import (
     Quiet,
     Trigger,
     Wait,
+    one_of,
     plain_failures,
     reach,
     regex,
     run_options,
+    session_of,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ottla.spark.archive.proof import Verdict
-    from ottla.spark.run import RunOptions
 
 app = typer.Typer(
     help="Every record of topics in a lake table, exactly once, and back.",
@@ -126,24 +123,6 @@ def topics_of(topics: list[str] | None, pattern: str | None) -> list[str] | re.P
 def require(value: str, option: str) -> None:
     if not value:
         raise Failure(f"Say where the table is: {option}.")
-
-
-def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
-    if value not in allowed:
-        raise Failure(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
-
-
-@contextmanager
-def session_of(name: str, options: RunOptions) -> Iterator[SparkSession]:
-    """A session for one command, stopped at its end."""
-    from ottla.spark.session import pipeline_session
-
-    with plain_failures():
-        session = pipeline_session(name, master=options.master, conf=options.conf)
-        try:
-            yield session
-        finally:
-            session.stop()
 
 
 @app.command(epilog="Example: ottla pipeline archive verify --table ./lake/clicks --content")

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.connection import pairs
+from ottla.cli.connection import given_properties, pairs
 from ottla.cli.output import Failure
-from ottla.cli.properties import BadProperties, read_properties
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ottla.spark.run import RunOptions
 
 Master = Annotated[
@@ -56,11 +57,7 @@ def run_options(
     require_spark()
     from ottla.spark.run import RunOptions
 
-    try:
-        kafka = read_properties(str(command_config)) if command_config else {}
-    except BadProperties as error:
-        raise Failure(str(error)) from None
-    kafka.update(pairs(properties, "A property"))
+    kafka = given_properties(command_config, properties)
     return RunOptions(
         bootstrap=kafka.pop("bootstrap.servers", bootstrap),
         checkpoint=checkpoint,
@@ -80,6 +77,11 @@ def regex(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise Failure(f"{text!r} is no regular expression: {error}.") from None
+
+
+def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
+    if value not in allowed:
+        raise Failure(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
 
 
 def reach(options: RunOptions) -> None:
@@ -119,3 +121,16 @@ def plain_failures() -> Iterator[None]:
         if (error.name or "").partition(".")[0] in NEVER_MISSING:
             raise
         raise Failure(MISSING.format(module=error.name)) from error
+
+
+@contextmanager
+def session_of(name: str, options: RunOptions) -> Iterator[SparkSession]:
+    """A session for one command, stopped at its end."""
+    from ottla.spark.session import pipeline_session
+
+    with plain_failures():
+        session = pipeline_session(name, master=options.master, conf=options.conf)
+        try:
+            yield session
+        finally:
+            session.stop()

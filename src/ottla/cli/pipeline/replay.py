@@ -15,8 +15,7 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_rows
-from ottla.cli.pipeline.archive import one_of, session_of
-from ottla.cli.pipeline.options import Conf, Master, Wait, reach, run_options
+from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, reach, run_options, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
