@@ -116,6 +116,7 @@ STREAM_FAILED = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with excep
         ("Job aborted: java.lang.OutOfMemoryError: Java heap space", "(Java heap space). Give it more: --conf"),
         ("Python worker exited unexpectedly (crashed)", "was killed again and again"),
         ("ModuleNotFoundError: No module named 'ottla'", "Python of Spark's workers has no ottla. Install"),
+        ("ModuleNotFoundError: No module named 'llvmlite.binding'", "workers has no llvmlite.binding. Install"),
     ],
 )
 def test_what_spark_says_comes_to_a_sentence(said: str, comes_to: str) -> None:

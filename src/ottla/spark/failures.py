@@ -75,7 +75,7 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "--conf spark.task.maxFailures allows more tries on a cluster.",
         ),
         (
-            r"ModuleNotFoundError: No module named '(?P<module>ottla|pyspark_ottla|numba|pyarrow|pandas|deltalake)\b",
+            r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'(?!\s+During handling)",
             "The Python of Spark's workers has no {module}. Install ottla[spark] on every machine of the cluster and "
             "name that Python in PYSPARK_PYTHON.",
         ),
