@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
-from ottla.spark.checkpoints import examine, kept_partitions, local_path
+from ottla.spark.checkpoints import examine, kept_partitions
 from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
+from ottla.spark.paths import local_path
 from ottla.spark.progress import View
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
 

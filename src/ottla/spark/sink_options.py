@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 from ottla.protocol.records.compression import CODECS
+from ottla.spark.paths import local_path
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
 
 ALL = -1
@@ -180,11 +180,9 @@ def _staging(given: Mapping[str, str]) -> str:
 
 
 def _local(text: str, name: str) -> str:
-    parts = urlsplit(text)
-    if not parts.scheme:
-        return os.path.abspath(text)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return os.path.abspath(unquote(parts.path))
+    local = local_path(text)
+    if local is not None:
+        return os.path.abspath(local)
     raise WrongOption(
         f"Option '{name}' is {text}, but batches are staged in a directory that driver and executors see as a local "
         "path (a disk they share, NFS): give option 'stagingLocation' as such a path or file: URI."

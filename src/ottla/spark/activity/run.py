@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from ottla.spark.activity.batches import Batches
 from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
-from ottla.spark.archive.checkpoint import Checkpoint
 from ottla.spark.archive.log import source_options
-from ottla.spark.archive.table import local_path
+from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.options import stream_options
+from ottla.spark.paths import table_path
 from ottla.spark.run import Finished, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.session import pipeline_session
 
@@ -57,7 +57,7 @@ def run(
     figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
-    directory = options.checkpoint or str(local_path(table) / "_checkpoint")
+    directory = options.checkpoint or str(table_path(table) / "_checkpoint")
     options = replace(options, checkpoint=directory)
     began = time.monotonic()
     spark = session or pipeline_session("ottla-activity", master=options.master, conf=options.conf)

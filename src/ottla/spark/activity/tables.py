@@ -23,9 +23,9 @@ from typing import Any
 
 from ottla.spark.activity.lake import Lake
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
-from ottla.spark.archive.table import local_path
 from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.paths import table_path
 
 SCHEMAS: dict[str, tuple[str, str | None]] = {
     "events": (EVENTS, "time"),
@@ -103,7 +103,7 @@ class Tables:
 
     @classmethod
     def make(cls, table: str, settings: Settings) -> Tables:
-        root = local_path(table)
+        root = table_path(table)
         own = root / "_activity" / "settings.json"
         wanted: dict[str, Any] = asdict(settings)
         if own.exists():
@@ -121,7 +121,7 @@ class Tables:
     @classmethod
     def open(cls, table: str) -> Tables:
         """Tables that are there."""
-        own = local_path(table) / "_activity" / "settings.json"
+        own = table_path(table) / "_activity" / "settings.json"
         if not own.exists():
             raise PipelineFailed(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
         return cls.make(table, Settings(**json.loads(own.read_text())))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
-from ottla.spark.archive.table import local_path
 from ottla.spark.archive.writing import WriteFiles, write_files
 from ottla.spark.durable import sync_folder
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.paths import table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
     """Write records with the source's columns (with headers) into a new table; how many. Raises PipelineFailed."""
-    where = local_path(table)
+    where = table_path(table)
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise PipelineFailed(f"{where} is there already; records are written to a new table.")
     part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.archive.checkpoint import Checkpoint
 from ottla.spark.archive.fetching import fetch_files
 from ottla.spark.archive.layout import Batch, TableFile
 from ottla.spark.archive.log import source_options
@@ -26,6 +25,7 @@ from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
 from ottla.spark.archive.writing import WriteFiles
+from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import SourceOptions, stream_options

@@ -19,6 +19,7 @@ from ottla.spark.archive.layout import SETTINGS, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
 from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.paths import table_path
 
 FORMATS = ("delta", "parquet")
 
@@ -95,7 +96,7 @@ class Table(ABC):
 
 def open_table(path: str | Path) -> Table:
     """An archive that exists. Raises PipelineFailed."""
-    where = local_path(path)
+    where = table_path(path)
     try:
         found = json.loads((where / SETTINGS).read_text())
         settings = Settings(found["format"], found["read_committed"])
@@ -111,7 +112,7 @@ def open_table(path: str | Path) -> Table:
 def make_table(path: str | Path, settings: Settings) -> Table:
     """The archive at `path`, made if it is not there. Raises PipelineFailed where it was made with other settings, or
     something else lies there."""
-    where = local_path(path)
+    where = table_path(path)
     if not (where / SETTINGS).exists():
         if where.is_dir() and any(each.name != "_checkpoint" for each in where.iterdir() if each.name[0] != "."):
             raise PipelineFailed(f"{where} is not empty and no archive: choose another directory for the table.")
@@ -126,15 +127,6 @@ def make_table(path: str | Path, settings: Settings) -> Table:
         was = "committed records alone" if table.settings.read_committed else "uncommitted records too"
         raise PipelineFailed(f"The archive {where} holds {was}; go on with the same isolation level, or use another.")
     return table
-
-
-def local_path(path: str | Path) -> Path:
-    text = str(path).removeprefix("file://")
-    if "://" in text:
-        raise PipelineFailed(
-            f"An archive must lie on a file system that is mounted on every machine of the cluster, not at {path}."
-        )
-    return Path(text).resolve()
 
 
 def _opened(where: Path, settings: Settings) -> Table:
