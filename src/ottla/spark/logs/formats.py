@@ -8,7 +8,7 @@ slow. Where two fit, the first of its group wins: the narrow ones stand first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import ascii_letters
+from string import ascii_letters, ascii_uppercase
 
 HEAD_MAX = 2048
 """So many characters of a record are looked at for time, level and component."""
@@ -29,19 +29,24 @@ THREAD = r"\[[^\]]{0,200}\]{1,2}"
 LOGGER = r"([A-Za-z_$][\w.$/-]{0,200})"
 TAG = r"(?: ?([^:\[\]]{1,64}?) ?(?:\[[^\]\s]{0,32}\])?: )?"
 """What syslog says a message is of: `sshd(pam_unix)[19939]: `."""
+OSLO = rf" \d+ {LEVEL} {LOGGER} (?:\[[^\]]{{0,300}}\] ?)?"
+"""OpenStack's, after the date: process, level, logger, request."""
+ALERT = r"(?:-|[A-Z][A-Z0-9_]{0,31}) \d{9,10} "
+"""What supercomputers put before a line: an alert's name or none, and the time in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A format: its name, what its lines begin with (one of GROUPS), an expression for their head, and which of its
-    groups are year, month, day, clock, fraction, zone, level and component; 0: none."""
+    groups are year, month, day, clock, fraction, zone, level and component; 0: none. A clock without a day is seconds
+    since 1970."""
 
     name: str
     group: str
     regex: str
     fields: tuple[int, int, int, int, int, int, int, int]
     says: str = ""
-    """What the level is: `pri`, a syslog priority, or `http`, a status; else a word."""
+    """What the level is: `pri`, a syslog priority, `http`, a status, or `redis`, one of its four signs; else a word."""
     holds: str = ""
     """What every such line holds: looked for before the expression is tried."""
 
@@ -62,6 +67,13 @@ PATTERNS = (
     iso("log4j", rf" {LEVEL} +{THREAD} {LOGGER}(?::\d+)? - ", 7, 8, holds="] "),
     iso("logback", rf" {THREAD} {LEVEL} +{LOGGER}(?::\d+)? - ", 7, 8, holds="] "),
     iso("log4j", rf" {LEVEL} +{LOGGER}(?::\d+)?(?: -|:) ", 7, 8),
+    iso("oslo", OSLO, 7, 8),
+    iso("postgresql",
+        r"(?: (?:UTC|GMT))? \[\d+(?:-\d+)?\](?: \S{1,128}@\S{1,128})? "
+        r"(LOG|DEBUG[1-5]?|INFO|NOTICE|WARNING|ERROR|FATAL|PANIC|STATEMENT|DETAIL|HINT|CONTEXT|QUERY): +", 7, holds="] "),
+    iso("mysql", r" \d+ \[(System|Note|Warning|ERROR|Error)\] (?:\[MY-\d+\] )?(?:\[(\w{1,64})\] )?", 7, 8,
+        holds=" ["),
+    iso("windows", rf", {LEVEL} +(\w{{1,32}}) +", 7, 8, holds=", "),
     iso("iso", rf" ?-? ?\[?{LEVEL}\]?[:,]? *(?:- )?", 7),
     iso("syslog-iso", r" ([A-Za-z0-9][\w.-]{0,254}) (?! )([^:\[\] ]{1,64})(?:\[[^\]\s]{0,32}\])?: ", 0, 8),
     iso("iso", r"[ ,|-]*"),
@@ -73,6 +85,31 @@ PATTERNS = (
             (1, 2, 3, 4, 0, 0, 5, 0)),
     Pattern("go", "digit", rf"(\d{{4}})/(\d\d)/(\d\d) {CLOCK}(?:\.(\d{{1,9}}))? ",
             (1, 2, 3, 4, 5, 0, 0, 0)),
+    Pattern("logcat", "digit", rf"(\d\d)-(\d\d) {CLOCK}\.(\d{{1,9}}) +\d+ +\d+ ([VDIWEFA]) ([^:]{{0,200}}?) *: ?",
+            (0, 1, 2, 3, 4, 0, 5, 6)),
+    Pattern("redis", "digit", rf"\d+:[MCSX] (\d\d) {MONTH} (\d{{4}}) {CLOCK}(?:\.(\d{{1,9}}))? ([.*#-]) ",
+            (3, 2, 1, 4, 5, 0, 6, 0), "redis"),
+    Pattern("healthapp", "digit",  # its milliseconds are not padded, so two digits of them are no fraction
+            r"(\d{4})(\d\d)(\d\d)-(\d{1,2}:\d{1,2}:\d{1,2}):(?:(\d{3})|\d{1,2})\|([^|]{1,200})\|\d+\|",
+            (1, 2, 3, 4, 5, 0, 0, 6)),
+    Pattern("squid", "digit", r"(\d{9,10}\.\d{3}) +\d+ \S{1,255} [A-Z_]{1,64}/(\d{3}) (?=\d)",
+            (0, 0, 0, 1, 0, 0, 2, 0), "http"),
+    Pattern("hpc", "digit", r"\d{1,9} \S{1,64} (\S{1,64}) \S{1,64} (\d{9,10}) \d ",
+            (0, 0, 0, 2, 0, 0, 0, 1)),
+    iso("oslo", OSLO, 7, 8, "letter", r"[\w.-]{1,64}\.log\S{0,64} ", holds=".log"),
+    iso("ruby", rf" #\d+\] +{LEVEL} -- ([^:]{{0,100}}): ", 7, 8, "letter", r"[DIWEFA], \[", holds="] "),
+    Pattern("bgl", "alert",
+            rf"{ALERT}\d{{4}}\.\d\d\.\d\d \S{{1,64}} (\d{{4}})-(\d\d)-(\d\d)-(\d\d\.\d\d\.\d\d)\.(\d{{1,9}}) "
+            r"\S{1,64} \S{1,32} (\S{1,64}) (INFO|WARNING|ERROR|SEVERE|FAILURE|FATAL) ",
+            (1, 2, 3, 4, 5, 0, 7, 6)),
+    Pattern("thunderbird", "alert",
+            rf"{ALERT}(\d{{4}})\.\d\d\.\d\d \S{{1,64}} {MONTH} +(\d{{1,2}}) {CLOCK} \S{{1,255}} {TAG}",
+            (1, 2, 3, 4, 0, 0, 0, 5)),
+    Pattern("proxifier", "bracket", rf"\[(\d\d)\.(\d\d) {CLOCK}\] (\S{{1,128}})(?: \*64)? - ",
+            (0, 1, 2, 3, 0, 0, 0, 4)),
+    iso("elasticsearch", rf"\]\[{LEVEL} *\]\[([^\]\s]{{1,200}}) *\] ?", 7, 8, "bracket", r"\[", holds="]["),
+    iso("celery", rf": {LEVEL}/([^\]]{{1,100}})\] ?", 7, 8, "bracket", r"\["),
+    iso("gunicorn", rf"\] \[\d+\] \[{LEVEL}\] ", 7, 0, "bracket", r"\[", holds="] ["),
     Pattern("apache-error", "bracket",
             rf"\[\w{{3}} {MONTH} +(\d{{1,2}}) {CLOCK}(?:\.(\d{{1,9}}))? (\d{{4}})\] \[(?:(\w*):)?(\w+)\] ?",
             (5, 1, 2, 3, 4, 0, 7, 6)),
@@ -91,6 +128,8 @@ PATTERNS = (
             (0, 2, 3, 4, 5, 0, 1, 6)),
     Pattern("python", "letter", r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([^:\s]{1,200}):",
             (0, 0, 0, 0, 0, 0, 1, 2)),
+    Pattern("uvicorn", "letter", r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,}",
+            (0, 0, 0, 0, 0, 0, 1, 0)),
 )  # fmt: skip
 
 ACCESS = Pattern(
@@ -104,7 +143,7 @@ ACCESS = Pattern(
 )
 """Common and combined access logs. What follows the head is the request, its status and the rest."""
 
-GROUPS = {"digit": "0123456789", "bracket": "[", "angle": "<", "letter": ascii_letters}
+GROUPS = {"digit": "0123456789", "bracket": "[", "angle": "<", "letter": ascii_letters, "alert": f"-{ascii_uppercase}"}
 """What the first character of a line says: only patterns of its group are tried."""
 
 JSON, LOGFMT = "json", "logfmt"
@@ -124,14 +163,15 @@ COMPONENT_KEYS = ("logger", "logger_name", "log.logger", "component", "name", "m
 
 LEVELS = {
     "TRACE": ("trace", "finest", "finer", "all", "10"),
-    "DEBUG": ("debug", "fine", "config", "verbose", "20", "d", "debug1", "debug2", "debug3"),
-    "INFO": ("info", "information", "informational", "notice", "30", "i", "log"),
+    "DEBUG": ("debug", "fine", "config", "verbose", "20", "d", "debug1", "debug2", "debug3", "v"),
+    "INFO": ("info", "information", "informational", "notice", "30", "i", "log", "note", "system"),
     "WARN": ("warn", "warning", "40", "w"),
-    "ERROR": ("error", "err", "severe", "50", "e"),
-    "FATAL": ("fatal", "crit", "critical", "alert", "emerg", "emergency", "panic", "60", "f", "dpanic"),
+    "ERROR": ("error", "err", "severe", "failure", "50", "e"),
+    "FATAL": ("fatal", "crit", "critical", "alert", "emerg", "emergency", "panic", "60", "f", "a", "dpanic"),
 }
 """Levels and what they are called elsewhere, in lower case; the numbers are bunyan's and pino's."""
 
 ERRORS = ("ERROR", "FATAL")
+REDIS = {".": "debug", "-": "verbose", "*": "notice", "#": "warning"}
 SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 """Syslog's, by their number (RFC 5424, 6.2.1)."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ottla.spark.logs.formats import ACCESS, GROUPS, HEAD_MAX, LEVELS, PATTERNS, SEVERITIES, Pattern
+from ottla.spark.logs.formats import ACCESS, GROUPS, HEAD_MAX, LEVELS, PATTERNS, REDIS, SEVERITIES, Pattern
 from ottla.spark.logs.keys import json_keys, logfmt_keys
 from ottla.spark.logs.moments import REMEMBERED_MAX, Moments
 
@@ -53,9 +53,8 @@ class Reader:
             for service, name in (hints or {}).items()
         }
         self._groups = {
-            first: tries([*(each for each in PATTERNS if each.group == group), ACCESS])
-            for group, firsts in GROUPS.items()
-            for first in firsts
+            first: tries([*(each for each in PATTERNS if first in GROUPS[each.group]), ACCESS])
+            for first in set().union(*GROUPS.values())
         }
         self._others = tries([ACCESS])
 
@@ -114,7 +113,7 @@ def tries(patterns: Sequence[Pattern]) -> tuple[Try, ...]:
 
 def level_of(says: str, text: str) -> tuple[str | None, str | None]:
     """(TRACE, DEBUG, INFO, WARN, ERROR or FATAL, as it was written); None for what is none. `says`: see `Pattern`."""
-    text = SEVERITIES[int(text) % 8] if says == "pri" else says + text
+    text = SEVERITIES[int(text) % 8] if says == "pri" else REDIS[text] if says == "redis" else says + text
     lower = text.lower()
     if lower.startswith("http"):
         level = "ERROR" if lower[4:5] == "5" else "WARN" if lower[4:5] == "4" else "INFO"

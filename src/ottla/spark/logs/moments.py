@@ -44,9 +44,10 @@ class Moments:
         fraction: str | None,
         recorded_us: int | None,
     ) -> int | None:
-        """`parts`: year, month, day, clock, zone. A year that is missing is the record's, or the one before."""
+        """`parts`: year, month, day, clock, zone. A year that is missing is the record's, or the one before; a clock
+        without a day is seconds since 1970."""
         if parts[2] is None:
-            return None
+            return None if parts[3] is None else self.of_text(parts[3])
         if parts[0] is None:
             if recorded_us is None:
                 return None
@@ -70,7 +71,7 @@ class Moments:
         else:
             there = EPOCH + timedelta(days=until)
             year = there.year - ((number, int(day)) > (there.month, there.day))
-        clock = clock.replace(":", "").rjust(6, "0")
+        clock = "".join(each.rjust(2, "0") for each in clock.replace(".", ":").split(":"))
         return self._since_1970(year, number, int(day), clock, zone)
 
     def of_text(self, text: str) -> int | None:

@@ -2,8 +2,8 @@
 
 Knows: the source's columns, as Arrow has them. Does not know: what a line says (`ottla.spark.logs.line`), tables,
 windows, the command line. Every record gives one row; what fits no format has a null `format` and all of its text in
-`raw`. Records cross to Python in Arrow batches: on two cores ten times as fast as the same regular expressions as
-Spark's own, which are too large an expression for the JVM to compile.
+`raw`. Records cross to Python in Arrow batches: that is five times as fast as the same regular expressions were as
+Spark's own, over 44,000 lines of all formats.
 """
 
 # pyright: reportAttributeAccessIssue=false

@@ -117,8 +117,8 @@ def stage(frame: DataFrame, task: Stage) -> Staged:
 
 def ends_within(ranges: Sequence[Range], ends: Mapping[Place, int]) -> dict[Place, int]:
     """Those of the ends that lie behind the beginning of a range."""
-    found = {(each.topic, each.partition): ends.get((each.topic, each.partition), 0) for each in ranges}
-    return {place: end for place, end in found.items() if any(each.first < end for each in ranges)}
+    begins = (((each.topic, each.partition), each.first) for each in ranges)
+    return {place: ends[place] for place, first in begins if first < ends.get(place, 0)}
 
 
 class Work:
