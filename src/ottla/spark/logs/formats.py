@@ -70,7 +70,8 @@ PATTERNS = (
     iso("oslo", OSLO, 7, 8),
     iso("postgresql",
         r"(?: (?:UTC|GMT))? \[\d+(?:-\d+)?\](?: \S{1,128}@\S{1,128})? "
-        r"(LOG|DEBUG[1-5]?|INFO|NOTICE|WARNING|ERROR|FATAL|PANIC|STATEMENT|DETAIL|HINT|CONTEXT|QUERY): +", 7, holds="] "),
+        r"(LOG|DEBUG[1-5]?|INFO|NOTICE|WARNING|ERROR|FATAL|PANIC|STATEMENT|DETAIL|HINT|CONTEXT|QUERY): +", 7,
+        holds="] "),
     iso("mysql", r" \d+ \[(System|Note|Warning|ERROR|Error)\] (?:\[MY-\d+\] )?(?:\[(\w{1,64})\] )?", 7, 8,
         holds=" ["),
     iso("windows", rf", {LEVEL} +(\w{{1,32}}) +", 7, 8, holds=", "),
