@@ -76,6 +76,20 @@ EVENTS: dict[str, tuple[bytes, dict[str, Any]]] = {
         b'{"ts":"2024-01-01T00:00:00+02:00","ip":"1.1.1.1","event":{"name":"purchase"}}',
         {"time": datetime(2023, 12, 31, 22, tzinfo=UTC), "visitor": "1.1.1.1", "kind": "purchase", "page": None},
     ),
+    "a server that logs in JSON": (
+        f'{{"time":"{AT}","remote_ip":"93.180.71.3","remote_user":"-","request":"GET /d?a HTTP/1.1","response":304,'
+        '"bytes":0,"referrer":"-","agent":"Debian APT-HTTP/1.3"}'.encode(),
+        {"time": TIME, "visitor": "93.180.71.3", "kind": "view", "method": "GET", "page": "/d", "query": "a",
+         "status": 304, "bytes": 0, "referrer": None},
+    ),
+    "a request that is broken": (
+        f'{{"time_local":"{AT}","remote_addr":"1.1.1.1","request":"-","uri":"/fallback","status":"400"}}'.encode(),
+        {"time": TIME, "visitor": "1.1.1.1", "method": None, "page": "/fallback", "status": 400},
+    ),
+    "names in groups": (
+        b'{"@timestamp":"2015-05-17T10:05:03Z","source":{"ip":"1.1.1.1"},"url":{"path":"/a","query":"b"}}',
+        {"time": TIME, "visitor": "1.1.1.1", "page": "/a"},
+    ),
     "wrapped": (
         f'{{"message":"1.2.3.4 - - [{AT}] \\"GET /wrapped HTTP/1.1\\" 200 3"}}'.encode(),
         {"time": TIME, "visitor": "1.2.3.4", "page": "/wrapped", "bytes": 3},

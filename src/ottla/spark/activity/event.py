@@ -30,21 +30,35 @@ LINE = re.compile(
 SEPARATOR = "\x1f"
 """A line that holds it is malformed."""
 
-TIMES = ("time", "ts", "timestamp", "@timestamp", "event_time", "eventTime", "datetime", "date")
-VISITORS = ("visitor", "visitor_id", "visitorId", "user.id", "user_id", "userId", "user", "uid")
-CLIENTS = ("client", "client_ip", "clientIp", "ip", "remote_addr", "remote_host", "client.ip")
-PAGES = ("page.path", "page.url", "page", "path", "url", "uri", "request_uri", "href")
+TIMES = (
+    "time", "ts", "timestamp", "@timestamp", "event_time", "eventTime", "datetime", "date", "time_iso8601",
+    "time_local",
+)  # fmt: skip
+VISITORS = (
+    "visitor", "visitor_id", "visitorId", "user.id", "user_id", "userId", "user", "uid", "anonymous_id", "anonymousId",
+)  # fmt: skip
+CLIENTS = (
+    "client", "client_ip", "clientIp", "ip", "remote_addr", "remote_host", "client.ip", "remote_ip", "clientip",
+    "source.ip", "context.ip",
+)  # fmt: skip
+PAGES = (
+    "page.path", "page.url", "url.path", "page", "path", "url", "uri", "request_uri", "href", "properties.path",
+    "properties.url",
+)  # fmt: skip
 KINDS = ("kind", "event.name", "event", "event_type", "eventType", "type", "action")
 QUERIES = ("query", "q", "search", "term")
 METHODS = ("method", "request_method", "verb")
-STATUSES = ("status", "status_code", "statusCode", "code")
+STATUSES = ("status", "status_code", "statusCode", "code", "response", "response_code")
 SIZES = ("bytes", "size", "body_bytes_sent", "bytes_sent", "response_size")
 REFERRERS = ("referrer", "referer", "http_referer")
 AGENTS = ("agent", "user_agent", "userAgent", "http_user_agent", "ua")
 WRAPPED = ("message", "log", "raw")
+REQUESTS = ("request", "request_line")
 """Names that a JSON event may use, the first one that is there counts. WRAPPED: the whole line of a log, as shippers
-send it."""
-NAMES = (TIMES, VISITORS, CLIENTS, PAGES, KINDS, QUERIES, METHODS, STATUSES, SIZES, REFERRERS, AGENTS, WRAPPED)
+send it. REQUESTS: `GET /a HTTP/1.1`, as servers that log in JSON write it."""
+NAMES = (
+    TIMES, VISITORS, CLIENTS, PAGES, KINDS, QUERIES, METHODS, STATUSES, SIZES, REFERRERS, AGENTS, WRAPPED, REQUESTS,
+)  # fmt: skip
 
 BOTS = (
     "bot", "crawl", "spider", "slurp", "curl/", "wget", "python", "java/", "libwww", "perl", "go-http", "okhttp",
@@ -176,13 +190,16 @@ class Reader:
         found = json_object(text)
         if found is None:
             return "not valid JSON"
-        (told, visitor, client, page, kind, query, method, status, size, referrer, agent, line) = named(found)
+        (told, visitor, client, page, kind, query, method, status, size, referrer, agent, line, request) = named(found)
         kind = None if kind is None else kind.lower()
         groups = None if line is None else taken_apart(line)
         if groups is not None:
             return self.line_event(groups, kind, timestamp_us, topic)
         visitor = dashless(client if visitor is None else visitor)
-        target = NOWHERE if page is None and query is None else self.targets[page or "", query or ""]
+        asked, target = (None, NOWHERE) if page is not None or request is None else self.requests[request]
+        if target.page is None and (page is not None or query is not None):
+            target = self.targets[page or "", query or ""]
+        method = asked if method is None else method
         if visitor is None and target.page is None and kind is None:
             wraps = line is not None
             return (
