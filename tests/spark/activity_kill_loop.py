@@ -6,6 +6,7 @@ started again. At the end one run with --once, and everything that was acknowled
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from confluent_kafka import Producer
 from deltalake import DeltaTable
@@ -53,13 +55,20 @@ def start(bootstrap: str, table: str, *more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, *conf, "--quiet", *more], start_new_session=True)
 
 
-def until_a_batch_is_done(process: subprocess.Popen[bytes], ledger: str) -> float:
-    """Wait until the ledger is another one; how long that took."""
+def until_a_batch_is_done(process: subprocess.Popen[bytes], ledger: str, count: int) -> float | None:
+    """Wait until the ledger is another one; how long that took. None where it has everything."""
     before, began = stamp(ledger), time.monotonic()
     while stamp(ledger) == before:
         assert process.poll() is None, "the pipeline ended by itself"
+        if before and lines_in(ledger) == count:
+            return None
         time.sleep(0.1)
     return time.monotonic() - began
+
+
+def lines_in(ledger: str) -> int:
+    found = json.loads(Path(ledger).read_text())
+    return found["events"] + found["late"] + found["malformed"]
 
 
 def stamp(path: str) -> int:
@@ -75,7 +84,12 @@ def main(kills: int, count: int) -> None:
         feeding.start()
         for number in range(kills):
             process = start(broker.bootstrap_servers, table)
-            took_s = until_a_batch_is_done(process, f"{table}/_activity/ledger.json")
+            took_s = until_a_batch_is_done(process, f"{table}/_activity/ledger.json", count)
+            if took_s is None:
+                print(f"nothing is left after {number} kills", flush=True)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                break
             more_s = random.uniform(0, took_s / 2)
             time.sleep(more_s)
             assert process.poll() is None, "the pipeline ended by itself"

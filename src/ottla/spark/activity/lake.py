@@ -81,6 +81,8 @@ class Lake:
         """The files that may have rows with `by` >= since, and how many rows they have."""
         self._delta.update_incremental()
         actions = pa.table(self._delta.get_add_actions(flatten=True))
+        if not len(actions):
+            return {}  # columns of statistics may then be missing
         found = [str(self.path / name) for name in actions["path"].to_pylist()]
         greatest, rows = f"max.{self.by}", actions["num_records"].to_pylist()
         if since is None or greatest not in actions.column_names:

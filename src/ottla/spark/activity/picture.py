@@ -120,7 +120,7 @@ def sessions_in_all(asked: Asked) -> Row:
 
 
 def count_if(condition: str) -> str:
-    return f"count(*) filter (where {condition})"
+    return f"count(case when {condition} then 1 end)"
 
 
 def percentiles(value: str, of: str, rows: str, shares: Mapping[str, float]) -> str:
@@ -132,7 +132,7 @@ def percentiles(value: str, of: str, rows: str, shares: Mapping[str, float]) -> 
         "select place, value, many, sum(many) over (partition by place order by value) as upto,"
         f" sum(many) over (partition by place) as whole from ({each})"
     )
-    found = [f"min(value) filter (where upto >= ceil({share} * whole)) as {name}" for name, share in shares.items()]
+    found = [f"min(case when upto >= ceil({share} * whole) then value end) as {name}" for name, share in shares.items()]
     return f"select place, {', '.join(found)} from ({ranked}) group by place"
 
 
