@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.activity.event import Reader, text_of_bytes
-from ottla.spark.activity.variant import json_object, text_of
 from ottla.spark.activity.when import micros_of
+from ottla.spark.variant import json_object, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

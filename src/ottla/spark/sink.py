@@ -33,8 +33,8 @@ from pyspark.sql.types import (
 from ottla.spark.properties import WrongOption
 from ottla.spark.publishing import Batch, Lane, Publisher, PublishFailed
 from ottla.spark.sink_options import SinkOptions, sink_options
-from ottla.spark.sockets import SentToWorkers
 from ottla.spark.staging import StagedFile, Staging
+from ottla.spark.workers import SentToWorkers
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

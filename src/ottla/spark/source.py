@@ -7,9 +7,7 @@ Columns and options are those of Spark's own Kafka source; see `docs/pipelines/s
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -54,15 +52,13 @@ from ottla.spark.options import (
 )
 from ottla.spark.plan import Range, Share, limited, shares
 from ottla.spark.properties import WrongOption
-from ottla.spark.sockets import SentToWorkers
+from ottla.spark.workers import SentToWorkers, spare_collections
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 SMALL_BATCH = 2_000
 """Offsets of a micro-batch that one task reads: a second one costs more than it saves."""
-_spared = 0
-"""The process whose collections have been made cheap."""
 
 COLUMNS = (
     StructType()
@@ -223,7 +219,7 @@ def _prepare_decoder() -> None:
     Spark plans; a worker that wants them meanwhile waits for the same file."""
     from ottla.spark.native import loops
 
-    loops()
+    loops("kernels")
 
 
 def _shares(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> list[Share]:
@@ -245,16 +241,6 @@ def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordB
 
     spare_collections()
     return read(partition.ranges, options)
-
-
-def spare_collections() -> None:
-    """Spark's daemon has a Python worker collect garbage after each task, which walks all that was ever imported:
-    20 ms of CPU for a task of 2. What is there at a worker's first task stays for good and need not be walked."""
-    global _spared
-    if _spared != os.getpid():
-        _spared = os.getpid()
-        gc.collect()
-        gc.freeze()
 
 
 def _ranges(share: Share) -> Iterator[RecordBatch]:

@@ -22,6 +22,7 @@ from ottla.spark.archive.reading import frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
 from ottla.spark.run import RunOptions
+from ottla.spark.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,7 +176,7 @@ def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def seen_in(frame: DataFrame) -> dict[Place, Seen]:
     """The offsets in a DataFrame with the source's columns, per partition."""
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "131072")
-    found = frame.select("topic", "partition", "offset").mapInArrow(to_runs, RUNS_SCHEMA).toArrow()
+    found = frame.select("topic", "partition", "offset").mapInArrow(AtOnce(to_runs), RUNS_SCHEMA).toArrow()
     if not found.num_rows:
         return {}
     topics = found.column("topic").combine_chunks().dictionary_encode()

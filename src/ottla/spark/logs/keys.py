@@ -22,6 +22,7 @@ from ottla.spark.logs.formats import (
     MESSAGE_KEYS,
     TIME_KEYS,
 )
+from ottla.spark.variant import java_double
 
 DIGITS_MAX = 1000
 """A longer number is no number to Jackson."""
@@ -121,8 +122,6 @@ def written(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(written, value)) + "]"
     if isinstance(value, Real):
-        from ottla.spark.activity.variant import java_double
-
         number = float(value)
         text = "NaN" if number != number else java_double(number)
         return text if text[-1].isdigit() else f'"{text}"'

@@ -8,20 +8,19 @@ Dates come again and again, their fractions aside: each is looked into once.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from ottla.spark.logs.formats import MONTHS
+from ottla.spark.zones import zone_of
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST_US = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 PAST_US = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) + DAY_US
-OFFSET_S_MAX = 18 * 3600
 REMEMBERED_MAX = 1 << 16
 
-OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)", re.ASCII)
 NUMBER = re.compile(r"(\d{1,19}(?:\.\d{1,20})?(?:E\d{1,2})?)(?:\r\n|[\n\r])?", re.ASCII)
 ISO = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)? ?(Z|[+-]\d\d:?\d\d|)", re.ASCII)
 NUMBER_MIN = 100_000_000
@@ -113,18 +112,3 @@ def of_number(text: str) -> int | None:
 
 def within(micros: int) -> int | None:
     return micros if LEAST_US <= micros < PAST_US else None
-
-
-def zone_of(name: str) -> tzinfo | None:
-    """A zone by what a line or `--zone` calls it; None where there is none."""
-    if name in ("Z", "UTC"):
-        return UTC
-    found = OFFSET.fullmatch(name)
-    if found is None:
-        from ottla.spark.activity.when import zone_of as named  # as Spark and Java read them
-
-        return named(name)
-    seconds = int(found[2]) * 3600 + int(found[3]) * 60
-    if int(found[3]) > 59 or seconds > OFFSET_S_MAX:
-        return None
-    return timezone(timedelta(seconds=-seconds if found[1] == "-" else seconds))

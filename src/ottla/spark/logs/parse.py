@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ottla.spark.lake import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
-from ottla.spark.sockets import AtOnce
+from ottla.spark.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

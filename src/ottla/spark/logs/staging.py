@@ -26,7 +26,7 @@ from ottla.spark.logs import counting
 from ottla.spark.logs.line import Reader
 from ottla.spark.logs.parse import lines_of
 from ottla.spark.options import SourceOptions
-from ottla.spark.sockets import AtOnce
+from ottla.spark.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +73,6 @@ class Stage:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from ottla.spark.plan import Range
         from ottla.spark.reading import read
-        from ottla.spark.source import spare_collections
 
         work = Work(self)
         ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]
@@ -81,7 +80,6 @@ class Stage:
         for batch in read(ranges, self.source):
             work.take(batch, known)
         report, counts = work.close()
-        spare_collections()
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)], "counts": [counts]})
 
 
