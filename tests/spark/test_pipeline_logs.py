@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -23,7 +24,7 @@ from ottla.ship.runner import Shipping, ship
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs import windows
-from ottla.spark.logs.batches import Settings, Tables
+from ottla.spark.logs.batches import Settings, Tables, clear_left_over
 from ottla.spark.logs.find import Wanted, find
 from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.lake import Lake
@@ -59,6 +60,17 @@ def records(values: Sequence[bytes | None], headers: Sequence[Any]) -> pa.Record
         "headers": pa.array(headers, HEADERS_TYPE),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+def test_what_killed_runs_left_is_removed_in_time(tmp_path: Path) -> None:
+    for name, hours in (("old", 25), ("young", 23)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.parquet").write_bytes(b"x")
+        then = time.time() - hours * 3600
+        os.utime(tmp_path / name, (then, then))
+    clear_left_over(tmp_path)
+    clear_left_over(tmp_path / "nowhere")
+    assert [each.name for each in tmp_path.iterdir()] == ["young"]
 
 
 def test_formats() -> None:

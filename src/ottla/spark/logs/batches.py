@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,8 @@ LINES = f"{parsing.SCHEMA}, late boolean"
 FOLD_EVERY = 200
 UNPARSED = "unparsed"
 PLACES = "_places.json"
+STAGING = "_staging"
+LEFT_OVER_S = 86_400
 
 __all__ = ["LINES", "UNPARSED", "Batches", "Counts", "Settings", "Tables"]
 
@@ -128,6 +132,7 @@ class Batches:
         source: SourceOptions,
         publish: Callable[[DataFrame, list[dict[str, Any]]], None] | None = None,
     ) -> None:
+        clear_left_over(tables.root / STAGING)
         self._tables = tables
         self._settings = settings
         self._source = source
@@ -151,7 +156,7 @@ class Batches:
 
     def _take(self, frame: DataFrame, number: int) -> None:
         tables = self._tables
-        folder = tables.root / "_staging" / uuid.uuid4().hex
+        folder = tables.root / STAGING / uuid.uuid4().hex
         for table in (tables.lines, tables.windows):
             table.delta.update_incremental()
         try:
@@ -185,6 +190,14 @@ class Batches:
             self._tables.windows.fold()
 
 
+def clear_left_over(staging: Path) -> None:
+    """Remove what runs that were killed have left; the folder of one that still writes is younger than a day."""
+    for folder in staging.glob("*"):
+        with suppress(FileNotFoundError):
+            if time.time() - folder.stat().st_mtime > LEFT_OVER_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def summary(staged: Staged) -> Counts:
     counts = Counts(staged.read, staged.already)
     counts.written = sum(pq.read_metadata(file).num_rows for file in staged.files)
@@ -196,5 +209,5 @@ def summary(staged: Staged) -> Counts:
 
 
 def note(latest: dict[str, int], found: Mapping[str, int]) -> None:
-    for service, time in found.items():
-        latest[service] = max(time, latest.get(service, time))
+    for service, moment in found.items():
+        latest[service] = max(moment, latest.get(service, moment))
