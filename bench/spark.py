@@ -50,7 +50,7 @@ class Scale:
     seconds: float
 
 
-FULL = Scale(rows=4_000_000, rounds=5, warmup=2, seconds=15)
+FULL = Scale(rows=4_000_000, rounds=5, warmup=4, seconds=15)
 QUICK = Scale(rows=40_000, rounds=1, warmup=0, seconds=2)
 
 
