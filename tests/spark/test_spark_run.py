@@ -112,6 +112,9 @@ def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
     there = broker.create_topic()
     with pytest.raises(PipelineFailed, match=rf"There is no topic {topic} at .* `ottla topics create {topic} -b "):
         require_topics(options, [there, topic])
+    both = rf"There are no topics {topic}, {topic}-2 at .* `ottla topics create {topic} {topic}-2 -b .*` makes them\."
+    with pytest.raises(PipelineFailed, match=both):
+        require_topics(options, [topic, there, f"{topic}-2"])
     with pytest.raises(PipelineFailed, match=r"nohost"):
         require_topics(RunOptions("nohost", None), [topic])
     with pytest.raises(PipelineFailed, match=r"sasl\.mechanism"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
@@ -100,6 +101,13 @@ def test_the_users_own_spark_home_stays(tmp_path: Path, monkeypatch: pytest.Monk
     with sessions.quick_workers("local[2]"):
         assert os.environ["SPARK_HOME"] == str(tmp_path)
     assert os.environ["SPARK_HOME"] == str(tmp_path)
+
+
+def test_what_every_start_says_is_not_handed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    log_name = "Streaming TransformWithStateInPandas Python worker"  # PySpark's transform_with_state_driver_worker.py
+    said = f"Starting {log_name}.\n\n{log_name} Completed execution of UDF: x.\n\nWARNING: Using incubator modules: y\n"
+    sessions.pass_on(io.BytesIO(f"{said}a worker's own words\n  indented\n".encode()))
+    assert capsys.readouterr().err == "a worker's own words\n  indented\n"
 
 
 def fake_java(home: Path, version: str, *, takes_module: bool = True) -> Path:

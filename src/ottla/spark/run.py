@@ -140,11 +140,11 @@ def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
     refused = [ErrorAnswer(known[name], f"topic {name}") for name in missing]
     if any(error.name != "UNKNOWN_TOPIC_OR_PARTITION" for error in refused):
         raise PipelineFailed(f"{refused[0]}")
-    named = ", ".join(missing)
-    one = "topic" if len(missing) == 1 else "topics"
+    several = len(missing) > 1
+    there_is, them = ("There are no topics", "them") if several else ("There is no topic", "it")
     raise PipelineFailed(
-        f"There is no {one} {named} at {options.bootstrap}. `ottla topics create {missing[0]} "
-        f"-b {options.bootstrap}` makes it."
+        f"{there_is} {', '.join(missing)} at {options.bootstrap}. `ottla topics create {' '.join(missing)} "
+        f"-b {options.bootstrap}` makes {them}."
     )
 
 

@@ -231,8 +231,10 @@ NOISE = re.compile(
     rb"|sun\.misc\.Unsafe|java\.lang\.System::load|Please consider reporting|Use --enable-native-access"
     rb"|Restricted methods will be)"
     rb"|Picked up (?:JAVA_TOOL|_JAVA)_OPTIONS"
+    rb"|(?:Starting )?Streaming TransformWithStateInPandas Python worker"
+    rb"|\s*$"
 )
-"""What the JVM itself says on every start, whatever the logging is set to."""
+"""What the JVM and PySpark's own workers say on every start, whatever the logging is set to."""
 
 
 def pass_on(stream: IO[bytes]) -> None:
