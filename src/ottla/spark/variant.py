@@ -22,7 +22,7 @@ DEEP = 500
 
 
 class Real(str):
-    """A number with a fraction or an exponent, as it was written."""
+    """A number with a fraction or an exponent, or none, as it was written."""
 
     __slots__ = ()
 

@@ -22,10 +22,7 @@ from ottla.spark.logs.formats import (
     MESSAGE_KEYS,
     TIME_KEYS,
 )
-from ottla.spark.variant import java_double
-
-DIGITS_MAX = 1000
-"""A longer number is no number to Jackson."""
+from ottla.spark.variant import Real, java_double, quoted, real_number, whole_number
 
 
 class Keys(NamedTuple):
@@ -42,25 +39,9 @@ class Pairs(list[tuple[str, Any]]):
     """A JSON object, names that come twice included."""
 
 
-class Real(str):
-    """A number with a fraction or an exponent, or none, as it was written."""
-
-    __slots__ = ()
-
-
-def digits(text: str) -> int:
-    if len(text) > DIGITS_MAX:
-        raise ValueError
-    return int(text)
-
-
-def real(text: str) -> Real:
-    if len(text) > DIGITS_MAX + len("0."):
-        raise ValueError
-    return Real(text)
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=Pairs, parse_float=real, parse_int=digits, parse_constant=Real)
+DECODER = json.JSONDecoder(
+    object_pairs_hook=Pairs, parse_float=real_number, parse_int=whole_number, parse_constant=Real
+)
 PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^"\']+', re.DOTALL)
 BARE = re.compile(r'\\(.)|(")', re.DOTALL)
 INFINITE = re.compile(r"([+-]?)\b(?:INF|Infinity)\b")
@@ -126,14 +107,6 @@ def written(value: Any) -> str:
         text = "NaN" if number != number else java_double(number)
         return text if text[-1].isdigit() else f'"{text}"'
     return "null" if value is None else "true" if value is True else "false" if value is False else str(value)
-
-
-ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def quoted(text: str) -> str:
-    escaped = re.sub(r'["\\\x00-\x1f]', lambda each: ESCAPES.get(each[0], f"\\u{ord(each[0]):04X}"), text)
-    return f'"{escaped}"'
 
 
 # logfmt
