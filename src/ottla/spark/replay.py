@@ -20,14 +20,14 @@ from ottla.client import Client
 from ottla.client.errors import check
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.archive.layout import SPARK_SCHEMA
-from ottla.spark.archive.log import Bounds, log_bounds, log_frame, source_options
+from ottla.spark.archive.log import Bounds, log_bounds, log_frame
 from ottla.spark.archive.ranges import Place, next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table, open_table
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions
+from ottla.spark.run import RunOptions, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

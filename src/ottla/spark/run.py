@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -148,20 +148,31 @@ def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
     )
 
 
+def broker_options(options: RunOptions) -> dict[str, str]:
+    """Those options of format("ottla") that say which broker, and how it is spoken to."""
+    named = {f"kafka.{name}": value for name, value in options.kafka.items()}
+    return {"kafka.bootstrap.servers": options.bootstrap, **named}
+
+
+def source_options(
+    options: RunOptions, topics: Collection[str] | re.Pattern[str] | None = None, **more: str
+) -> dict[str, str]:
+    """The options of format("ottla") for these topics; without topics, `more` must say what is read."""
+    found = broker_options(options)
+    if isinstance(topics, re.Pattern):
+        found["subscribePattern"] = topics.pattern
+    elif topics is not None:
+        found["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+    return found | more
+
+
 def read_stream(
     session: SparkSession, options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: object
 ) -> DataFrame:
     """A stream of the topics, from their beginning unless `startingOffsets` is given. `more`: options of the source."""
-    reader = session.readStream.format("ottla").option("kafka.bootstrap.servers", options.bootstrap)
-    for key, value in options.kafka.items():
-        reader = reader.option(f"kafka.{key}", value)
-    if isinstance(topics, re.Pattern):
-        reader = reader.option("subscribePattern", topics.pattern)
-    else:
-        reader = reader.option("subscribe", topics if isinstance(topics, str) else ",".join(topics))
-    for key, value in {"startingOffsets": "earliest", **more}.items():
-        reader = reader.option(key, str(value).lower() if isinstance(value, bool) else str(value))
-    return reader.load()
+    told = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in more.items()}
+    given = source_options(options, topics, **{"startingOffsets": "earliest", **told})
+    return session.readStream.format("ottla").options(**given).load()
 
 
 # Queries

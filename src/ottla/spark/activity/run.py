@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING
 from ottla.spark.activity.batches import Batches
 from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
-from ottla.spark.archive.log import source_options
 from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.options import stream_options
 from ottla.spark.paths import table_path
-from ottla.spark.run import Finished, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.run import (
+    Finished,
+    RunOptions,
+    broker_options,
+    read_stream,
+    require_topics,
+    run_queries,
+    source_options,
+)
 from ottla.spark.session import pipeline_session
 
 if TYPE_CHECKING:
@@ -104,9 +111,7 @@ def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callab
         key = F.concat_ws(" ", F.lit(result), *(F.coalesce(F.col(each).cast("string"), F.lit("-")) for each in who))
         value = F.to_json(F.struct(F.lit(result).alias("result"), *rows.columns))
         writer = rows.select(key.alias("key"), value.alias("value")).write.format("ottla").mode("append")
-        writer = writer.option("kafka.bootstrap.servers", options.bootstrap).option("topic", topic)
-        for each, setting in options.kafka.items():
-            writer = writer.option(f"kafka.{each}", setting)
+        writer = writer.options(**broker_options(options), topic=topic)
         writer = writer.option("exactlyOnce", "true").option("writeId", f"{checkpoint.query()}-{name}")
         writer.option("stagingLocation", f"{checkpoint.path}/output").save()
 

@@ -13,26 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from ottla.spark.archive.ranges import Place
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions
+from ottla.spark.run import RunOptions, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Bounds: TypeAlias = tuple[int, int]
 """Offsets [first, until)."""
-
-
-def source_options(
-    options: RunOptions, topics: Collection[str] | re.Pattern[str] | None = None, **more: str
-) -> dict[str, str]:
-    """The options of format("ottla") for these topics; without topics, `more` must say what is read."""
-    found = {"kafka.bootstrap.servers": options.bootstrap}
-    found |= {f"kafka.{name}": value for name, value in options.kafka.items()}
-    if isinstance(topics, re.Pattern):
-        found["subscribePattern"] = topics.pattern
-    elif topics is not None:
-        found["subscribe"] = ",".join(topics)
-    return found | more
 
 
 def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[Place, Bounds]:

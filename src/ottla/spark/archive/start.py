@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.client.client import EARLIEST
-from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table
 from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions
+from ottla.spark.run import RunOptions, source_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.archive.fetching import fetch_files
 from ottla.spark.archive.layout import Batch, TableFile
-from ottla.spark.archive.log import source_options
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
@@ -29,7 +28,7 @@ from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import SourceOptions, stream_options
-from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, wait_for_broker
+from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
 from ottla.spark.session import pipeline_session
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ottla.spark.archive.log import source_options
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
 from ottla.spark.logs.parse import check_hints
 from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
 from ottla.spark.session import pipeline_session
 
 if TYPE_CHECKING:
@@ -118,9 +117,7 @@ def publisher(options: RunOptions, topic: str) -> Callable[[DataFrame, list[dict
             }
         )
         writer = batch.sparkSession.createDataFrame(rows).coalesce(1).write.format("ottla").mode("append")
-        writer = writer.option("kafka.bootstrap.servers", options.bootstrap).option("topic", topic)
-        for name, setting in options.kafka.items():
-            writer = writer.option(f"kafka.{name}", setting)
+        writer = writer.options(**broker_options(options), topic=topic)
         writer.save()
 
     return publish
