@@ -18,11 +18,10 @@ pytest.importorskip("pyspark")
 
 from ottla.spark.archive import run
 from ottla.spark.archive.fetching import FetchFiles
-from ottla.spark.archive.log import source_options
 from ottla.spark.archive.writing import WriteFiles
 from ottla.spark.options import stream_options
 from ottla.spark.reporting import RecordsLost
-from ottla.spark.run import RunOptions
+from ottla.spark.run import RunOptions, source_options
 from ottla.testing import EmbeddedBroker
 from tests.spark.test_archive import kept, options_of, produce
 
