@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 .DEFAULT_GOAL = help
-.PHONY: help setup test test-long ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer
+.PHONY: help setup test test-long ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ docs: setup  ## write docs/configuration.md and docs/cli.md anew
 
 generate: setup  ## write the codec anew from the message definitions
 	$(PYTHON) tools/generate_messages.py
+
+release: setup  ## build wheel and sdist and try each in a fresh environment; ARGS="--version 0.2.0" names the version
+	$(PYTHON) tools/release.py $(ARGS)
 
 demo:  ## play the demonstration
 	./demo

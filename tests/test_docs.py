@@ -10,7 +10,7 @@ import pytest
 from ottla.testing import EmbeddedBroker
 
 TOP = Path(__file__).resolve().parent.parent
-DOCUMENTS = [TOP / "README.md", TOP / "CHANGELOG.md", TOP / "ARCHITECTURE.md", *sorted((TOP / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").rglob("*.md"))]
 
 
 def test_references_are_as_generated() -> None:

@@ -1,0 +1,33 @@
+"""A release is refused in a sentence before anything is built, and leaves the tree as it was."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla import __version__
+
+TOP = Path(__file__).resolve().parent.parent
+NAMED = (TOP / "src" / "ottla" / "__init__.py", TOP / "CHANGELOG.md")
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("next", "'next' is no version: three numbers, as in 1.2.3."),
+        ("0.0.1", f"0.0.1 is lower than {__version__}."),
+    ],
+)
+def test_a_release_is_refused(version: str, why: str) -> None:
+    before = [path.read_bytes() for path in NAMED]
+    ended = subprocess.run(
+        [sys.executable, str(TOP / "tools" / "release.py"), "--version", version], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (1, f"No release: {why}\n")
+    assert [path.read_bytes() for path in NAMED] == before
+
+
+def test_the_licence_goes_with_the_package() -> None:
+    assert "Apache License" in (TOP / "LICENSE").read_text()[:200]
+    assert 'license-files = ["LICENSE"]' in (TOP / "pyproject.toml").read_text()
