@@ -42,7 +42,7 @@ def test_commands_in_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:
         text = document.read_text()
-        for noun, verb in re.findall(r"(?:^    |`)ottla ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", text, re.MULTILINE):
+        for noun, verb in re.findall(r"(?:^|`|\| )ottla ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", text, re.MULTILINE):
             command = getattr(tree, "commands")[noun]  # noqa: B009
             assert not hasattr(command, "commands") or not verb or verb in command.commands, (
                 f"{document}: {noun} {verb}"

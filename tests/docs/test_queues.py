@@ -17,7 +17,7 @@ from ottla.cli.main import main
 from ottla.testing import EmbeddedBroker
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "queues.md"
-PIECES = re.compile(r"```python\n(?P<program>.*?)```|(?P<commands>(?:^    \S[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+PIECES = re.compile(r"```python\n(?P<program>.*?)```|```sh\n(?P<commands>.*?)```", re.DOTALL)
 
 
 def pieces() -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from .conftest import QueueStage, take
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "kmq.md").read_text()
 EXAMPLES: list[str] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-COMMANDS: list[list[str]] = [line.split()[1:] for line in re.findall(r"^    (ottla .*)$", TEXT, re.MULTILINE)]
+COMMANDS: list[list[str]] = [line.split()[1:] for line in re.findall(r"^(ottla .*)$", TEXT, re.MULTILINE)]
 
 
 class Application:
