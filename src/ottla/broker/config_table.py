@@ -324,6 +324,9 @@ _ROWS: Final = (
          choices=("page-cache", "fsync")),
     _key("ottla.allow.public.plaintext", _BOOLEAN, False,
          "Whether a listener without TLS and SASL may have an address that other machines can reach."),
+    _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
+         "Whether a coordinator whose log is damaged loads without what can't be read, instead of staying out of "
+         "service. What groups had committed there is lost."),
     _key("ottla.partitions.max", _INT, 100_000, "Partitions the node holds at most; more are refused.", low=1,
          update=_DYNAMIC),
 )

@@ -12,6 +12,9 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
 
 Invariant: each frame gets exactly one answer, in `receive` or later by a Reply effect; acks=0 gets none.
 
+An exception that nobody expected ends where it happened: in one shard, one log, one parked request. `faults` hears of
+it; without one it goes on up, so that tests and the simulator see every one.
+
 Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaManager.scala.
 """
 
@@ -20,7 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker import api
 from ottla.broker.authz import Authorizer, Operation, ResourceType
@@ -47,6 +50,20 @@ if TYPE_CHECKING:
     from ottla.broker.share_members import ShareMembers
 
 _PREFIX = struct.Struct(">hhi")
+REST_MS: Final = 60_000
+"""How long a part of the node whose timer failed is left alone."""
+
+
+class _Part(Protocol):
+    """What has timers."""
+
+    def deadline(self) -> Millis | None: ...
+
+    def tick(self, now: Millis) -> None: ...
+
+
+def _let_through(what: str, error: Exception) -> None:
+    raise error
 
 
 class Entropy(Protocol):
@@ -72,6 +89,7 @@ class Node:
         entropy: Entropy,
         same_boot: bool,
         notes: Callable[[str], None],
+        faults: Callable[[str, Exception], None] = _let_through,
     ) -> None:
         self.settings = settings
         self.files = files
@@ -80,6 +98,8 @@ class Node:
         self.entropy = entropy
         self.same_boot = same_boot
         self.notes = notes
+        self.fault = faults
+        """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
         self.node_id: int = settings["node.id"]
         self.cluster_id = ""
         self.authorizer: Authorizer | None = None
@@ -94,6 +114,7 @@ class Node:
         self._unsynced: dict[Partition, None] = {}
         self._commits_in_flight: dict[int, list[tuple[Partition, int]]] = {}
         self._next_token = 1
+        self._resting: dict[str, Millis] = {}
         self.timer_stale = True
         """Whether `deadline` may have changed since the shell last asked; spares the hot path from asking."""
         self._served = api.load()
@@ -298,28 +319,50 @@ class Node:
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         self.timer_stale = False
-        parts = (self.waiting, self.topics, *self._in_use("groups", "share_state", "share"), self.upkeep)
-        return min((time for part in parts if (time := part.deadline()) is not None), default=None)
+        times = [self.waiting.deadline()]
+        for name, part in self._parts():
+            rest = self._resting.get(name)
+            times.append(part.deadline() if rest is None else rest)
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
         self.timer_stale = True
         for ticket in self.waiting.due(now):
-            waiting = self.waiting.get(ticket)
-            if waiting is not None:
-                waiting.what.expire(self, now, ticket)
-        self.topics.tick(now)
-        for host in self._in_use("groups", "share_state", "share"):
-            host.tick(now)
-        self.upkeep.tick(now)
+            self._expire(now, ticket)
+        for name, part in self._parts():
+            if self._resting.get(name, now) > now:
+                continue
+            self._resting.pop(name, None)
+            try:
+                part.tick(now)
+            except Exception as error:
+                self._resting[name] = now + REST_MS
+                self.fault(f"timed work of {name} failed and rests for {REST_MS // 1000} s", error)
+
+    def _parts(self) -> list[tuple[str, _Part]]:
+        """What has timers, by name, in the order in which it is served."""
+        in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
+        return [("topics", self.topics), *in_use, ("upkeep", self.upkeep)]
+
+    def _expire(self, now: Millis, ticket: Ticket) -> None:
+        """What a parked request waited for is there, or its deadline. Where that fails its connection is closed."""
+        waiting = self.waiting.get(ticket)
+        if waiting is None:
+            return
+        try:
+            waiting.what.expire(self, now, ticket)
+        except Exception as error:
+            self.waiting.take(ticket)
+            context = waiting.request.context
+            self.close_connection(context, "an error of the broker")
+            self.fault(f"a waiting request of {context.client_host or 'the node itself'} failed", error)
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
         while self._ready_fetches:
             ready, self._ready_fetches = self._ready_fetches, {}
             for ticket in ready:
-                waiting = self.waiting.get(ticket)
-                if waiting is not None:
-                    waiting.what.expire(self, now, ticket)
+                self._expire(now, ticket)
         if self._unsynced:
             self._begin_group_commit()
         effects, self._effects = self._effects, []

@@ -9,6 +9,10 @@ An `Errand` is one client request on its way through one shard or several; each 
 the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR) and rebuilt
 by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
 
+A log that is damaged (replay.py says how that shows) gives no shard: what was lost might be the newest word of any
+group there, so its clients hear NOT_COORDINATOR until the node starts again, and the log says which file and what to
+do. Records that are sound and make no sense here are passed over, each with a note: somebody wrote them so.
+
 Invariants: an answer leaves when the high watermark has reached the log end that its decision saw, under the leader
 epoch it saw (rule 7 of the design); a step stands in `_steps` exactly until its reply is in; a partition without
 records costs nothing until somebody asks for it.
@@ -24,11 +28,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.requests import Parked, Request
 from ottla.broker.waiting import ParkedWork
-from ottla.log.answers import AppendRefused, Isolation, Origin, StorageFailed
+from ottla.log.answers import AppendRefused, Origin, StorageFailed
+from ottla.log.replay import Replaced, Replay, Unreadable
 from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision, Millis, Shard, ShardRecord, Ticket
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records.batch import BatchHeader, iter_batches
+from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import decode_marker
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch, decode_records
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
 
 LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
+
+SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
+"""The setting with which an operator gives up what can't be read."""
 
 NO_STEP: Final[Ticket] = 0
 """The ticket of a call that the node makes by itself and nobody waits for."""
@@ -145,16 +153,16 @@ class Errand(ParkedWork):
 
 
 class Hosted:
-    """One shard with its partition. `next_offset`: where its replay goes on; `loaded`: it has seen the log's end."""
+    """One shard with its partition. `replay`: how far it has read; `loaded`: it has seen the log's end."""
 
-    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "next_offset", "partition", "shard")
+    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "partition", "replay", "shard")
 
     def __init__(self, host: ShardHost, partition: Partition, shard: Shard) -> None:
         self.host = host
         self.partition = partition
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
-        self.next_offset = partition.log.log_start_offset
+        self.replay = Replay(partition.log)
         self.loaded = False
         self.after_load: list[Call] = []
 
@@ -172,6 +180,8 @@ class ShardHost:
         self.shard_class = shard_class
         self._hosted: dict[int, Hosted] = {}
         self._loading: deque[Hosted] = deque()
+        self._damaged: dict[int, Partition] = {}
+        """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
         self._timers: Timers[int] = Timers()
         self._steps: dict[Ticket, tuple[Errand, int, Hosted]] = {}
         self._next_step: Ticket = 1
@@ -203,13 +213,18 @@ class ShardHost:
         for index in due:
             hosted = self._usable(now, index)
             if hosted is not None and hosted.loaded:
-                self._carry_out(now, hosted, hosted.shard.expire(now))
+                try:
+                    self._carry_out(now, hosted, hosted.shard.expire(now))
+                except Exception as error:
+                    self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+                    self.node.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
 
     def topic_deleted(self, now: Millis, topic: Any) -> None:
         """A topic went: the shards that spoke of it hear so; if it was the shards' own topic, they go with it."""
         if topic.name == self.topic_name:
             for hosted in list(self._hosted.values()):
                 self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+            self._damaged.clear()
             return
         call = self.shard_class.topic_deleted(topic.name)
         if call is not None:
@@ -271,7 +286,9 @@ class ShardHost:
         if not hosted.loaded:
             self._load_slice(now, hosted)
         if not hosted.loaded:
-            errand.put(at, self.shard_class.refuse(call, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            loading = self._hosted.get(index) is hosted
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+            errand.put(at, self.shard_class.refuse(call, error))
             return
         step, self._next_step = self._next_step, self._next_step + 1
         self._steps[step] = (errand, at, hosted)
@@ -367,7 +384,7 @@ class ShardHost:
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             return self._hosted.get(index)
         partition = self.node.topics.partition(self.topic_name, index)
-        if partition is None or not self._leads(partition):
+        if partition is None or not self._leads(partition) or self._damaged.get(index) is partition:
             return None
         return self._open(now, partition)
 
@@ -375,51 +392,75 @@ class ShardHost:
         node = self.node
         hosted = Hosted(self, partition, self.shard_class.of(node.settings, node.entropy, node.notes))
         self._hosted[partition.index] = hosted
-        if hosted.next_offset < partition.log.log_end_offset:
-            self._loading.append(hosted)
-        else:
+        if hosted.replay.done:
             self._loaded(now, hosted)
+        else:
+            self._loading.append(hosted)
         return hosted
 
     def _load_slice(self, now: Millis, hosted: Hosted) -> None:
-        log = hosted.partition.log
-        if log.failed is not None:
+        if hosted.partition.log.failed is not None:
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             return
-        hosted.next_offset = max(hosted.next_offset, log.log_start_offset)
-        result = log.read(hosted.next_offset, LOAD_SLICE_BYTES, Isolation.LOG_END)
-        if result.slice is not None:
-            try:
-                self._replay(now, hosted, result.slice.read())
-            except OSError as error:
-                self.node.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
-                self._discard_unreadable(hosted)
-                return
-        hosted.next_offset = max(hosted.next_offset, result.next_offset)
-        if hosted.next_offset >= log.log_end_offset:
-            self._loading.remove(hosted)
-            self._loaded(now, hosted)
-        elif self._loading[0] is hosted:
-            self._loading.rotate(-1)
+        try:
+            for batch in hosted.replay.read(LOAD_SLICE_BYTES):
+                self._apply(now, hosted, batch)
+            if hosted.replay.done:
+                self._loading.remove(hosted)
+                self._loaded(now, hosted)
+            elif self._loading[0] is hosted:
+                self._loading.rotate(-1)
+        except Replaced:
+            self._begin_again(hosted)
+        except Unreadable as unreadable:
+            self._met_damage(hosted, unreadable)
+        except OSError as error:
+            # Not opened again at once, as that would fail again at once: the next request tries.
+            self.node.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
+            self._give_up(hosted)
+        except Exception as error:
+            self._damaged[hosted.index] = hosted.partition
+            self._give_up(hosted)
+            self.node.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error)
 
-    def _discard_unreadable(self, hosted: Hosted) -> None:
-        """Not opened again at once, as that would fail again at once: the next request tries."""
+    def _begin_again(self, hosted: Hosted) -> None:
+        """Compaction or pruning replaced the segment that was being read."""
+        node = self.node
+        hosted.shard = self.shard_class.of(node.settings, node.entropy, node.notes)
+        hosted.replay = Replay(hosted.partition.log)
+
+    def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:
+        name = hosted.partition.name
+        if self.node.settings[SKIP_DAMAGED]:
+            self.node.notes(f"{name}: {unreadable}; passed over, as {SKIP_DAMAGED} asks.")
+            hosted.replay.skip()
+            return
+        self._damaged[hosted.index] = hosted.partition
+        self._give_up(hosted)
+        self.node.notes(
+            f"{name}: {unreadable}. Its coordinator is out of service and the groups it keeps are refused; the others "
+            f"go on. Stop the node and bring the file back from a backup, or start it with --set {SKIP_DAMAGED}=true, "
+            "which passes over what is damaged and loses what stood there."
+        )
+
+    def _give_up(self, hosted: Hosted) -> None:
+        """This shard is not loaded to its end."""
         self._hosted.pop(hosted.index, None)
-        self._loading.remove(hosted)
+        self._timers.cancel(hosted.index)
+        if hosted in self._loading:
+            self._loading.remove(hosted)
 
-    def _replay(self, now: Millis, hosted: Hosted, batches: bytes) -> None:
-        for header, position in iter_batches(batches):
-            if header.next_offset <= hosted.next_offset:
-                continue
-            try:
-                records = decode_records(batches, position)
-                if header.is_control:
-                    _apply_markers(hosted.shard, header, records)
-                else:
-                    hosted.shard.apply(now, _applied(header, records))
-            except CorruptRecords as error:
-                self.node.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}")
-            hosted.next_offset = header.next_offset
+    def _apply(self, now: Millis, hosted: Hosted, batch: memoryview) -> None:
+        """Replay one batch; one that is sound and holds no records that can be read was written so."""
+        header = peek(batch)
+        try:
+            records = decode_records(batch)
+            if header.is_control:
+                _apply_markers(hosted.shard, header, records)
+            else:
+                hosted.shard.apply(now, _applied(header, records))
+        except CorruptRecords as error:
+            self.node.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}")
 
     def _loaded(self, now: Millis, hosted: Hosted) -> None:
         hosted.loaded = True

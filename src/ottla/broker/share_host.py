@@ -60,7 +60,8 @@ StateRequest: TypeAlias = (
 )
 
 LOAD_RETRY_MS: Final = 20
-"""Until a coordinator that is loading is asked again."""
+"""Until a coordinator that is loading is asked again; twice as long each time."""
+LOAD_RETRY_MS_MAX: Final = 1_000
 
 _NODE_ITSELF: Final = ConnectionContext(-1, "")
 _TRY_AGAIN: Final = (
@@ -242,6 +243,11 @@ class ShareHost:
         hosted.shard_index = index
         self._submit(now, StateErrand(hosted, (index, call)))
 
+    def _load_later(self, now: Millis, hosted: HostedShare) -> None:
+        hosted.retry_ms = min(2 * hosted.retry_ms or LOAD_RETRY_MS, LOAD_RETRY_MS_MAX)
+        hosted.retry_at = now + hosted.retry_ms
+        self._node.timer_stale = True
+
     def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
         """Then ask for all that is known, which fences whoever led before."""
         if found.error_code:
@@ -261,8 +267,7 @@ class ShareHost:
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
         if error in _TRY_AGAIN:
-            hosted.retry_at = now + LOAD_RETRY_MS
-            self._node.timer_stale = True
+            self._load_later(now, hosted)
         elif error is ErrorCode.INVALID_REQUEST:
             # Nobody initialized it: the first member that asks does.
             self._initialize(now, hosted, hosted.key, self._reset_offset(now, hosted), 0)
@@ -301,6 +306,7 @@ class ShareHost:
         elif found.start_offset != start_offset:
             machine.rewrite()
         hosted.machine = machine
+        hosted.retry_ms = 0
         hosted.state_epoch = found.state_epoch
         self._loading.pop(hosted.key, None)
         self.settle(now, hosted)
@@ -439,8 +445,7 @@ class ShareHost:
         elif isinstance(reply, summary.ReadShareGroupStateSummaryResponse):
             self._dated(now, hosted, result)
         elif result.error_code:
-            hosted.retry_at = now + LOAD_RETRY_MS
-            self._node.timer_stale = True
+            self._load_later(now, hosted)
         else:
             self._load(now, hosted)
 

@@ -52,6 +52,7 @@ class HostedShare:
         "machine",
         "partition",
         "retry_at",
+        "retry_ms",
         "shard_index",
         "state_epoch",
         "waiters",
@@ -68,6 +69,7 @@ class HostedShare:
         self.shard_index = -1
         """Which partition of `__share_group_state` remembers it."""
         self.retry_at: Millis | None = None
+        self.retry_ms: Millis = 0
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
         """By number of a write: who waits for it, and for which of its partitions."""

@@ -48,6 +48,8 @@ CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK)
 CLUSTER_ID_KEY: Final = "cluster/id"
 LOOK_AFTER_APPEND_MS: Final = 250
 """How late upkeep notices that an append brought a log's next deadline nearer."""
+REST_MS: Final = 60_000
+"""How long a log whose upkeep failed unexpectedly is left alone."""
 SLICE_PAUSE_MS: Final = 5
 """Between two slices of a compaction, so that it takes at most about half of the loop."""
 
@@ -77,6 +79,8 @@ class Upkeep:
         self._flushes: dict[int, tuple[Partition, int]] = {}
         self._flushing: dict[Partition, None] = {}
         self._failed: dict[Partition, None] = {}
+        self._resting: dict[Partition, Millis] = {}
+        self._uncleanable: set[Partition] = set()
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
@@ -182,6 +186,8 @@ class Upkeep:
         self._partitions.pop(partition, None)
         self.touched.pop(partition, None)
         self._compacted.discard(partition)
+        self._resting.pop(partition, None)
+        self._uncleanable.discard(partition)
         if self._compaction is not None and self._compaction[0] is partition:
             self._compaction = None
 
@@ -212,7 +218,7 @@ class Upkeep:
         deadline = partition.log.deadline(now)
         if deadline is None:
             return
-        deadline = max(deadline, not_before)
+        deadline = max(deadline, not_before, self._resting.get(partition, 0))
         if self._partitions.get(partition) == deadline:
             return
         self._partitions[partition] = deadline
@@ -260,6 +266,11 @@ class Upkeep:
                 self._flush(partition)
         except (OSError, StorageFailed) as error:
             self.storage_failed(partition, str(error))
+            return
+        except Exception as error:
+            self._resting[partition] = now + REST_MS
+            self._schedule(now, partition)
+            self._node.fault(f"upkeep of {partition.name} failed and rests for {REST_MS // 1000} s", error)
             return
         # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
         self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS if partition in self._flushing else now + 1)
@@ -325,7 +336,7 @@ class Upkeep:
             self._begin_compaction(now)
         if self._compaction is None or self._slice_at is None or self._slice_at > now:
             return
-        _, slices = self._compaction
+        partition, slices = self._compaction
         try:
             file = next(slices)
         except StopIteration:
@@ -335,6 +346,11 @@ class Upkeep:
             return
         except OSError as error:
             self._give_up_compaction(error.strerror or str(error))
+            return
+        except Exception as error:
+            self._compaction = None
+            self._uncleanable.add(partition)
+            self._node.fault(f"compaction of {partition.name} failed and ends until the node starts again", error)
             return
         if file is None:
             self._slice_at = now + SLICE_PAUSE_MS
@@ -351,9 +367,11 @@ class Upkeep:
     def _begin_compaction(self, now: Millis) -> None:
         """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
         ratios = {
-            partition: partition.log.cleanable_ratio(now)
-            for partition in self._partitions
-            if partition.log.config.compacted and partition not in self._compacted
+            partition: self._cleanable_ratio(now, partition)
+            for partition in list(self._partitions)
+            if partition.log.config.compacted
+            and partition not in self._compacted
+            and partition not in self._uncleanable
         }
         best = max(ratios, key=lambda partition: ratios[partition], default=None)
         if best is not None and ratios[best] > 0:
@@ -362,6 +380,17 @@ class Upkeep:
             self._compacted.add(best)
             self._compaction = (best, iter(Compaction(best.log, now)))
             self._slice_at = now
+
+    def _cleanable_ratio(self, now: Millis, partition: Partition) -> float:
+        """How much one log needs it; a log that can't say so does not keep the others from theirs."""
+        try:
+            return partition.log.cleanable_ratio(now)
+        except OSError as error:
+            self._node.notes(f"{partition.name} can't be compacted now: {error}")
+        except Exception as error:
+            self._uncleanable.add(partition)
+            self._node.fault(f"compaction of {partition.name} failed and ends until the node starts again", error)
+        return 0.0
 
 
 def _interval(checkpoint: str) -> str:

@@ -120,6 +120,12 @@ class OffsetIndex:
         at = bisect_right(positions, position)
         return positions[at - 1] if at else 0
 
+    def boundary_after(self, position: int) -> int | None:
+        """The smallest indexed batch start behind `position`; None when there is none."""
+        _, positions = self._arrays()
+        at = bisect_right(positions, position)
+        return positions[at] if at < len(positions) else None
+
     def last(self) -> tuple[int, int] | None:
         """(last offset, position) of the newest entry."""
         offsets, positions = self._arrays()

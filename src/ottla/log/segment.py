@@ -318,11 +318,16 @@ class Segment:
         self.txn_index.close()
 
 
-def walk_batches(file: File, position: int, end: int) -> Iterator[tuple[int, RawHeader, memoryview]]:
-    """Consecutive whole batches in `file` from `position` up to `end`: where, header, bytes. Nothing is checked."""
+def walk_batches(
+    file: File, position: int, end: int, chunk: int = BATCH_CHUNK_BYTES
+) -> Iterator[tuple[int, RawHeader, memoryview]]:
+    """Consecutive whole batches in `file` from `position` up to `end`: where, header, bytes. Nothing is checked.
+
+    `chunk` bytes are read at a time.
+    """
     unpack = HEADER.unpack_from
     while position + HEADER_BYTES <= end:
-        window = memoryview(file.read(position, min(BATCH_CHUNK_BYTES, end - position)))
+        window = memoryview(file.read(position, min(chunk, end - position)))
         at = 0
         available = len(window)
         while at + HEADER_BYTES <= available:

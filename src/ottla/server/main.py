@@ -143,6 +143,7 @@ class Server:
                 entropy=random.Random(self.options.seed),
                 same_boot=bool(boot_id) and _read_text(boot_file) == boot_id,
                 notes=log.info,
+                faults=_log_fault,
             )
             self.node.start(_now())
         except (ConfigRefused, StartRefused, StoreFailed) as refused:
@@ -300,6 +301,10 @@ async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None
         await stop.wait()
     finally:
         await server.stop()
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    log.error("%s; the rest goes on", what, exc_info=error)
 
 
 def _now() -> int:

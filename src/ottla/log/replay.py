@@ -1,0 +1,148 @@
+"""A log read whole, from its start to its end, by a reader that must not miss a record: coordinators load with it.
+
+Knows every way in which bytes on a disk can betray a reader that walks from batch to batch: a checksum that does not
+match, a length that leads nowhere, offsets that are another batch's (they stand outside the checksum). `Log.read` asks
+less: a consumer checks what it gets. Does not know what the records mean.
+
+Invariant: what `read` returned and what `skip` passed over is, together, everything below `next_offset`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment, walk_batches
+from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, MAGIC
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+WINDOW_BYTES: Final = 128 << 10
+
+
+class Unreadable(Exception):
+    """What stands at one place of a log is no sound batch. `str` names file, position and offset."""
+
+
+class Replaced(Exception):
+    """The segment under the reader is gone (compaction, deletion of records): begin again."""
+
+
+class Replay:
+    """One reading of one log. `next_offset`: everything below has been returned."""
+
+    __slots__ = ("_expected", "_log", "_position", "_segment", "next_offset")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.next_offset = log.log_start_offset
+        self._segment: Segment | None = None
+        self._position = 0
+        self._expected = 0
+
+    @property
+    def done(self) -> bool:
+        log, segment = self._log, self._segment
+        if self.next_offset < log.log_end_offset:
+            return False
+        return segment is None or (segment is log.segments[-1] and self._position >= segment.size)
+
+    def read(self, bytes_max: int) -> list[memoryview]:
+        """The next batches, whole and sound, about `bytes_max` of them; none at the log's end.
+
+        Raises Unreadable, Replaced, OSError. After Unreadable the batches before the bad place count as returned only
+        if a former call returned them: the bad place comes up first in a call of its own.
+        """
+        found: list[memoryview] = []
+        size = 0
+        while size < bytes_max and not self.done:
+            segment = self._current()
+            if segment is None:
+                self.next_offset = self._log.log_end_offset
+                break
+            end = self._end_of(segment)
+            for position, header, batch in walk_batches(segment.file, self._position, segment.size, WINDOW_BYTES):
+                fault = self._fault_of(header, batch, end)
+                if fault is not None:
+                    if found:
+                        return found
+                    raise self._unreadable(segment, fault)
+                self._position = position + len(batch)
+                self._expected = header[0] + header[6] + 1
+                if self._expected > self.next_offset:
+                    self.next_offset = self._expected
+                    found.append(batch)
+                size += len(batch)
+                if size >= bytes_max:
+                    break
+            else:
+                if self._position < segment.size:
+                    if found:
+                        return found
+                    raise self._unreadable(segment, "no batch begins there")
+        return found
+
+    def skip(self) -> None:
+        """Go on behind the place that was unreadable: with the batch after it, or where the index knows one."""
+        segment = self._segment
+        assert segment is not None
+        place = self._position
+        raw = segment.file.read(place, HEADER_BYTES)
+        if len(raw) == HEADER_BYTES:
+            header: RawHeader = HEADER.unpack(raw)
+            following = place + header[1] + LOG_OVERHEAD
+            if header[1] + LOG_OVERHEAD >= HEADER_BYTES and (
+                following == segment.size or self._begins_batch(segment, following)
+            ):
+                self._position = following
+                return
+        following = segment.offset_index.boundary_after(place)
+        self._position = segment.size if following is None else following
+
+    def _current(self) -> Segment | None:
+        """The segment to read on in, None behind the last one."""
+        log, segment = self._log, self._segment
+        if segment is None:
+            if not log.segments:
+                return None
+            following = log.segments[max(bisect_right(log.bases, self.next_offset) - 1, 0)]
+        elif segment not in log.segments:
+            raise Replaced
+        elif self._position < segment.size:
+            return segment
+        else:
+            at = log.segments.index(segment) + 1
+            if at == len(log.segments):
+                return None
+            following = log.segments[at]
+        place = following.offset_index.lookup(self.next_offset)
+        self._segment, self._expected = following, following.base_offset
+        self._position = place if place and self._begins_batch(following, place) else 0
+        return following
+
+    def _end_of(self, segment: Segment) -> int:
+        return self._log.bases_end(self._log.segments.index(segment))
+
+    def _fault_of(self, header: RawHeader, batch: memoryview, end: int) -> str | None:
+        """What is wrong with a batch that should lie between `_expected` and `end`."""
+        if crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
+            return "the checksum does not match"
+        last = header[0] + header[6]
+        if header[0] < self._expected or header[6] < 0 or last >= end:
+            return f"a batch claims the offsets {header[0]} to {last} where {self._expected} to {end - 1} belong"
+        return None
+
+    def _begins_batch(self, segment: Segment, position: int) -> bool:
+        """Whether a sound batch of this segment begins there."""
+        found = next(walk_batches(segment.file, position, segment.size, WINDOW_BYTES), None)
+        if found is None:
+            return False
+        _, header, batch = found
+        in_place = segment.base_offset <= header[0] and header[0] + header[6] < self._end_of(segment)
+        return header[3] == MAGIC and in_place and crc32c(batch[ATTRIBUTES_AT:]) == header[4]
+
+    def _unreadable(self, segment: Segment, fault: str) -> Unreadable:
+        return Unreadable(f"{segment.file.path}, position {self._position}, offset {self.next_offset}: {fault}")

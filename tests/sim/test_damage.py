@@ -1,0 +1,63 @@
+"""Damaged coordinator logs in the simulated world: the others' promises hold, and everyone's once it is mended."""
+
+from typing import Any
+
+import pytest
+
+from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
+from ottla.sim.checkers import node_of
+from ottla.sim.clock import MS
+from ottla.sim.run import Run
+from ottla.sim.share_run import ShareRun
+
+SEEDS = (1, 4, 7)
+
+
+class Damage:
+    """A clean stop, one byte of one coordinator's log flipped, some time, and the file from a backup."""
+
+    def strike(self: Any, topic: str) -> None:
+        world = self.world
+        world.start_node()
+        self.faults.active = False
+        world.run(12_000 * MS)
+        world.stop_node()
+        path = max(
+            (f"/data/{name}/{0:020d}.log" for name in world.disk.listdir("/data") if name.startswith(f"{topic}-")),
+            key=world.disk.size,
+        )
+        content = world.disk._file(path).content
+        backup = bytes(content)
+        batches = [position for _, position in iter_batches(backup)]
+        content[batches[-1] + HEADER_BYTES + 3] ^= 4
+        world.run(world.clock.now_us + 8_000 * MS)
+        assert world.up
+        host = {"__consumer_offsets": "groups", "__share_group_state": "share_state"}[topic]
+        assert len(getattr(node_of(world.life), host)._damaged) == 1
+        world.stop_node()
+        content[: len(backup)] = backup
+        self.faults.heal()
+        world.run(world.clock.now_us + 2_000 * MS)
+        self.workload.wind_down()
+        self._live()
+        self._reckon()
+
+
+class DamagedGroups(Damage, Run):
+    def go(self) -> None:
+        self.strike("__consumer_offsets")
+
+
+class DamagedShares(Damage, ShareRun):
+    def go(self) -> None:
+        self.strike("__share_group_state")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_damaged_coordinator_of_groups(seed: int) -> None:
+    assert DamagedGroups(seed).outcome().failure is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_damaged_coordinator_of_share_groups(seed: int) -> None:
+    assert DamagedShares(seed).outcome().failure is None
