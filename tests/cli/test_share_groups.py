@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer, ShareConsumer
 
+from ottla.cli import consume_share
 from ottla.cli.redrive import Progress
 from ottla.testing import EmbeddedBroker
 from tests.server.test_metrics import Measured
 
-from .conftest import Run
+from .conftest import Outcome, Run
 
 
 @pytest.fixture
@@ -156,15 +157,84 @@ def test_released_records_come_again_and_rejected_ones_do_not(ottla: Run, queue:
     assert offsets(ottla, queue) == (5, 0)
 
 
+def ask(ottla: Run, queue: str, stdin: str, *more: str) -> Outcome:
+    return ottla("consume", queue, "--share", queue, "--ack", "ask", *more, stdin=stdin)
+
+
 def test_a_person_decides(ottla: Run, queue: str) -> None:
-    asked = ottla("consume", queue, "--share", queue, "-n", "3", "--ack", "ask", stdin="r\nwhat\nx\n\n")
+    asked = ask(ottla, queue, "r\nwhat\nx\n\n", "-n", "3")
     assert asked.out.split() == ["2", "3", "4"]
-    assert asked.err.count("[a]ccept, [r]elease or [x] reject?") == 4
-    again = ottla("consume", queue, "--share", queue, "-n", "1", "--ack", "ask")
+    assert asked.err.count("[a]ccept (Enter), [r]elease, [x] reject or [q]uit?") == 4
+    assert "1 of them went back to the group." in asked.err
+    again = ask(ottla, queue, "a\n", "-n", "1")
     assert again.out.split() == ["2"]
-    assert "delivered 3 times" in again.err, "by the fixture, which released it, and twice here"
-    line = ottla("consume", queue, "--share", queue, "-n", "1", "--format", "json").out
-    assert json.loads(line)["offset"] == 2, "the end of the input had released it"
+    assert "delivered 2 times" in again.err
+    assert offsets(ottla, queue) == (5, 0)
+
+
+@pytest.mark.parametrize("stdin", ["", "q\n"])
+def test_the_end_of_the_input_and_q_end_the_command(ottla: Run, queue: str, stdin: str) -> None:
+    for _ in range(2):
+        ended = ask(ottla, queue, f"a\n{stdin}" if stdin else "")
+        assert "went back to the group" in ended.err
+        assert ended.out.split() == (["2", "3"] if stdin else ["2"])
+        if stdin:
+            break
+    assert offsets(ottla, queue) == ((3, 2) if stdin else (2, 3))
+
+
+def test_no_record_is_delivered_that_is_not_shown(ottla: Run, queue: str) -> None:
+    for shown in ("2", "3", "4"):
+        asked = ask(ottla, queue, "a\n", "-n", "1")
+        assert asked.out.split() == [shown]
+        assert "delivered" not in asked.err
+
+
+def test_looking_at_a_queue_shows_each_record_once(ottla: Run, queue: str) -> None:
+    looked = ottla("consume", queue, "--share", queue, "--ack", "release", "--timeout", "0.6")
+    assert looked.out.split() == ["2", "3", "4"]
+    assert offsets(ottla, queue) == (2, 3)
+    assert "delivered 2 times" in ask(ottla, queue, "a\n", "-n", "1").err
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that says after a moment why there may be no records."""
+    monkeypatch.setattr(consume_share, "SILENT_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_where_a_group_begins_is_said(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, stdin="0\n")
+    member = ("consume", ottla_topic, "--share", ottla_topic)
+    waits = ottla(*member, "--timeout", "0.6")
+    assert f"{ottla_topic} is new and waits at the end of {ottla_topic}" in waits.err
+    assert "--from-beginning" in waits.err
+    begins = ottla(*member, "--from-beginning", "--timeout", "0").err
+    assert "stands somewhere already, so --from-beginning changes nothing" in begins
+    assert "reset-offsets" in begins
+    ottla("share-groups", "delete", ottla_topic)
+    begins = ottla(*member, "--from-beginning", "-n", "1")
+    assert begins.out == "0\n"
+    assert f"share.auto.offset.reset=earliest is set for the group {ottla_topic}" in begins.err
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_paused_group_says_so(ottla: Run, queue: str) -> None:
+    ottla("share-groups", "pause", queue)
+    waits = ottla("consume", queue, "--share", queue, "--timeout", "0.6")
+    assert f"{queue} is paused" in waits.err
+    ottla("share-groups", "resume", queue)
+    take(ottla, queue, 3)
+    assert "has done all of" in ottla("consume", queue, "--share", queue, "--timeout", "0.6").err
+
+
+def test_a_consumer_group_is_no_share_group(ottla: Run, queue: str) -> None:
+    ottla("consume", queue, "--group", f"{queue}-readers", "--from-beginning", "-n", "1")
+    refused = ottla("consume", queue, "--share", f"{queue}-readers", code=1)
+    assert f"{queue}-readers is a consumer group, no share group" in refused.err
+    assert "%0" not in refused.err
+    assert "There is no topic nope." in ottla("consume", "nope", "--share", queue, code=1).err
 
 
 def test_options_that_do_not_go_together(ottla: Run, queue: str) -> None:

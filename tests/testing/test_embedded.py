@@ -10,8 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from ottla.client import ErrorAnswer
-from ottla.server.main import ServeRefused
-from ottla.testing import EmbeddedBroker
+from ottla.testing import EmbeddedBroker, ServeRefused
 
 
 def produce(broker: EmbeddedBroker, topic: str, value: bytes) -> int:
@@ -82,6 +81,12 @@ def test_settings_are_kafkas() -> None:
         EmbeddedBroker(settings={"no.such.setting": "1"}).start()
 
 
+def test_a_port_that_is_taken_is_refused_without_advice_on_commands() -> None:
+    with EmbeddedBroker() as broker, pytest.raises(ServeRefused, match=f"{broker.port}.*in use") as refused:
+        EmbeddedBroker(port=broker.port).start()
+    assert "--" not in str(refused.value)
+
+
 def test_a_directory_that_was_given_stays(tmp_path: Path) -> None:
     with EmbeddedBroker(directory=tmp_path) as broker:
         broker.create_topic("kept")
@@ -121,3 +126,24 @@ def test_the_plugin_needs_nothing_but_the_package(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 passed" in ended.stdout
+
+
+def test_a_suite_may_have_a_broker_with_its_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "from ottla.testing import EmbeddedBroker\n"
+        "@pytest.fixture(scope='session')\n"
+        "def ottla_broker():\n"
+        "    with EmbeddedBroker(settings={'auto.create.topics.enable': False}) as broker:\n"
+        "        yield broker\n"
+    )
+    (tmp_path / "test_theirs.py").write_text(
+        "from ottla.client import Client\n"
+        "def test_one(ottla_broker, ottla_topic):\n"
+        "    with Client(ottla_broker.bootstrap_servers) as client:\n"
+        "        answer = client.metadata([ottla_topic, 'absent'], create=True)\n"
+        "    assert [topic.error_code for topic in answer.topics] == [0, 3]\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,8 @@ from ottla.cli.properties import read_properties
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+    from ottla.client import Client
 
 T = TypeVar("T")
 
@@ -64,32 +66,68 @@ def given_properties(config: Path | None, properties: list[str] | None) -> dict[
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
-    host, colon, port = text.rpartition(":")
-    if not colon and default_port is not None:
-        return text, default_port
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise Failure(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092.")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    bare = text.removeprefix("[").removesuffix("]")
+    if bare.count(":") > 1 and text in (bare, f"[{bare}]"):
+        host, port = bare, ""  # an IPv6 address by itself
+    else:
+        host, _, port = text.rpartition(":") if ":" in text else (text, "", "")
+        host = host.removeprefix("[").removesuffix("]")
+    if host and not port and default_port is not None and not text.endswith(":"):
+        return host, default_port
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise Failure(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092 or [::1]:9092.")
+    return host, int(port)
+
+
+def addresses(bootstrap: str) -> str:
+    """HOST:PORT,... with every port there and IPv6 addresses in brackets, as clients want it."""
+    found = [address(each.strip(), 9092) for each in bootstrap.split(",")]
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found)
 
 
 def require_listener(bootstrap: str) -> None:
     """Raise Failure when nothing answers at any of the addresses: librdkafka would try on for a minute."""
-    why = ""
-    for each in bootstrap.split(","):
-        host, port = address(each.strip(), 9092)
+    whys: list[str] = []
+    for each in addresses(bootstrap).split(","):
         try:
-            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            socket.create_connection(address(each), CONNECT_TIMEOUT_S).close()
             return
         except OSError as error:
-            why = f"{host}:{port}: {error.strerror or error}"
-    raise Failure(f"No broker can be reached at {why}. Is one running? `ottla serve` starts one.")
+            whys.append(f"{each}: {error.strerror or error}")
+    raise Failure(f"No broker can be reached at {'; '.join(whys)}. Is one running? `ottla serve` starts one.")
 
 
 def client_properties(bootstrap: str, config: Path | None, properties: list[str] | None) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
     require_listener(bootstrap)
     given = given_properties(config, properties)
-    return {"bootstrap.servers": bootstrap, "client.id": "ottla", "log_level": 2, **given}
+    return {"bootstrap.servers": addresses(bootstrap), "client.id": "ottla", "log_level": 2, **given}
+
+
+def own_clients(given: Mapping[str, Any]) -> Callable[[], Client]:
+    """What makes clients of our own for the cluster that these client properties name; raises Failure for SASL."""
+    import ssl
+
+    from ottla.client import Client
+
+    protocol = str(given.get("security.protocol", "plaintext")).upper()
+    if protocol.startswith("SASL"):
+        raise Failure("This command cannot authenticate with SASL: use an address without it.")
+    tls = ssl.create_default_context(cafile=given.get("ssl.ca.location")) if protocol == "SSL" else None
+    if tls is not None and "ssl.certificate.location" in given:
+        tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+    return lambda: Client(given["bootstrap.servers"], client_id=given["client.id"], tls=tls)
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Turn what our own client raises into sentences."""
+    from ottla.client import ClientFailure
+
+    try:
+        yield
+    except ClientFailure as failure:
+        raise Failure(str(failure)) from None
 
 
 def connect(bootstrap: str, config: Path | None, properties: list[str] | None) -> AdminClient:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,9 +27,9 @@ from ottla.cli.connection import (
     plain_errors,
     sentence,
 )
-from ottla.cli.consume_share import Acknowledging, consume_share
+from ottla.cli.consume_share import Acknowledging, ShareReading, consume_share
 from ottla.cli.output import Failure
-from ottla.cli.printing import Columns, Shape, as_json, as_text
+from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -65,7 +66,10 @@ def consume(
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Show timestamps in text.")] = False,
     headers: Annotated[bool, typer.Option("--headers", help="Show headers in text.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show partition and offset in text.")] = False,
-    format: Annotated[Shape, typer.Option("--format", help="How to print a record.")] = Shape.TEXT,
+    format: Annotated[
+        str,
+        typer.Option("--format", metavar="text|json|FORMAT", help="Or kcat's: '%t %p %o %k %s\\n', with %T %h %K %S."),
+    ] = Shape.TEXT,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
@@ -73,14 +77,13 @@ def consume(
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
     from confluent_kafka import Consumer
 
-    shown = Columns(keys, timestamps, headers, offsets)
+    shown = printer(format, Columns(keys, timestamps, headers, offsets))
     if share is not None:
         if group is not None or partition is not None or exit_at_end:
             raise Failure("--share goes without --group, --partition and --exit-at-end.")
         given = client_properties(bootstrap, command_config, properties)
-        count = consume_share(
-            given, share, topics, ack or Acknowledging.ACCEPT, from_beginning, shown, format, records, timeout
-        )
+        acked = ack or Acknowledging.ACCEPT
+        count = consume_share(given, ShareReading(share, topics, acked, from_beginning, shown, records, timeout))
         print(f"{count} records.", file=sys.stderr)
         return
     if ack is not None:
@@ -101,7 +104,7 @@ def consume(
         consumer = Consumer(settings)
         try:
             place(consumer, topics, group, partition, offset, from_beginning)
-            count = print_records(consumer, shown, format, records, timeout, exit_at_end)
+            count = print_records(consumer, shown, records, timeout, exit_at_end)
         finally:
             consumer.close()
     print(f"{count} records.", file=sys.stderr)
@@ -148,7 +151,7 @@ def position(consumer: Consumer, partition: Any, text: str) -> int:
 
 
 def print_records(
-    consumer: Consumer, shown: Columns, format: Shape, most: int | None, timeout: float | None, exit_at_end: bool
+    consumer: Consumer, shown: Callable[[Shown], str], most: int | None, timeout: float | None, exit_at_end: bool
 ) -> int:
     """Print records until it is time to stop, and say how many there were."""
     from confluent_kafka import KafkaError, KafkaException
@@ -165,7 +168,7 @@ def print_records(
         place = (str(message.topic()), int(message.partition() or 0))
         if error is None:
             ended.discard(place)
-            print(as_json(message) if format is Shape.JSON else as_text(message, shown))
+            sys.stdout.write(shown(of_message(message)))
             consumer.store_offsets(message)
             count, last = count + 1, time.monotonic()
         elif error.code() == KafkaError._PARTITION_EOF:

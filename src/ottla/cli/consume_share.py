@@ -1,26 +1,36 @@
 """`ottla consume --share`: a member of a share group at the keyboard.
 
 Knows what can become of a record that was printed: accepted (done), released (somebody gets it again), rejected (nobody
-does), or whatever the person answers. Does not know how a record is printed.
+does), or whatever the person answers; what to tell who sees nothing. Does not know how a record is printed.
 
-A record is acknowledged after it was printed. What was received beyond --max-records is released.
+A record is acknowledged after it was printed, and no record is fetched that will not be: each fetch counts as a
+delivery. What is to be released is held until the end, else the same records would come again at once, until they are
+delivered too often.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.connection import plain_errors, sentence
+from ottla.cli.connection import own_clients, plain_failures
 from ottla.cli.output import Failure
-from ottla.cli.printing import Columns, Shape, as_json, as_text
+from ottla.cli.printing import Shown, of_delivered
 
 if TYPE_CHECKING:
-    from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+    from ottla.client import Client
+    from ottla.client.share_groups import ShareOffset
+    from ottla.client.share_member import Delivered, ShareMember
 
-POLL_S = 0.2
+RECORDS_AT_ONCE = 500
+POLL_MS = 250
+SILENT_S = 1.5
+"""After so long without a record the command says why there may be none."""
+AGAIN_S = 0.5
 
 
 class Acknowledging(StrEnum):
@@ -37,88 +47,212 @@ ANSWERS = {
     "": Acknowledging.ACCEPT,
     "r": Acknowledging.RELEASE,
     "x": Acknowledging.REJECT,
+    "q": None,
 }
 
 
-def consume_share(
-    given: dict[str, Any],
-    group: str,
-    topics: list[str],
-    ack: Acknowledging,
-    from_beginning: bool,
-    shown: Columns,
-    format: Shape,
-    most: int | None,
-    timeout: float | None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class ShareReading:
+    """What is read as whom, and when to stop."""
+
+    group: str
+    topics: list[str]
+    ack: Acknowledging
+    from_beginning: bool
+    shown: Callable[[Shown], str]
+    most: int | None
+    timeout_s: float | None
+
+
+def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
     """Print records as a member of the share group and acknowledge each; how many there were."""
-    from confluent_kafka import ShareConsumer
+    from ottla.client import ErrorAnswer
+    from ottla.client.share_member import ShareMember
 
-    if from_beginning:
-        begin_at_the_beginning(given, group)
-    settings = {**given, "group.id": group, "share.acknowledgement.mode": "explicit"}
-    with plain_errors():
-        consumer = ShareConsumer(settings)
+    connect = own_clients(given)
+    with plain_failures(), connect() as asked:
+        require_topics(asked, reading.topics)
+        is_new = not any(each.start_offset >= 0 for each in standing(asked, reading))
+        if reading.from_beginning:
+            begin_at_the_beginning(given, reading.group, is_new)
         try:
-            consumer.subscribe(topics)
-            return print_records(consumer, ack, shown, format, most, timeout)
-        finally:
-            consumer.close()
+            member = ShareMember(connect, reading.group, reading.topics)
+        except ErrorAnswer as error:
+            if error.name in ("GROUP_ID_NOT_FOUND", "INCONSISTENT_GROUP_PROTOCOL"):
+                raise Failure(
+                    f"{reading.group} is a consumer group, no share group: read as its member with --group, "
+                    "or choose another name."
+                ) from None
+            raise
+        with member:
+            hint = Hint(given, reading, asked, is_new and not reading.from_beginning)
+            return print_records(member, reading, hint)
 
 
-def begin_at_the_beginning(given: dict[str, Any], group: str) -> None:
-    """Where a share group begins is a config of the group."""
+def require_topics(asked: Client, topics: list[str]) -> None:
+    absent = [topic.name for topic in asked.metadata(topics).topics if topic.error_code]
+    if absent:
+        raise Failure(f"There is no topic {', '.join(absent)}.")
+
+
+def standing(asked: Client, reading: ShareReading) -> list[ShareOffset]:
+    """Where the group stands in the topics that are read; nothing where there is no such group."""
+    from ottla.client import ErrorAnswer
+    from ottla.client.share_groups import share_group_offsets
+
+    try:
+        return [each for each in share_group_offsets(asked, reading.group) if each.topic in reading.topics]
+    except ErrorAnswer:
+        return []
+
+
+def begin_at_the_beginning(given: dict[str, Any], group: str, is_new: bool) -> None:
+    """Where a share group begins is a config of the group: it is set for good, and means nothing to one that stands
+    somewhere already. Both are said."""
     from confluent_kafka.admin import AdminClient
 
-    from ottla.cli.configs import alter_entries
+    from ottla.cli.configs import alter_entries, own_entries
 
-    alter_entries(AdminClient(given), "group", group, set=["share.auto.offset.reset=earliest"])
+    admin = AdminClient(given)
+    if not is_new:
+        tell(
+            f"{group} stands somewhere already, so --from-beginning changes nothing. To go over everything again: "
+            f"`ottla share-groups reset-offsets {group} --to-earliest --execute`."
+        )
+    elif own_entries(admin, "group", [group])[group].get(RESET) != "earliest":
+        alter_entries(admin, "group", group, set=[f"{RESET}=earliest"])
+        tell(f"{RESET}=earliest is set for the group {group} from now on.")
 
 
-def print_records(
-    consumer: ShareConsumer, ack: Acknowledging, shown: Columns, format: Shape, most: int | None, timeout: float | None
-) -> int:
-    from confluent_kafka import AcknowledgeType
+RESET = "share.auto.offset.reset"
 
-    count, last = 0, time.monotonic()
-    while most is None or count < most:
-        for message in consumer.poll(POLL_S):
-            error = message.error()
-            if error is not None:
-                print(sentence(error), file=sys.stderr)
-                continue
-            if most is not None and count >= most:
-                consumer.acknowledge(message, AcknowledgeType.RELEASE)
-                continue
-            print(as_json(message) if format is Shape.JSON else as_text(message, shown))
+
+@dataclass(slots=True)
+class Hint:
+    """Says once why no record comes, where that can be known."""
+
+    given: dict[str, Any]
+    reading: ShareReading
+    asked: Client
+    is_new: bool
+    is_told: bool = False
+
+    def tell(self) -> None:
+        if not self.is_told:
+            self.is_told = True
+            why = self.why()
+            if why:
+                tell(why)
+
+    def why(self) -> str | None:
+        from confluent_kafka.admin import AdminClient
+
+        from ottla.cli.configs import own_entries
+
+        group, topics = self.reading.group, ", ".join(self.reading.topics)
+        configs = own_entries(AdminClient(self.given), "group", [group])[group]
+        if configs.get("share.delivery.paused") == "true":
+            return f"{group} is paused: `ottla share-groups resume {group}` lets it go on."
+        if self.is_new and configs.get(RESET, "latest") == "latest":
+            return (
+                f"{group} is new and waits at the end of {topics} for what is produced from now on. "
+                "With --from-beginning a new group begins at the first record."
+            )
+        lag = sum(max(each.lag, 0) for each in standing(self.asked, self.reading))
+        if lag:
+            return f"{lag} records of {topics} are not done: they are held by members of {group}, or held back."
+        return (
+            f"{group} has done all of {topics} and waits for more. To go over it again: "
+            f"`ottla share-groups reset-offsets {group} --to-earliest --execute`."
+        )
+
+
+def print_records(member: ShareMember, reading: ShareReading, hint: Hint) -> int:
+    """Print and acknowledge until it is time to stop, and say how many were printed."""
+    count, last, kept = 0, time.monotonic(), list["Delivered"]()
+    poller = Poller(member)
+    try:
+        while reading.most is None or count < reading.most:
+            left = RECORDS_AT_ONCE if reading.most is None else min(reading.most - count, RECORDS_AT_ONCE)
+            got = poller.poll(1 if reading.ack is Acknowledging.ASK else left)
+            for each in got:
+                sys.stdout.write(reading.shown(of_delivered(each)))
             sys.stdout.flush()
-            consumer.acknowledge(message, kind_of(ask(message) if ack is Acknowledging.ASK else ack))
-            count, last = count + 1, time.monotonic()
-        if timeout is not None and time.monotonic() - last >= timeout:
-            break
-    told = consumer.commit_sync()
-    for place, error in told.items():
-        if error is not None:
-            raise Failure(f"{place.topic}:{place.partition}: {sentence(error.args[0])}")
+            count += len(got)
+            if got:
+                last = time.monotonic()
+                ack = ask(got[0]) if reading.ack is Acknowledging.ASK else reading.ack
+                if ack is None or ack is Acknowledging.RELEASE:
+                    kept += got
+                else:
+                    acknowledge(member, got, ack)
+                if ack is None:
+                    break
+            elif reading.timeout_s is not None and time.monotonic() - last >= reading.timeout_s:
+                break
+            elif time.monotonic() - last >= SILENT_S and not kept:
+                hint.tell()
+    finally:
+        acknowledge(member, kept, Acknowledging.RELEASE)
+        if kept:
+            tell(f"{len(kept)} of them went back to the group.")
     return count
 
 
-def kind_of(ack: Acknowledging) -> AcknowledgeType:
-    from confluent_kafka import AcknowledgeType
+class Poller:
+    """Asks for records; where the broker is away it says so, once, and tries on."""
 
-    return AcknowledgeType[ack.name]
+    def __init__(self, member: ShareMember) -> None:
+        self._member = member
+        self._is_away = False
+
+    def poll(self, most: int) -> list[Delivered]:
+        """The next records, none when none came in time. Raises ClientFailure where trying on is of no use."""
+        from ottla.client import ClientFailure, ErrorAnswer
+
+        try:
+            got = self._member.poll(most, POLL_MS)
+        except ClientFailure as failure:
+            if isinstance(failure, ErrorAnswer) and not failure.retriable:
+                raise
+            if not self._is_away:
+                self._is_away = True
+                tell(f"{str(failure).rstrip('.')}; trying on since {time.strftime('%H:%M:%S')}.")
+            time.sleep(AGAIN_S)
+            return []
+        if self._is_away:
+            self._is_away = False
+            tell("The broker answers again.")
+        return got
 
 
-def ask(message: Message) -> Acknowledging:
-    """What the person says. The end of the input releases."""
-    tries = message.delivery_count()
-    often = f", delivered {tries} times" if tries and tries > 1 else ""
+def acknowledge(member: ShareMember, records: list[Delivered], ack: Acknowledging) -> None:
+    from ottla.client import share_member as kinds
+
+    if not records:
+        return
+    kind = {"accept": kinds.ACCEPT, "release": kinds.RELEASE, "reject": kinds.REJECT}[ack.value]
+    for each, error in member.acknowledge(records, kind):
+        where = f"{each.topic}-{each.place[1]} offset {each.record.offset}"
+        tell(f"{where} was not acknowledged ({error.name}): somebody gets it again.")
+
+
+def ask(each: Delivered) -> Acknowledging | None:
+    """What the person says; None where there is nothing more to be said: q, or the end of the input."""
+    tries = each.delivery_count
+    often = f", delivered {tries} times" if tries > 1 else ""
+    prompt = f"offset {each.record.offset}{often}: [a]ccept (Enter), [r]elease, [x] reject or [q]uit? "
     while True:
-        print(f"offset {message.offset()}{often}: [a]ccept, [r]elease or [x] reject? ", end="", file=sys.stderr)
-        sys.stderr.flush()
+        print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
-            return Acknowledging.RELEASE
-        answer = ANSWERS.get(line.strip().lower()[:1])
-        if answer is not None:
-            return answer
+            print(file=sys.stderr)
+            return None
+        answer = line.strip().lower()[:1]
+        if answer in ANSWERS:
+            return ANSWERS[answer]
+
+
+def tell(sentence: str) -> None:
+    """A sentence beside the records."""
+    print(f"ottla: {sentence}", file=sys.stderr, flush=True)

@@ -1,17 +1,23 @@
-"""Records as text or as one JSON object a line.
+"""Records as text, as one JSON object a line, or as a format string says.
 
-Knows messages of confluent-kafka and how kafka-console-consumer.sh prints them. Does not know where they come from.
+Knows how kafka-console-consumer.sh and kcat print records. Does not know where they come from.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.cli.output import Failure
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+    from ottla.client.share_member import Delivered
 
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
 
@@ -23,31 +29,64 @@ class Shape(StrEnum):
     JSON = "json"
 
 
-class Columns:
+class Columns(NamedTuple):
     """Which parts of a record are shown in text beside its value."""
 
-    __slots__ = ("headers", "keys", "offsets", "timestamps")
-
-    def __init__(self, keys: bool, timestamps: bool, headers: bool, offsets: bool) -> None:
-        self.keys = keys
-        self.timestamps = timestamps
-        self.headers = headers
-        self.offsets = offsets
+    keys: bool
+    timestamps: bool
+    headers: bool
+    offsets: bool
 
 
-def as_json(message: Message) -> str:
+class Shown(NamedTuple):
+    """A record to be printed. `timestamp_type` counts in TIMESTAMP_TYPES."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_type: int
+    timestamp_ms: int
+    headers: Sequence[tuple[str | bytes, str | bytes | None]]
+    key: bytes | str | None
+    value: bytes | str | None
+
+
+def of_message(message: Message) -> Shown:
+    """A message of confluent-kafka."""
+    place = str(message.topic()), int(message.partition() or 0), int(message.offset() or 0)
+    headers: Any = message.headers() or ()  # a list of pairs, whatever the type says
+    return Shown(*place, *message.timestamp(), headers, message.key(), message.value())
+
+
+def of_delivered(each: Delivered) -> Shown:
+    """A record that a share group's member holds."""
+    record = each.record
+    place = each.topic, each.place[1], record.offset
+    return Shown(*place, each.timestamp_type + 1, record.timestamp_ms, record.headers, record.key, record.value)
+
+
+def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
+    """What makes a record into what is printed, line end and all: "text", "json", or a format string with %s and the
+    like. Raises Failure where it is neither."""
+    if format == Shape.JSON:
+        return lambda record: as_json(record) + "\n"
+    if format == Shape.TEXT:
+        return lambda record: as_text(record, columns) + "\n"
+    return compiled(format)
+
+
+def as_json(record: Shown) -> str:
     """A record as one line of JSON; bytes that are no UTF-8 text come as {"base64": ...}."""
-    kind, timestamp = message.timestamp()
     return json.dumps(
         {
-            "topic": message.topic(),
-            "partition": message.partition(),
-            "offset": message.offset(),
-            "timestamp": timestamp,
-            "timestamp_type": TIMESTAMP_TYPES[kind],
-            "headers": [[name, plain(value)] for name, value in message.headers() or []],
-            "key": plain(message.key()),
-            "value": plain(message.value()),
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "timestamp_type": TIMESTAMP_TYPES[record.timestamp_type],
+            "headers": [[plain(name), plain(value)] for name, value in record.headers],
+            "key": plain(record.key),
+            "value": plain(record.value),
         },
         ensure_ascii=False,
     )
@@ -62,22 +101,63 @@ def plain(value: bytes | str | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def as_text(message: Message, shown: Columns) -> str:
+def as_text(record: Shown, columns: Columns) -> str:
     """A record as kafka-console-consumer.sh prints it: tabs between its parts, null for none."""
     parts: list[str] = []
-    if shown.timestamps:
-        kind, timestamp = message.timestamp()
-        parts.append(f"{TIMESTAMP_TYPES[kind]}:{timestamp}")
-    if shown.offsets:
-        parts += [f"Partition:{message.partition()}", f"Offset:{message.offset()}"]
-    if shown.headers:
-        parts.append(",".join(f"{name}:{text(value)}" for name, value in message.headers() or []) or "NO_HEADERS")
-    if shown.keys:
-        parts.append(text(message.key()))
-    return "\t".join((*parts, text(message.value())))
+    if columns.timestamps:
+        parts.append(f"{TIMESTAMP_TYPES[record.timestamp_type]}:{record.timestamp_ms}")
+    if columns.offsets:
+        parts += [f"Partition:{record.partition}", f"Offset:{record.offset}"]
+    if columns.headers:
+        parts.append(",".join(f"{text(name)}:{text(value)}" for name, value in record.headers) or "NO_HEADERS")
+    if columns.keys:
+        parts.append(text(record.key))
+    return "\t".join((*parts, text(record.value)))
 
 
-def text(value: bytes | str | None) -> str:
+def text(value: bytes | str | None, null: str = "null") -> str:
     if value is None:
-        return "null"
+        return null
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+# ---- format strings ------------------------------------------------------------------------------------------------
+
+
+FIELDS: dict[str, Callable[[Shown], str]] = {
+    "t": lambda record: record.topic,
+    "p": lambda record: str(record.partition),
+    "o": lambda record: str(record.offset),
+    "k": lambda record: text(record.key, ""),
+    "s": lambda record: text(record.value, ""),
+    "K": lambda record: str(size(record.key)),
+    "S": lambda record: str(size(record.value)),
+    "T": lambda record: str(record.timestamp_ms),
+    "h": lambda record: ",".join(f"{text(name)}={text(value, '')}" for name, value in record.headers),
+    "%": lambda record: "%",
+}
+"""As kcat has them: topic, partition, offset, key, value, sizes of key and value (-1: none), timestamp, headers."""
+
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
+PIECE = re.compile(r"%(?P<field>.?)|\\(?P<escape>.?)|[^%\\]+", re.DOTALL)
+
+
+def size(value: bytes | str | None) -> int:
+    return -1 if value is None else len(value.encode() if isinstance(value, str) else value)
+
+
+def compiled(format: str) -> Callable[[Shown], str]:
+    """A format string of kcat's as a function; raises Failure where it holds what is no field."""
+    if "%" not in format:
+        raise Failure(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
+    pieces: list[Callable[[Shown], str]] = []
+    for found in PIECE.finditer(format):
+        field, escape, literal = found["field"], found["escape"], found[0]
+        if field is not None:
+            if field not in FIELDS:
+                raise Failure(f"{literal!r} in the format is no field: expected %{', %'.join(FIELDS)}.")
+            pieces.append(FIELDS[field])
+        else:
+            literal = literal if escape is None else ESCAPES.get(escape, literal)
+            pieces.append(lambda record, literal=literal: literal)
+    return lambda record: "".join(piece(record) for piece in pieces)

@@ -10,7 +10,6 @@ API: `inspect` asks the metrics port of a node.
 from __future__ import annotations
 
 import json
-import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -35,8 +34,10 @@ from ottla.cli.connection import (
     complete_share_groups,
     complete_topics,
     connect,
+    own_clients,
     pairs,
     plain_errors,
+    plain_failures,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.output import Failure, Format, print_done, print_rows
@@ -355,20 +356,9 @@ def redrive(
 @contextmanager
 def client(bootstrap: str, config: Path | None, properties: list[str] | None) -> Iterator[Client]:
     """Our own client for this cluster; its failures are told as sentences."""
-    from ottla.client import Client, ClientFailure
-
-    given = client_properties(bootstrap, config, properties)
-    protocol = str(given.get("security.protocol", "plaintext")).upper()
-    if protocol.startswith("SASL"):
-        raise Failure("This command cannot authenticate with SASL: use an address without it.")
-    tls = ssl.create_default_context(cafile=given.get("ssl.ca.location")) if protocol == "SSL" else None
-    if tls is not None and "ssl.certificate.location" in given:
-        tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
-    try:
-        with Client(bootstrap, tls=tls) as made:
-            yield made
-    except ClientFailure as failure:
-        raise Failure(str(failure)) from None
+    make = own_clients(client_properties(bootstrap, config, properties))
+    with plain_failures(), make() as made:
+        yield made
 
 
 def of_each(

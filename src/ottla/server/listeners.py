@@ -94,7 +94,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise ServeRefused(
             f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
-            "Stop what uses the port, or choose another one with --listen."
+            "Stop what uses the port, or choose another one."
         ) from error
     bound.setblocking(False)
     return bound

@@ -8,6 +8,7 @@
 With pytest, ask for the fixtures `ottla_broker` and `ottla_topic`; they come with the package.
 """
 
+from ottla.server.listeners import ServeRefused
 from ottla.testing.embedded import EmbeddedBroker
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "ServeRefused"]

@@ -52,7 +52,7 @@ class EmbeddedBroker:
     `settings`: Kafka's property names, over the defaults of this module. `directory`: where the data is kept; without
     one a temporary directory that goes with the broker. `port`: 0 lets the system choose.
 
-    `start` raises `ottla.server.main.ServeRefused` with one sentence when the node cannot start.
+    `start` raises `ServeRefused` with one sentence when the node cannot start.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         return directory
 
     def start(self) -> None:
-        """Start and return when clients can connect."""
+        """Start and return when clients can connect. Raises ServeRefused."""
         if self._running is not None:
             raise RuntimeError("the broker runs already")
         from ottla.server.main import ServerOptions
