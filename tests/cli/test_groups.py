@@ -109,13 +109,16 @@ def current_or_gone(ottla: Run, group: str) -> int | None:
         ["--to-earliest", "--to-latest"],
         ["--to-datetime", "yesterday"],
         ["--by-duration", "1 hour"],
+        ["--by-duration", "P99999999999999999D"],
+        ["--to-datetime", "0001-01-01"],
         ["--from-file", "/no/such/file"],
         ["--to-earliest", "--execute", "--dry-run"],
     ],
 )
 def test_a_reset_that_makes_no_sense_is_refused(ottla: Run, group: str, arguments: list[str]) -> None:
-    ottla("groups", "reset-offsets", group, "--topic", group, *arguments, code=1)
-    ottla("groups", "reset-offsets", group, "--to-earliest", code=1)
+    missing = "/no/such/file" in arguments
+    ottla("groups", "reset-offsets", group, "--topic", group, *arguments, code=1 if missing else 2)
+    ottla("groups", "reset-offsets", group, "--to-earliest", code=2)
     ottla("groups", "reset-offsets", group, "--topic", f"{group}:9", "--to-earliest", code=1)
 
 

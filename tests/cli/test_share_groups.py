@@ -69,7 +69,7 @@ def test_states_lists_and_members(ottla: Run, queue: str, ottla_broker: Embedded
         assert "has no members" in ottla("share-groups", "reset-offsets", queue, "--to-latest", code=1).err
         assert "has no members" in ottla("share-groups", "delete-offsets", queue, "--topic", queue, code=1).err
     assert "GROUP_ID_NOT_FOUND" in ottla("share-groups", "describe", "no-such-group", "--state", code=1).err
-    ottla("share-groups", "describe", queue, "--state", "--members", code=1)
+    ottla("share-groups", "describe", queue, "--state", "--members", code=2)
 
 
 def test_what_members_hold_is_in_sight(ottla: Run) -> None:
@@ -92,7 +92,7 @@ def test_what_members_hold_is_in_sight(ottla: Run) -> None:
             for message in held:
                 consumer.acknowledge(message)
         assert "knows no share group" in ottla("share-groups", "inspect", "z", "--metrics", metrics, code=1).err
-    assert "--metrics" in ottla("share-groups", "inspect", "q", code=1).err
+    assert "--metrics" in ottla("share-groups", "inspect", "q", code=2).err
     assert "cannot be read" in ottla("share-groups", "inspect", "q", "--metrics", metrics, code=1).err
 
 

@@ -60,7 +60,7 @@ def test_configs_are_altered_and_described(ottla: Run, ottla_topic: str) -> None
     everything = ottla("configs", "describe", "topic", ottla_topic, "--all", "--format", "json").json()
     assert {"name", "value", "source", "read_only", "sensitive"} == set(everything[0])
     assert "INVALID_CONFIG" in ottla("topics", "alter", ottla_topic, "--set", "no.such.config=1", code=1).err
-    assert "Nothing to alter" in ottla("configs", "alter", "topic", ottla_topic, code=1).err
+    assert "Nothing to alter" in ottla("configs", "alter", "topic", ottla_topic, code=2).err
 
 
 def test_configs_of_brokers_and_groups_are_described(ottla: Run) -> None:

@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, connect, plain_errors, wait
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli import existing
+from ottla.cli.connection import (
+    HERE,
+    Bootstrap,
+    CommandConfig,
+    Output,
+    Properties,
+    client,
+    connect,
+    named,
+    plain_errors,
+    wait,
+)
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -44,7 +56,7 @@ class Resource(StrEnum):
 
 
 Kind = Annotated[Resource, typer.Argument(help="What the configs belong to.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A topic, a broker's id, a group.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", callback=named, help="A topic, a broker's id, a group.")]
 
 
 @app.command(epilog="Example: ottla configs describe broker 1 --all")
@@ -58,7 +70,13 @@ def describe(
     format: Output = Format.TABLE,
 ) -> None:
     """Show what is set; with --all every config and where its value comes from."""
-    entries = describe_entries(connect(bootstrap, command_config, properties), kind.value, [name])[name]
+    admin = connect(bootstrap, command_config, properties)
+    require(admin, kind, name)
+    entries = describe_entries(admin, kind.value, [name])[name]
+    if kind is Resource.GROUP and all(source(entry) == DEFAULT_SOURCE for entry in entries):
+        with client(bootstrap, command_config, properties) as asked:
+            if not existing.group_exists(asked, name):
+                raise Failure(f"There is no group {name}, and no config was set for one of this name.")
     rows = [
         (entry.name, entry.value, source(entry), entry.is_read_only, entry.is_sensitive)
         for entry in sorted(entries, key=lambda each: each.name)
@@ -88,8 +106,17 @@ def alter(
 ) -> None:
     """Change configs; what is not named stays as it is."""
     admin = connect(bootstrap, command_config, properties)
+    require(admin, kind, name)
     alter_entries(admin, kind.value, name, set=set, delete=delete, append=append, subtract=subtract)
     print_done(f"Altered {kind.value} {name}.", format, altered=name, kind=kind.value)
+
+
+def require(admin: AdminClient, kind: Resource, name: str) -> None:
+    """Raise Failure where there is no such topic or broker. A group may be configured before its first member comes."""
+    if kind is Resource.TOPIC:
+        existing.described_topics(admin, [name])
+    elif kind is Resource.BROKER:
+        existing.require_broker(admin, name)
 
 
 def source(entry: Any) -> str:
@@ -137,11 +164,11 @@ def alter_entries(
         for each in given or ():
             key, equals, value = each.partition("=")
             if not equals:
-                raise Failure(f"A config must be KEY=VALUE, not {each!r}.")
+                raise NotUnderstood(f"A config must be KEY=VALUE, not {each!r}.")
             entries.append(ConfigEntry(key, value, incremental_operation=operation))
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete or ()]
     if not entries:
-        raise Failure("Nothing to alter: name at least one config with --set or --delete.")
+        raise NotUnderstood("Nothing to alter: name at least one config with --set or --delete.")
     resource = ConfigResource(ResourceType[kind.upper()], name, incremental_configs=entries)
     with plain_errors():
         wait(admin.incremental_alter_configs([resource]))

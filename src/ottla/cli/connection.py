@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.output import Failure, Format
+from ottla.cli.output import Failure, Format, NotUnderstood
 from ottla.cli.properties import read_properties
 
 if TYPE_CHECKING:
+    import ssl
+
     from confluent_kafka.admin import AdminClient
 
     from ottla.client import Client
@@ -48,19 +50,26 @@ Output = Annotated[Format, typer.Option("--format", help="How to print.")]
 HERE = "localhost:9092"
 
 
+def named(given: T) -> T:
+    """The callback of arguments that are names; raises typer.BadParameter where one is empty."""
+    if given == "" or (isinstance(given, (list, tuple)) and "" in given):
+        raise typer.BadParameter("a name cannot be empty")
+    return given
+
+
 def pairs(given: list[str] | None, what: str) -> dict[str, str]:
     """KEY=VALUE arguments as a dictionary; raises Failure where there is no equals sign."""
     found: dict[str, str] = {}
     for each in given or ():
         key, equals, value = each.partition("=")
         if not equals or not key.strip():
-            raise Failure(f"{what} must be KEY=VALUE, not {each!r}.")
+            raise NotUnderstood(f"{what} must be KEY=VALUE, not {each!r}.")
         found[key.strip()] = value
     return found
 
 
 def given_properties(config: Path | None, properties: list[str] | None) -> dict[str, str]:
-    """Client properties of a file and of arguments, which win; raises Failure where they are none."""
+    """Client properties of a file and of arguments, which win; raises Failure where they cannot be read."""
     return (read_properties(str(config)) if config else {}) | pairs(properties, "A property")
 
 
@@ -75,7 +84,7 @@ def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     if host and not port and default_port is not None and not text.endswith(":"):
         return host, default_port
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise Failure(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092 or [::1]:9092.")
+        raise NotUnderstood(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092 or [::1]:9092.")
     return host, int(port)
 
 
@@ -106,16 +115,12 @@ def client_properties(bootstrap: str, config: Path | None, properties: list[str]
 
 def own_clients(given: Mapping[str, Any]) -> Callable[[], Client]:
     """What makes clients of our own for the cluster that these client properties name; raises Failure for SASL."""
-    import ssl
-
     from ottla.client import Client
 
     protocol = str(given.get("security.protocol", "plaintext")).upper()
     if protocol.startswith("SASL"):
         raise Failure("This command cannot authenticate with SASL: use an address without it.")
-    tls = ssl.create_default_context(cafile=given.get("ssl.ca.location")) if protocol == "SSL" else None
-    if tls is not None and "ssl.certificate.location" in given:
-        tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+    tls = tls_of(given) if protocol == "SSL" else None
     return lambda: Client(given["bootstrap.servers"], client_id=given["client.id"], tls=tls)
 
 
@@ -139,14 +144,39 @@ def connect(bootstrap: str, config: Path | None, properties: list[str] | None) -
 
 
 @contextmanager
+def client(bootstrap: str, config: Path | None, properties: list[str] | None) -> Iterator[Client]:
+    """Our own client for this cluster; its failures are told as sentences."""
+    make = own_clients(client_properties(bootstrap, config, properties))
+    with plain_failures(), make() as made:
+        yield made
+
+
+def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
+    """What librdkafka's properties say of TLS; raises Failure where their files cannot be read."""
+    import ssl
+
+    try:
+        tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        if "ssl.certificate.location" in given:
+            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+    except (OSError, ValueError) as error:
+        raise Failure(f"The certificates of ssl.* cannot be used: {error}.") from None
+    return tls
+
+
+@contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn Kafka's exceptions into sentences."""
+    """Turn Kafka's exceptions into sentences, and what confluent-kafka says of arguments out of its range."""
     from confluent_kafka import KafkaException
 
     try:
         yield
     except KafkaException as error:
         raise Failure(sentence(error.args[0])) from None
+    except TimeoutError:
+        raise Failure("The cluster did not answer in time: is one of its brokers away?") from None
+    except (ValueError, OverflowError) as error:
+        raise Failure(f"{str(error).rstrip('.')}.") from None
 
 
 def sentence(error: Any) -> str:
@@ -197,7 +227,8 @@ def complete_groups(incomplete: str) -> list[str]:
     """Names of consumer groups for shell completion; nothing when no broker answers."""
     bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
     try:
-        listed = connect(bootstrap, None, None).list_consumer_groups(request_timeout=2).result(2)
+        admin = connect(bootstrap, None, None)  # kept until the answer is there: the answer dies with it
+        listed = admin.list_consumer_groups(request_timeout=2).result(2)
     except Exception:
         return []
     return sorted(each.group_id for each in listed.valid if each.group_id.startswith(incomplete))

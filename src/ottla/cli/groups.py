@@ -22,10 +22,11 @@ from ottla.cli.connection import (
     Properties,
     complete_groups,
     connect,
+    named,
     plain_errors,
     wait,
 )
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -45,9 +46,11 @@ OFFSET_COLUMNS = (
     "CLIENT-ID",
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_groups)]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_groups)]
-MaybeGroups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", autocompletion=complete_groups)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_groups)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_groups)]
+MaybeGroups = Annotated[
+    list[str] | None, typer.Argument(metavar="[GROUP...]", callback=named, autocompletion=complete_groups)
+]
 TopicsGiven = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,7 +85,7 @@ def describe(
 ) -> None:
     """Show committed offsets and lag, members or state; of all groups when none is named."""
     if members + state + offsets > 1:
-        raise Failure("Choose one of --members, --state and --offsets.")
+        raise NotUnderstood("Choose one of --members, --state and --offsets.")
     admin = connect(bootstrap, command_config, properties)
     names = groups or [each.group_id for each in listings(admin)]
     described = describe_groups(admin, names, must_exist=bool(groups))
@@ -145,7 +148,7 @@ def reset_offsets(
 ) -> None:
     """Move the committed offsets of a group without members; shows the plan unless --execute is given."""
     if execute and dry_run:
-        raise Failure("Choose one of --execute and --dry-run.")
+        raise NotUnderstood("Choose one of --execute and --dry-run.")
     target = resets.target(
         earliest=to_earliest,
         latest=to_latest,

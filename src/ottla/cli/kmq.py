@@ -30,7 +30,7 @@ from ottla.cli.connection import (
     pairs,
     plain_errors,
 )
-from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
 
 if TYPE_CHECKING:
     from ottla.kmq import KmqConfig
@@ -301,7 +301,7 @@ def reason_of(text: str | None) -> Any:
     try:
         return Reason(text)
     except ValueError:
-        raise Failure(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
+        raise NotUnderstood(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
 
 
 def time_ms(text: str | None) -> int | None:
@@ -310,7 +310,7 @@ def time_ms(text: str | None) -> int | None:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        raise Failure(f"{text!r} is no time: expected one as 2026-01-31T08:00:00Z.") from None
+        raise NotUnderstood(f"{text!r} is no time: expected one as 2026-01-31T08:00:00Z.") from None
 
 
 def row_of(letter: Letter) -> tuple[Any, ...]:

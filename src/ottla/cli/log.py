@@ -58,6 +58,8 @@ def dump(
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.filename is None:  # not the file's: what is printed cannot be written
+            raise
         raise Failure(f"{file} cannot be read: {error.strerror}.") from None
 
 
@@ -248,9 +250,12 @@ def checkpoint(file: Path) -> Iterator[Entry]:
         raise Failure(f"{file} is no file of a log.") from None
     if len(lines) < 2 or not lines[0].isdigit() or not lines[1].isdigit():
         raise Failure(f"{file} is no checkpoint: a version and a count stand first.")
-    for each in lines[2:]:
+    for number, each in enumerate(lines[2:], 3):
         cells = each.split()
-        if "leader-epoch" in file.name:
-            yield dict(zip(("epoch", "startOffset"), map(int, cells), strict=True))
-        else:
-            yield dict(zip(("topic", "partition", "offset"), (cells[0], *map(int, cells[1:])), strict=True))
+        try:
+            if "leader-epoch" in file.name:
+                yield dict(zip(("epoch", "startOffset"), map(int, cells), strict=True))
+            else:
+                yield dict(zip(("topic", "partition", "offset"), (cells[0], *map(int, cells[1:])), strict=True))
+        except (ValueError, IndexError):
+            raise Failure(f"{file}, line {number}: {each!r} is no entry of a checkpoint.") from None

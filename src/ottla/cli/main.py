@@ -2,11 +2,19 @@
 
 Knows: which nouns there are, and how a failure is told: one plain sentence on stderr and an exit code that is not 0.
 `serve` must have a node up in a fraction of a second, so it is parsed before anything heavy is imported.
+
+Invariant: no traceback reaches a person, unless OTTLA_TRACEBACK is set.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from contextlib import suppress
+
+DONE, FAILED, NOT_UNDERSTOOD, INTERRUPTED = 0, 1, 2, 130
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,10 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
             return serve(arguments[1:])
         return run(arguments)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has gone: nothing to tell, nobody to tell it
-        return 0
+        abandon_output()  # the reader (head, less) has gone: nothing to tell, nobody to tell it
+        return DONE
+    except Exception as error:
+        if os.environ.get("OTTLA_TRACEBACK"):
+            raise
+        abandon_output()
+        tell(unforeseen(error))
+        return FAILED
 
 
 def interrupt(number: int, frame: object) -> None:
@@ -35,19 +49,51 @@ def run(arguments: list[str]) -> int:
     import signal
 
     from ottla.cli.output import Failure
-    from ottla.cli.tree import app, not_understood
+    from ottla.cli.tree import command, not_understood
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        code = app(args=arguments, prog_name="ottla", standalone_mode=False)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        code = command()(args=arguments, prog_name="ottla", standalone_mode=False)
+        if sys.stdout is not None:  # closed by who started this
+            sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # click's own way of ending then
+            raise ended.__context__ from None
+        raise
     except Failure as failure:
-        print(f"ottla: {failure}", file=sys.stderr)
-        return 1
+        tell(str(failure))
+        return failure.code
     except Exception as error:
         sentence = not_understood(error)
         if sentence is None:
             raise
-        print(f"ottla: {sentence}", file=sys.stderr)
-        return 2
+        tell(sentence)
+        return NOT_UNDERSTOOD
+
+
+def tell(sentence: str) -> None:
+    """Say on standard error what went wrong; nobody may be there to read it."""
+    with suppress(OSError, ValueError):
+        print(f"ottla: {sentence}", file=sys.stderr, flush=True)
+
+
+def unforeseen(error: Exception) -> str:
+    """A sentence for an error that no command has one for."""
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {why}."
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return f"The output cannot be written: {why}."
+    return (
+        f"This is a fault of Ottla's own: {type(error).__name__}: {why.rstrip('.')}. "
+        "Run it again with OTTLA_TRACEBACK=1 in the environment and report what it says then."
+    )
+
+
+def abandon_output() -> None:
+    """What is still in the buffer of standard output goes nowhere: the end of the process would try it again."""
+    with suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

@@ -22,6 +22,14 @@ class Format(StrEnum):
 class Failure(Exception):
     """What a command could not do, as one plain sentence for the person who typed it."""
 
+    code = 1
+
+
+class NotUnderstood(Failure):
+    """What was typed that makes no sense, whatever the cluster says: the exit code of every bad option."""
+
+    code = 2
+
 
 def field(column: str) -> str:
     """The JSON field of a column: `CURRENT-OFFSET` is current_offset, `COORDINATOR (ID)` coordinator."""

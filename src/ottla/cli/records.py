@@ -16,10 +16,11 @@ from ottla.cli.connection import (
     Properties,
     complete_topics,
     connect,
+    named,
     plain_errors,
     wait,
 )
-from ottla.cli.output import Failure, Format, print_rows
+from ottla.cli.output import Format, print_rows
 
 app = typer.Typer(help="Delete records.", no_args_is_help=True)
 
@@ -34,7 +35,7 @@ def records() -> None:
 
 @app.command(epilog="Example: ottla records delete clicks --partition 0 --before 1000")
 def delete(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)],
     before: Annotated[str, typer.Option("--before", metavar="OFFSET", help="The new first offset, or: end.")],
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="May be given again.")] = None,
     bootstrap: Bootstrap = HERE,
@@ -45,12 +46,7 @@ def delete(
     """Delete every record before an offset; in all partitions where none is named."""
     from confluent_kafka import TopicPartition
 
-    try:
-        offset = END if before == "end" else int(before)
-    except ValueError:
-        raise Failure(f"{before!r} is no offset: expected a number or end.") from None
-    if offset < END:
-        raise Failure("An offset is not negative.")
+    offset = END if before == "end" else resets.parse_offset(before, "a number or end")
     admin = connect(bootstrap, command_config, properties)
     named = topic if partition is None else f"{topic}:{','.join(map(str, partition))}"
     chosen = resets.partitions(admin, [named], False, {})

@@ -18,13 +18,18 @@ from datetime import datetime as DateTime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, NotUnderstood
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 Partition: TypeAlias = tuple[str, int]
+
+OFFSET_MAX = (1 << 63) - 1
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that ISO 8601 writes with four digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ def target(
     if datetime is not None:
         asked.append(Since(parse_datetime(datetime)))
     if duration is not None:
-        asked.append(Since(int(time.time() * 1000) - parse_duration(duration)))
+        asked.append(Since(max(0, int(time.time() * 1000) - parse_duration(duration))))
     if shift is not None:
         asked.append(Shift(shift))
     if offset is not None:
@@ -95,7 +100,7 @@ def target(
     if file is not None:
         asked.append(Listed(read_offsets(file)))
     if len(asked) != 1:
-        raise Failure("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
+        raise NotUnderstood("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
     return asked[0]
 
 
@@ -104,10 +109,17 @@ def parse_datetime(text: str) -> int:
     try:
         parsed = DateTime.fromisoformat(text)
     except ValueError:
-        raise Failure(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z.") from None
+        raise NotUnderstood(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z.") from None
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return int(parsed.timestamp() * 1000)
+    return in_range(int(parsed.timestamp() * 1000), text)
+
+
+def parse_offset(text: str, expected: str = "a number") -> int:
+    """An offset; raises Failure where the text is none."""
+    if not (text.isascii() and text.isdigit()) or int(text) > OFFSET_MAX:
+        raise NotUnderstood(f"{text!r} is no offset: expected {expected}.")
+    return int(text)
 
 
 DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,3}))?S)?)?", re.IGNORECASE)
@@ -117,10 +129,17 @@ def parse_duration(text: str) -> int:
     """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
     found = DURATION.fullmatch(text)
     if found is None or not any(found.groups()) or text[-1] in "tT":
-        raise Failure(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
+        raise NotUnderstood(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
     days, hours, minutes, seconds = (int(group or 0) for group in found.groups()[:4])
     millis = int((found.group(5) or "").ljust(3, "0"))
-    return ((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis
+    return in_range(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis, text)
+
+
+def in_range(millis: int, text: str) -> int:
+    """A time that a log can hold, from 1970 on; raises Failure for any other."""
+    if not 0 <= millis <= TIME_MAX_MS:
+        raise NotUnderstood(f"{text!r} is outside of the times that a log can hold: they begin in 1970.")
+    return millis
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:
@@ -155,25 +174,17 @@ def partitions(
     chosen: list[Partition] = []
     for each in given:
         name, colon, numbers = each.partition(":")
-        count = partition_count(admin, name)
+        count = existing.partition_count(admin, name)
         try:
             wanted = [int(number) for number in numbers.split(",")] if colon else list(range(count))
         except ValueError:
-            raise Failure(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
+            raise NotUnderstood(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
         if any(not 0 <= partition < count for partition in wanted):
             raise Failure(f"{name} has {count} partitions, 0 to {count - 1}.")
         chosen += [(name, partition) for partition in wanted]
     if not chosen:
-        raise Failure("Name topics with --topic.")
+        raise NotUnderstood("Name topics with --topic.")
     return sorted(set(chosen))
-
-
-def partition_count(admin: AdminClient, topic: str) -> int:
-    with plain_errors():
-        found = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics.get(topic)
-    if found is None or found.error is not None:
-        raise Failure(f"There is no topic {topic}.")
-    return len(found.partitions)
 
 
 def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -> dict[Partition, int]:
@@ -192,7 +203,7 @@ def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -
         return {}
     with plain_errors():
         futures = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-        return {(key.topic, key.partition): future.result().offset for key, future in futures.items()}
+        return {(key.topic, key.partition): future.result(REQUEST_TIMEOUT_S).offset for key, future in futures.items()}
 
 
 def plan(

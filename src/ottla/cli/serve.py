@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ottla import __version__
 
@@ -33,14 +33,23 @@ class NotServed(Exception):
     """Why there is no node, as one sentence."""
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Tells in one sentence what it did not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        raise NotServed(f"{message[:1].upper()}{message[1:]}. See `ottla serve --help`.")
+
+
+def parser() -> Parser:
+    made = Parser(
         prog="ottla serve",
+        add_help=False,
         description="Run a node that speaks the Apache Kafka protocol, until SIGTERM or SIGINT.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
+    add("-h", "--help", action="store_true", help="show this help message and exit")
     add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
     add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
     add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
@@ -48,14 +57,17 @@ def parser() -> argparse.ArgumentParser:
     add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")
     add("--log-format", choices=("text", "json"), default="text", help="how logs are written to standard error")
     add("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there, at /metrics")
-    add("--version", action="version", version=f"ottla {__version__}")
+    add("--version", action="store_true", help="show program's version number and exit")
     return made
 
 
 def main(arguments: list[str]) -> int:
     """Run a node; 0 after a clean stop, 1 where it could not start, 2 where the options make no sense."""
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
+        if given.help or given.version:  # argparse's own actions keep it to themselves where nothing can be written
+            print(parser().format_help() if given.help else f"ottla {__version__}", flush=True)
+            return 0
         options = options_of(given)
     except NotServed as failure:
         print(f"ottla: {failure}", file=sys.stderr)

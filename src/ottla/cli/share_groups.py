@@ -14,7 +14,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -30,17 +29,17 @@ from ottla.cli.connection import (
     CommandConfig,
     Output,
     Properties,
+    client,
     client_properties,
     complete_share_groups,
     complete_topics,
     connect,
-    own_clients,
+    named,
     pairs,
     plain_errors,
-    plain_failures,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 
 if TYPE_CHECKING:
     from ottla.cli.redrive import Letter
@@ -78,9 +77,11 @@ class Reason(StrEnum):
     EXHAUSTED = "exhausted"
 
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_share_groups)]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_share_groups)]
-MaybeGroups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", autocompletion=complete_share_groups)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_share_groups)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_share_groups)]
+MaybeGroups = Annotated[
+    list[str] | None, typer.Argument(metavar="[GROUP...]", callback=named, autocompletion=complete_share_groups)
+]
 
 
 @app.command("list", epilog="Example: ottla share-groups list")
@@ -112,7 +113,7 @@ def describe(
     from ottla.client.share_groups import list_share_groups
 
     if members + state + offsets > 1:
-        raise Failure("Choose one of --members, --state and --offsets.")
+        raise NotUnderstood("Choose one of --members, --state and --offsets.")
     with client(bootstrap, command_config, properties) as asked:
         names = groups or [name for name, _ in list_share_groups(asked)]
         if members:
@@ -177,7 +178,7 @@ def reset_offsets(
     from ottla.client.share_groups import alter_share_group_offsets
 
     if execute and dry_run:
-        raise Failure("Choose one of --execute and --dry-run.")
+        raise NotUnderstood("Choose one of --execute and --dry-run.")
     admin = connect(bootstrap, command_config, properties)
     if from_group is not None:
         committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, from_group)}
@@ -268,7 +269,7 @@ def inspect(
 ) -> None:
     """Show which records members hold: since when, how often delivered, how long the lock still lasts."""
     if metrics is None:
-        raise Failure(
+        raise NotUnderstood(
             "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
         )
     found = seen(metrics, group)
@@ -315,7 +316,7 @@ def redrive(
     from ottla.cli.redrive import Pace, Redrive, Wanted, run
 
     if execute and dry_run:
-        raise Failure("Choose one of --execute and --dry-run.")
+        raise NotUnderstood("Choose one of --execute and --dry-run.")
     wanted = Wanted(
         topic,
         reason.value if reason else None,
@@ -351,14 +352,6 @@ def redrive(
 
 
 # ---- what the commands need ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def client(bootstrap: str, config: Path | None, properties: list[str] | None) -> Iterator[Client]:
-    """Our own client for this cluster; its failures are told as sentences."""
-    make = own_clients(client_properties(bootstrap, config, properties))
-    with plain_failures(), make() as made:
-        yield made
 
 
 def of_each(
@@ -426,7 +419,14 @@ def require_inactive(asked: Client, group: str) -> None:
 
 
 def set_paused(group: str, paused: bool, bootstrap: str, config: Path | None, properties: list[str] | None) -> None:
+    """Pause a group that is there; one that is not can still go on where it was paused before."""
+    from ottla.client.share_groups import list_share_groups
+
     admin = connect(bootstrap, config, properties)
+    with client(bootstrap, config, properties) as asked:
+        there = any(name == group for name, _ in list_share_groups(asked))
+    if not there and (paused or PAUSED not in own_entries(admin, "group", [group])[group]):
+        raise Failure(f"There is no share group {group}. `ottla share-groups list` shows those that are there.")
     if paused:
         alter_entries(admin, "group", group, set=[f"{PAUSED}=true"])
     else:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli import existing
 from ottla.cli.configs import alter_entries, own_entries
 from ottla.cli.connection import (
     HERE,
+    REQUEST_TIMEOUT_S,
     Bootstrap,
     CommandConfig,
     Output,
     Properties,
     complete_topics,
     connect,
+    named,
     pairs,
     plain_errors,
     wait,
@@ -29,9 +32,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)]
-MaybeTopics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC...]", autocompletion=complete_topics)]
+PARTITIONS_MAX = 100_000
+REPLICAS_MAX = 10_000
+"""As many as librdkafka asks for in one topic."""
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
+MaybeTopics = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+]
 
 
 @app.command("list", epilog="Example: ottla topics list --internal --format json")
@@ -81,11 +90,13 @@ def describe(
     epilog="Example: ottla topics create clicks orders --partitions 6 --config retention.ms=86400000 --if-not-exists"
 )
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named)],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; else num.partitions.")
+        int | None, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many; else num.partitions.")
     ] = None,
-    replication_factor: Annotated[int | None, typer.Option("--replication-factor", "-r", min=1)] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX)
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config.")
     ] = None,
@@ -105,7 +116,7 @@ def create(
     admin = connect(bootstrap, command_config, properties)
     wanted = topics
     if if_not_exists:
-        there = topics_of(admin, None, internal=True)
+        there = topic_names(admin)
         wanted = [name for name in topics if name not in there]
     with plain_errors():
         new = [NewTopic(name, partitions or -1, replication_factor or -1, config=configs) for name in wanted]
@@ -145,7 +156,7 @@ def delete(
     admin = connect(bootstrap, command_config, properties)
     wanted = topics
     if if_exists:
-        there = topics_of(admin, None, internal=True)
+        there = topic_names(admin)
         wanted = [name for name in topics if name in there]
     with plain_errors():
         if wanted:
@@ -156,7 +167,9 @@ def delete(
 @app.command(epilog="Example: ottla topics add-partitions clicks --total 12")
 def add_partitions(
     topic: Topic,
-    total: Annotated[int, typer.Option("--total", "-t", min=1, help="How many the topic shall have afterwards.")],
+    total: Annotated[
+        int, typer.Option("--total", "-t", min=1, max=PARTITIONS_MAX, help="How many the topic shall have afterwards.")
+    ],
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
@@ -173,14 +186,15 @@ def add_partitions(
 
 def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
     """Descriptions by name; raises Failure where a named topic is not there."""
-    from confluent_kafka import TopicCollection
+    if names is None:
+        names = [name for name in topic_names(admin) if internal or not name.startswith("__")]
+    return existing.described_topics(admin, names)
 
+
+def topic_names(admin: AdminClient) -> set[str]:
+    """The topics of the cluster."""
     with plain_errors():
-        if names is None:
-            names = [name for name in admin.list_topics(timeout=30).topics if internal or not name.startswith("__")]
-        if not names:
-            return {}
-        return wait(admin.describe_topics(TopicCollection(names)))
+        return set(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
 
 
 def replication_factor(topic: Any) -> int:

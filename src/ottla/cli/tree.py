@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +62,12 @@ def options(
     """Ottla: an event log and queue that speaks the Apache Kafka protocol."""
 
 
+@cache
+def command() -> Any:
+    """The tree as it is run."""
+    return typer.main.get_command(app)
+
+
 def not_understood(error: Exception) -> str | None:
     """What was wrong with the arguments, as one sentence; None where the error is none of the parser's."""
     if isinstance(error, typer.Abort):
@@ -71,4 +79,5 @@ def not_understood(error: Exception) -> str | None:
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
         return f"Say what to do: `{context.command_path} --help` lists it."
     hint = f" See `{context.command_path} --help`." if context is not None else ""
-    return f"{message().rstrip('.')}.{hint}"
+    text = re.sub(r"\s*\n\s*", " ", message())  # choices come one a line
+    return f"{text.rstrip('.')}.{hint}"

@@ -40,11 +40,16 @@ class ShareOffset(NamedTuple):
 
 def list_share_groups(client: Client) -> list[tuple[str, str]]:
     """(group, state) of every share group, by name."""
+    return list_groups(client, ["share"])
+
+
+def list_groups(client: Client, types: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """(group, state) of every group of these types, by name; of all types where none is named."""
     client.metadata([])
     found: list[tuple[str, str]] = []
     for node_id in client.broker_ids():
-        answer = client.broker(node_id).send(ListGroupsRequest([], ["share"]))
-        check(answer.error_code, "the list of share groups")
+        answer = client.broker(node_id).send(ListGroupsRequest([], list(types)))
+        check(answer.error_code, "the list of groups")
         found += [(group.group_id, group.group_state) for group in answer.groups]
     return sorted(found)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.connection import given_properties, pairs
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, NotUnderstood
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,12 +76,12 @@ def regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise Failure(f"{text!r} is no regular expression: {error}.") from None
+        raise NotUnderstood(f"{text!r} is no regular expression: {error}.") from None
 
 
 def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
     if value not in allowed:
-        raise Failure(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
+        raise NotUnderstood(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
 
 
 def reach(options: RunOptions) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_rows
-from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, reach, run_options, session_of
+from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, reach, run_options, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,8 +70,7 @@ def replay(
         properties=properties,
         wait=wait,
     )
-    if not archive_only:
-        reach(options)
+    require_somewhere(options, topic, table, archive_only)
     from ottla.spark.replay import replay as records
 
     with session_of("ottla-replay", options) as session:
@@ -97,6 +96,17 @@ def replay(
         else:
             assert to_topic is not None
             print(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
+
+
+def require_somewhere(options: RunOptions, topics: list[str], table: str | None, archive_only: bool) -> None:
+    """Raise Failure where the records can be nowhere, before Spark starts: an archive may have a topic that is gone."""
+    if table is not None and not archive_only:
+        reach(options)
+    elif table is None:
+        with plain_failures():
+            from ottla.spark.run import require_topics
+
+            require_topics(options, topics)
 
 
 def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:

@@ -1,0 +1,67 @@
+"""Whether a topic, a broker or a group that a person names is there.
+
+Knows: which questions tell it without making what is asked for: a metadata request for one topic by name would create
+it on a cluster that creates topics by themselves, DescribeTopics and a list of all do not. Does not know: why a command
+wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.connection import REQUEST_TIMEOUT_S, plain_errors
+from ottla.cli.output import Failure, NotUnderstood
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from ottla.client import Client
+
+
+def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]:
+    """confluent-kafka's TopicDescription of each topic. Raises Failure naming every topic that is not there."""
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    found: dict[str, Any] = {}
+    missing: list[str] = []
+    with plain_errors():
+        asked = admin.describe_topics(TopicCollection(wanted), request_timeout=REQUEST_TIMEOUT_S)
+        for name, future in asked.items():
+            try:
+                found[name] = future.result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                missing.append(name)
+    if missing:
+        which = f"is no topic {missing[0]}" if len(missing) == 1 else f"are no topics {', '.join(missing)}"
+        raise Failure(f"There {which}. `ottla topics list` shows those that are there.")
+    return found
+
+
+def partition_count(admin: AdminClient, topic: str) -> int:
+    """How many partitions a topic has. Raises Failure where it is not there."""
+    return len(described_topics(admin, [topic])[topic].partitions)
+
+
+def require_broker(admin: AdminClient, name: str) -> None:
+    """Raise Failure where the cluster has no broker of this id: its requests would wait for it."""
+    if not (name.isascii() and name.isdigit()):
+        raise NotUnderstood(f"A broker is named by its id, a number, not {name!r}.")
+    with plain_errors():
+        cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
+    ids = sorted(node.id for node in cluster.nodes)
+    if int(name) not in ids:
+        has = f"broker {ids[0]}" if len(ids) == 1 else f"brokers {', '.join(map(str, ids))}"
+        raise Failure(f"There is no broker {name}: the cluster has {has}.")
+
+
+def group_exists(asked: Client, name: str) -> bool:
+    """Whether the cluster has a group of this name, of whatever type."""
+    from ottla.client.share_groups import list_groups
+
+    return any(group == name for group, _ in list_groups(asked))

@@ -1,0 +1,290 @@
+"""Every command with its input broken in the common ways: one sentence that says why, an exit code, no traceback.
+
+The tree of commands is walked, so that a command without a line in CASES fails here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.cli.main import main
+from ottla.cli.tree import command
+from ottla.testing import EmbeddedBroker
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command. `whole`: arguments with which it has all it needs; {here} is a topic that is there, {away} an
+    address without a broker, {none} a path with nothing at it. `unknown`: arguments that name what is not there.
+    `waits`: why the command waits for a broker that is away, where it does."""
+
+    whole: str = ""
+    unknown: str | None = None
+    waits: str | None = None
+
+
+CASES = {
+    "serve": Case("--data {none} --listen 127.0.0.1:0 --set no.such.property=1"),
+    "produce": Case("{here}"),
+    "consume": Case("{here} --exit-at-end", "nosuch --exit-at-end"),
+    "ship": Case("{none} --once --state {none}", waits="what lines there are is kept until a broker is back"),
+    "demo": Case("--no-pipelines --input {none}"),
+    "topics list": Case(),
+    "topics describe": Case("{here}", "nosuch"),
+    "topics create": Case("{here}x --validate-only", "'no such'"),
+    "topics alter": Case("{here} --set retention.ms=1000", "nosuch --set retention.ms=1000"),
+    "topics delete": Case("{here}x --if-exists", "nosuch"),
+    "topics add-partitions": Case("{here} --total 1", "nosuch --total 2"),
+    "groups list": Case(),
+    "groups describe": Case("", "nosuch"),
+    "groups delete": Case("nosuch", "nosuch"),
+    "groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest"),
+    "groups delete-offsets": Case("g --topic {here}", "nosuch --topic {here}"),
+    "share-groups list": Case(),
+    "share-groups describe": Case("", "nosuch"),
+    "share-groups delete": Case("nosuch", "nosuch"),
+    "share-groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest"),
+    "share-groups delete-offsets": Case("g --topic {here}", "nosuch --topic {here}"),
+    "share-groups pause": Case("nosuch", "nosuch"),
+    "share-groups resume": Case("nosuch", "nosuch"),
+    "share-groups inspect": Case("g --metrics {away}", "g --metrics {away}"),
+    "share-groups redrive": Case("g --dead-letters {here}", "g --dead-letters nosuch"),
+    "kmq create": Case("{here} --partitions 1", "'no such'"),
+    "kmq tracker": Case("{here}", "nosuch"),
+    "kmq stats": Case("nosuch", "nosuch"),
+    "kmq redrive": Case("nosuch", "nosuch"),
+    "pipeline kmq-tracker": Case("{here} --checkpoint {none} --once --wait 0", "nosuch --checkpoint {none} --once"),
+    "pipeline replay": Case("-t {here} --count --wait 0", "-t nosuch --count"),
+    "pipeline activity": Case("-t {here} --table {none} --once --wait 0", "-t nosuch --table {none} --once"),
+    "pipeline archive": Case("-t {here} --table {none} --once --wait 0", "-t nosuch --table {none} --once"),
+    "pipeline archive verify": Case("--table {none} --wait 0", "--table {none}"),
+    "pipeline archive restore": Case("--table {none} --to-topic {here} --wait 0", "--table {none} --to-topic nosuch"),
+    "pipeline archive compact": Case("--table {none}", "--table {none}"),
+    "pipeline archive vacuum": Case("--table {none}", "--table {none}"),
+    "pipeline logs": Case("-t {here} --table {none} --once --wait 0", "-t nosuch --table {none} --once"),
+    "pipeline logs find": Case("x --table {none}", "x --table {none}"),
+    "records delete": Case("{here} --before 0", "nosuch --before 0"),
+    "configs describe": Case("topic {here}", "broker 77"),
+    "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000"),
+    "log dump": Case("{none}.log", "{none}.log"),
+}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, groups that do something by themselves included."""
+    below = getattr(command, "commands", None)
+    if below is None or (path and command.invoke_without_command):
+        yield " ".join(path), command
+    for name, each in (below or {}).items():
+        yield from leaves(each, (*path, name))
+
+
+TREE = dict(leaves(command()))
+names = pytest.mark.parametrize("name", list(TREE))
+
+
+def options_of(name: str) -> list[Any]:
+    return [each for each in TREE[name].params if each.param_type_name == "option" and each.name != "help"]
+
+
+def takes(name: str, option: str) -> bool:
+    return any(option in each.opts for each in options_of(name))
+
+
+@pytest.fixture(scope="session")
+def away() -> Iterator[str]:
+    """An address where nobody listens, and nobody else will."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def here(ottla_broker: EmbeddedBroker) -> str:
+    return ottla_broker.create_topic("broken-input")
+
+
+Told = Callable[[str, str], tuple[int, str]]
+
+
+@pytest.fixture
+def told(
+    ottla_broker: EmbeddedBroker,
+    away: str,
+    here: str,
+    tmp_path: Path,
+    printed: Callable[[], tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Told:
+    """Run a command in this process: (exit code, standard error)."""
+    monkeypatch.setenv("OTTLA_BOOTSTRAP", ottla_broker.bootstrap_servers)
+    monkeypatch.delenv("OTTLA_METRICS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
+        given = shlex.split(arguments.format(here=here, away=away, none=tmp_path / "none"))
+        printed()
+        code = main([*name.split(), *given])
+        return code, printed()[1]
+
+    return run
+
+
+def assert_sentence(told: tuple[int, str], *codes: int, says: str = "") -> None:
+    """It ended with one of these codes and one sentence."""
+    code, err = told
+    assert code in codes, (code, err)
+    assert "Traceback" not in err
+    assert "fault of Ottla" not in err, err
+    (line,) = err.splitlines()
+    assert line.startswith("ottla: "), err
+    assert line[-1] in ".?", err
+    assert says in line
+
+
+def jvm_runs() -> bool:
+    context = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
+    return context is not None and context.SparkContext._gateway is not None
+
+
+def test_every_command_has_a_case() -> None:
+    assert list(CASES) == list(TREE)
+
+
+@names
+def test_an_option_that_is_none(told: Told, name: str) -> None:
+    assert_sentence(told(name, CASES[name].whole + " --no-such-option"), 2, says="--no-such-option")
+
+
+@names
+def test_an_option_without_its_value(told: Told, name: str) -> None:
+    values = [each for each in options_of(name) if not each.is_flag]
+    if name == "serve" or not values:
+        pytest.skip("has no option with a value here")
+    assert_sentence(told(name, f"{CASES[name].whole} {values[0].opts[0]}"), 2, says=values[0].opts[0])
+
+
+@names
+def test_no_arguments_where_some_are_needed(told: Told, name: str) -> None:
+    needed = [each for each in TREE[name].params if each.required]
+    if needed:
+        assert_sentence(told(name, ""), 2)
+
+
+@names
+def test_no_broker(told: Told, away: str, name: str) -> None:
+    case = CASES[name]
+    if not takes(name, "--bootstrap"):
+        pytest.skip("asks no broker")
+    if case.waits:
+        pytest.skip(f"waits: {case.waits}")
+    assert not jvm_runs()
+    code, err = told(name, f"{case.whole} --bootstrap {{away}}")
+    *waiting, last = err.splitlines()
+    assert all(line.startswith("Waiting for a broker") for line in waiting), err
+    assert_sentence((code, last), 1, says=away if "{none}" not in case.whole or "pipeline" not in name else "")
+    assert not jvm_runs()
+
+
+@names
+def test_what_is_not_there(told: Told, name: str) -> None:
+    unknown = CASES[name].unknown
+    if unknown is None:
+        pytest.skip("asks for nothing that must be there")
+    assert_sentence(told(name, unknown), 1)
+    assert not jvm_runs()
+
+
+def test_nothing_was_made_by_asking(told: Told, ottla_broker: EmbeddedBroker) -> None:
+    from ottla.client import Client
+
+    for name, case in CASES.items():
+        if case.unknown is not None and takes(name, "--bootstrap"):
+            told(name, case.unknown)
+    with Client(ottla_broker.bootstrap_servers) as client:
+        there = {topic.name for topic in client.metadata(None).topics}
+    assert not {each for each in there if "nosuch" in each or "no such" in each}
+
+
+@names
+def test_properties_that_are_none(told: Told, name: str) -> None:
+    if not takes(name, "--command-property"):
+        pytest.skip("takes no properties")
+    whole = CASES[name].whole
+    assert_sentence(told(name, f"{whole} --command-property nonsense"), 2, says="'nonsense'")
+    assert_sentence(told(name, f"{whole} --command-config {{none}}"), 1, says="cannot be read")
+
+
+@names
+def test_values_that_make_no_sense(told: Told, name: str) -> None:
+    """Each option by itself: empty and nonsense, with no broker, so that what is understood ends there."""
+    case = CASES[name]
+    if name == "serve" or case.waits:
+        pytest.skip("see test_serve.py and tests/ship")
+    where = " --bootstrap {away}" if takes(name, "--bootstrap") else ""
+    for option in options_of(name):
+        if option.is_flag or option.name in ("bootstrap", "wait"):
+            continue
+        for value in ("''", "nonsense", "9" * 25):
+            code, err = told(name, f"{case.whole}{where} {option.opts[0]}={value}")
+            last = err.splitlines()[-1] if err else ""
+            assert_sentence((code, last), 1, 2)
+    assert not jvm_runs()
+
+
+@names
+@pytest.mark.parametrize("where", ["/dev/full", "a closed pipe"])
+def test_output_that_cannot_be_written(
+    told: Told, name: str, where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of the help, which every command has."""
+    if where == "/dev/full":
+        out = os.open(where, os.O_WRONLY)
+    else:
+        end, out = os.pipe()
+        os.close(end)
+    with os.fdopen(out, "w") as broken:
+        monkeypatch.setattr(sys, "stdout", broken)
+        ended = told(name, "--help")
+        monkeypatch.undo()
+    if where == "/dev/full":
+        assert_sentence(ended, 1, says="No space left on device")
+    else:
+        assert ended == (0, "")
+
+
+LONG_AND_SHORT = ["topics list", "configs describe broker 1 --all", "consume {here} -e --from-beginning", "serve -h"]
+
+
+@pytest.mark.parametrize("command", LONG_AND_SHORT)
+def test_a_process_whose_output_cannot_be_written(command: str, ottla_broker: EmbeddedBroker, here: str) -> None:
+    """To its very end, where the interpreter writes what is left in its buffers."""
+    from ottla.client import Client
+    from ottla.protocol.records import Record, build_batch
+
+    with Client(ottla_broker.bootstrap_servers) as client:
+        client.produce_raw(here, 0, build_batch([Record(value=b"x" * 10_000)]))
+    environment = {**os.environ, "OTTLA_BOOTSTRAP": ottla_broker.bootstrap_servers}
+    arguments = [sys.executable, "-m", "ottla", *command.format(here=here).split()]
+    end, closed = os.pipe()
+    os.close(end)
+    with open("/dev/full", "w") as full, os.fdopen(closed, "w") as pipe:
+        started = [
+            subprocess.Popen(arguments, stdout=out, stderr=subprocess.PIPE, text=True, env=environment)
+            for out in (full, pipe)
+        ]
+    (full_err, pipe_err) = (each.communicate(timeout=60)[1] for each in started)
+    assert_sentence((started[0].returncode, full_err), 1, says="No space left on device")
+    assert (started[1].returncode, pipe_err) == (0, "")
