@@ -6,7 +6,7 @@ from typing import Any
 
 from ottla.broker.configs import BrokerSettings
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked, Sync
+from ottla.broker.requests import ConnectionContext, Parked, Store, Sync
 from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
@@ -20,8 +20,9 @@ CONTEXT = ConnectionContext(1, "127.0.0.1", listener_host="broker.example", list
 class NodeStage:
     """`ask` sends a request message and returns the response message; `restart` begins the node's next life."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, *, files: DiskFiles | None = None, **settings: str) -> None:
         self.directory = directory
+        self.files = files
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.store = MemoryStore()
         self.now = NOW
@@ -32,7 +33,7 @@ class NodeStage:
     def _begin(self) -> Node:
         node = Node(
             BrokerSettings.load(self.settings),
-            DiskFiles(),
+            self.files or DiskFiles(),
             str(self.directory),
             self.store,
             entropy=self.entropy,
@@ -88,6 +89,8 @@ class NodeStage:
                 for file in effect.files:
                     file.sync()
                 self.node.synced(self.now, effect.token, None)
+            elif isinstance(effect, Store):
+                self.node.files.write_atomically(effect.path, effect.content)
 
 
 def versions_of(api_key: int) -> list[int]:

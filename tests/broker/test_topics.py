@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.topics import GRAVES_PER_TICK
+from ottla.broker.graves import GRAVES_PER_TICK
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
@@ -138,9 +138,11 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     assert {name: topic.id for name, topic in topics.by_name.items()} == ids
     assert [p.log.log_end_offset for p in topics.by_name["a"].partitions] == [1, 0, 2]
     assert topics.by_name["a"].partitions[2].leader_epoch == 2
-    assert len(stage.notes) == 1
+    assert len(stage.notes) == 2
     assert topics.by_name["__consumer_offsets"].log_config.compacted
-    assert "3 topics and no metadata" in stage.notes[0]
+    assert len(topics.by_name["__consumer_offsets"].partitions) == 50
+    assert "topics __consumer_offsets, a, b of which the metadata store knows nothing" in stage.notes[0]
+    assert "delete nothing of topics a, b: ottla.retention.hold is set" in stage.notes[1]
     assert topics.producer_ids.take() == 78
     assert "__cluster_metadata-0" in directories(stage)
 

@@ -1,8 +1,17 @@
-"""Partition directories: whose they are, and taking over a data directory that no metadata store knows yet.
+"""Partition directories: whose they are, and what a start makes of those that the metadata store does not know.
 
-A directory moves here after a clean stop of a Kafka broker (or after the loss of our own store): names, numbers and
-topic ids stand in the directories themselves. What does not stand there is lost and said so: topics' own configs, and
-partitions that never had a record at the end of a topic.
+A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
+stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What does not stand in
+the directories is lost: topics' own configs, and partitions at the end of a topic that never had a record. Nobody knows
+then what may be deleted of these topics, so `broker/topics.py` holds retention and compaction off.
+
+Rules, for a directory of partition P of topic T:
+- of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
+- that says nothing of its owner, or can't be read: P is out of service where the store has T, else see `Sorted`;
+- of T's id in the store: it is T's, and T has at least P + 1 partitions;
+- of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
+  has lost its newest commits);
+- anything else is a stranger's.
 
 Source: Kafka's LogManager.scala (parseTopicPartitionName), PartitionMetadataFile.java.
 """
@@ -10,14 +19,55 @@ Source: Kafka's LogManager.scala (parseTopicPartitionName), PartitionMetadataFil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final
 
 from ottla.broker.topic_names import FORBIDDEN
 from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.files import FileSystem
-from ottla.metadata.topics import PartitionRecord, TopicRecord
+from ottla.log.removal import fitting
+from ottla.metadata.topics import TopicRecord
+
+STRAY_SUFFIX: Final = "-stray"
 
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})", re.ASCII)
+_GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
+_KRAFT_LOG = "__cluster_metadata-0"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A topic as its directories tell of it: id, and one more than the highest partition that has a directory."""
+
+    topic_id: bytes
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A directory of a partition's name that no topic of ours owns, and why; it is put aside, never deleted."""
+
+    path: str
+    owner: bytes | None
+    why: str
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why, by place.
+
+    `left` are sentences about directories that nobody can read and no topic asks for: they stay as they are.
+    """
+
+    told: dict[str, Told] = field(default_factory=dict[str, Told])
+    unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    gone: list[str] = field(default_factory=list[str])
+    strangers: list[Stranger] = field(default_factory=list[Stranger])
+    left: list[str] = field(default_factory=list[str])
+    from_kafka: bool = False
+    """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
 
 
 def place_of(entry: str) -> tuple[str, int] | None:
@@ -28,31 +78,70 @@ def place_of(entry: str) -> tuple[str, int] | None:
     return match[1], int(match[2])
 
 
-def owner_of(files: FileSystem, path: str) -> bytes | None:
-    """The id of the topic that owns a partition directory; None where it does not say."""
-    try:
-        return read_partition_metadata(files, path)
-    except (CheckpointUnreadable, OSError):
-        return None
-
-
-def adoptable(files: FileSystem, directory: str, node_id: int, notes: Callable[[str], None]) -> dict[str, TopicRecord]:
-    """The topics that the directories in `directory` tell of, as records of a cluster of this one node."""
-    indexes: dict[tuple[str, bytes], list[int]] = {}
+def sort_directories(
+    files: FileSystem, directory: str, stored: Mapping[str, TopicRecord], deleted_ids: AbstractSet[bytes]
+) -> Sorted:
+    """What the partition directories in `directory` are to a node whose store has the topics `stored`."""
+    found = Sorted()
+    owned: dict[str, dict[bytes, list[int]]] = {}
     for entry in files.listdir(directory):
+        path = f"{directory}/{entry}"
+        found.from_kafka = found.from_kafka or entry == _KRAFT_LOG
+        if _GRAVE.fullmatch(entry):
+            found.gone.append(path)
+            continue
         place = place_of(entry)
-        owner = owner_of(files, f"{directory}/{entry}") if place is not None else None
-        if place is not None and owner is not None:
-            indexes.setdefault((place[0], owner), []).append(place[1])
-    placed = PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id)
-    records: dict[str, TopicRecord] = {}
-    for (name, topic_id), found in sorted(indexes.items()):
-        if name in records:
-            continue  # two topics of one name: the second is put aside like any stranger
-        records[name] = TopicRecord(topic_id, {}, (placed,) * (max(found) + 1))
-    if records:
-        notes(
-            f"{directory} holds {len(records)} topics and no metadata: they are taken over, with the broker's defaults "
-            "instead of configs of their own"
-        )
-    return records
+        if place is not None:
+            owner = _owner_of(files, path, place, place[0] in stored, found)
+            if owner in deleted_ids:
+                found.gone.append(path)
+            elif owner is not None:
+                owned.setdefault(place[0], {}).setdefault(owner, []).append(place[1])
+    ids = {record.topic_id for record in stored.values()}
+    for name, indexes in sorted(owned.items()):
+        record = stored.get(name)
+        mine = None if record is None else record.topic_id
+        if mine not in indexes:
+            # Directories are made with the first record, so the topic that the store knows has none to lose.
+            mine = min((owner for owner in indexes if owner not in ids), default=mine)
+        if mine in indexes and (
+            record is None or mine != record.topic_id or max(indexes[mine]) >= len(record.partitions)
+        ):
+            found.told[name] = Told(mine, max(indexes[mine]) + 1)
+        found.strangers += [
+            Stranger(f"{directory}/{name}-{index}", owner, "belongs to a topic with another id")
+            for owner in sorted(indexes.keys() - {mine})
+            for index in sorted(indexes[owner])
+        ]
+    return found
+
+
+def _owner_of(files: FileSystem, path: str, place: tuple[str, int], known: bool, found: Sorted) -> bytes | None:
+    """The id of the topic that owns a partition directory; where it does not say, `found` has what is to be done."""
+    try:
+        owner = read_partition_metadata(files, path)
+        if owner is not None:
+            return owner
+        if all(name.endswith(".tmp") for name in files.listdir(path)):
+            found.gone.append(path)
+            return None
+        trouble, why = "", "has no partition.metadata"
+    except NotADirectoryError:
+        return None
+    except CheckpointUnreadable as unreadable:
+        trouble = why = str(unreadable)
+    except OSError as error:
+        trouble, why = f"{error.filename or path} can't be read: {error.strerror or error}", ""
+    if trouble and known:
+        found.unreadable[place] = trouble
+    elif why:
+        found.strangers.append(Stranger(path, None, why))
+    else:
+        found.left.append(f"{trouble}; it is left as it is")
+    return None
+
+
+def stray_path(path: str, owner: bytes | None, tail: str = "") -> str:
+    """Where a stranger's directory goes: Kafka's suffix, in a name no longer than a file system takes."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/{fitting(name, f'.{(owner or bytes(16)).hex()}{tail}{STRAY_SUFFIX}')}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.config_key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
@@ -248,6 +248,10 @@ def topic_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: s
     return below if text is None else [Layer(name, key.parse(text), Source.TOPIC), *below]
 
 
+HOLD: Final = "ottla.retention.hold"
+CONFIRMING: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
+"""The configs that say what of a topic is deleted."""
+
 _LOG_CONFIGS = {
     name: name.replace(".", "_") for name in TOPIC_CONFIGS if name.replace(".", "_") in LogConfig.__dataclass_fields__
 }
@@ -257,7 +261,25 @@ def topic_log_config(settings: BrokerSettings, overrides: Mapping[str, str]) -> 
     """What a log of a topic with these overrides obeys."""
     values = {field: topic_value(settings, overrides, name) for name, field in _LOG_CONFIGS.items()}
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+    if topic_value(settings, overrides, HOLD):
+        values |= {"cleanup_policy": frozenset(), "retention_bytes": -1, "retention_ms": -1}
     return LogConfig(**values)
+
+
+def held(overrides: Mapping[str, str]) -> dict[str, str]:
+    """These overrides, and that nothing of the topic is deleted before somebody confirms them."""
+    return {**overrides, HOLD: "true"}
+
+
+def is_held(settings: BrokerSettings, overrides: Mapping[str, str]) -> bool:
+    """Whether retention and compaction leave a topic with these overrides alone."""
+    return bool(topic_value(settings, overrides, HOLD))
+
+
+def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """The overrides a topic gets when it had those of `before`: who says what is to be deleted ends the hold."""
+    confirmed = HOLD in before and any(before.get(name) != after.get(name) for name in CONFIRMING)
+    return {name: text for name, text in after.items() if not (confirmed and name == HOLD)}
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------

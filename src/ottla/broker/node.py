@@ -138,7 +138,7 @@ class Node:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
         for host in self._in_use("groups", "share_state"):
             host.stop()
-        self.topics.finish(now)
+        self.topics.graves.finish(now)
         self.upkeep.finish(now)
 
     # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
@@ -342,7 +342,7 @@ class Node:
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
-        return [("topics", self.topics), *in_use, ("upkeep", self.upkeep)]
+        return [("the removal of deleted topics", self.topics.graves), *in_use, ("upkeep", self.upkeep)]
 
     def _expire(self, now: Millis, ticket: Ticket) -> None:
         """What a parked request waited for is there, or its deadline. Where that fails its connection is closed."""
@@ -383,6 +383,6 @@ class Node:
                 if waiting is not None:
                     waiting.what.expire(self, now, ticket)
             self._unsynced.pop(partition, None)
-            self.upkeep.forget(partition)
+            self.upkeep.forget(now, partition)
         for host in self._in_use("groups", "share_state", "share"):
             host.topic_deleted(now, topic)

@@ -84,6 +84,9 @@ _TOPIC_ROWS: Final = (
          "Replicas that must be in sync for a produce with acks=all; counted up to the number of replicas there "
          "are.",
          low=1, fallbacks=("min.insync.replicas",)),
+    _key("ottla.retention.hold", _BOOLEAN, False,
+         "Whether retention and compaction leave the topic alone. Set by the node itself on topics whose configs are "
+         "not known; a change of cleanup.policy, retention.bytes or retention.ms ends it."),
     _key("preallocate", _BOOLEAN, False,
          "Whether a new segment file takes its full size at once.", fallbacks=("log.preallocate",)),
     _key("remote.log.copy.disable", _BOOLEAN, False, "Tiered storage; this broker does not have it."),

@@ -7,41 +7,39 @@ Invariants:
 - a topic in `by_name` stands in `by_id` too and in the store, with the same id, partitions and overrides;
 - every partition's leader epoch is higher than in any earlier life of the node: one commit raises them all at start,
   above the store's and above the newest in the log;
-- a directory is opened for a partition only if `partition.metadata` names the topic's id. Anything else of that shape
-  is renamed to `-stray`, never deleted; what a deletion left behind is deleted.
+- a directory is opened for a partition only if `partition.metadata` names the topic's id. Which topics there are is
+  what the store and the directories say together (adoption.py); what nobody owns is renamed to `-stray`, never deleted.
 
-A deleted topic leaves the tables at once; its logs wait in `_graves` and go a few at a time (`tick`), so that a big
-topic does not stop the node.
+A deleted topic leaves the tables at once; its logs go a few at a time (graves.py), so that a big topic does not stop
+the node.
 
 Sources: Kafka's ReplicationControlManager.java, LogManager.scala; the design's cluster notes, section 1.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.adoption import adoptable, owner_of, place_of
-from ottla.broker.configs import topic_log_config
+from ottla.broker.adoption import Stranger, Told, sort_directories, stray_path
+from ottla.broker.configs import held, is_held, topic_log_config, without_ended_hold
 from ottla.broker.dynamic_configs import DynamicConfigs
+from ottla.broker.graves import Graves
 from ottla.broker.partition import Partition
 from ottla.broker.topic_names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Delete, Put, StoreFailed
+from ottla.metadata.store import ABSENT, Delete, Put
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-GRAVES_PER_TICK: Final = 4
-"""Deleted logs whose files are removed before the node serves requests again: a few fsyncs each."""
-
-_GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
+NAMES_SHOWN: Final = 10
+"""How many topics a sentence of the log names."""
 
 
 class Topic:
@@ -81,7 +79,7 @@ class Topics:
         self.by_id: dict[bytes, Topic] = {}
         self.partition_count = 0
         self._folded: dict[str, set[str]] = {}
-        self._graves: list[tuple[DeletedTopic, Log]] = []
+        self.graves = Graves(node)
 
     # ---- looking up ------------------------------------------------------------------------------------------------
 
@@ -103,32 +101,67 @@ class Topics:
         """Read the store, open every log, raise every leader epoch in one commit."""
         node = self._node
         self.configs.load()
-        found = {
+        rows = {
             key.removeprefix(PREFIX): (TopicRecord.decode(row.value), row.version)
             for key, row in node.store.list(PREFIX)
         }
-        if not found and not node.store.list(DELETED_PREFIX):
-            adopted = adoptable(node.files, node.directory, node.node_id, node.notes)
-            for name in sorted(INTERNAL_TOPICS & adopted.keys()):
-                adopted[name] = replace(adopted[name], configs=self.new_internal(name).overrides)
-            found = {name: (record, ABSENT) for name, record in adopted.items()}
-        self._sort_directories({name: record for name, (record, _) in found.items()})
+        records = self._survey(now, {name: record for name, (record, _) in rows.items()})
         opened = {
             name: [
                 self._open_log(now, name, record, index, node.upkeep.checkpoint_of(name, index), clean_shutdown)
                 for index in range(len(record.partitions))
             ]
-            for name, (record, _) in found.items()
+            for name, record in records.items()
         }
         for logs in opened.values():
             for log in logs:
                 self.producer_ids.skip_to(max(log.producers.entries, default=-1) + 1)
-        raised = {name: _raised(record, opened[name], node.node_id) for name, (record, _) in found.items()}
+        raised = {name: _raised(record, opened[name], node.node_id) for name, record in records.items()}
         if raised:
-            puts = [Put(key_of(name), record.encode(), found[name][1]) for name, record in raised.items()]
+            versions = {name: version for name, (_, version) in rows.items()}
+            puts = [Put(key_of(name), record.encode(), versions.get(name, ABSENT)) for name, record in raised.items()]
             version = node.store.commit(puts)
             for name, record in raised.items():
                 self._take_in(now, name, record, version, opened[name])
+
+    def _survey(self, now: Millis, stored: dict[str, TopicRecord]) -> dict[str, TopicRecord]:
+        """The topics of this node: those of the store, and what the directories add to them."""
+        node = self._node
+        deleted = [DeletedTopic.decode(key, row.value) for key, row in node.store.list(DELETED_PREFIX)]
+        found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
+        self.graves.begin(now, found.gone, deleted)
+        for stranger in found.strangers:
+            self._put_aside(stranger)
+        for sentence in found.left:
+            node.notes(sentence)
+        records = dict(stored)
+        for name, told in found.told.items():
+            records[name] = self._taken_over(name, told, stored.get(name), exact=found.from_kafka)
+        if found.told:
+            node.notes(
+                f"{node.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
+                "taken over from the directories, without the configs they had"
+            )
+        on_hold = sorted(name for name, record in records.items() if is_held(node.settings, record.configs))
+        if on_hold:
+            node.notes(
+                f"retention and compaction delete nothing of {_listed(on_hold)}: ottla.retention.hold is set, as it is "
+                "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
+                "to end it there"
+            )
+        return records
+
+    def _taken_over(self, name: str, told: Told, record: TopicRecord | None, *, exact: bool) -> TopicRecord:
+        """The record of a topic whose directories say more than the store."""
+        placed = () if record is None else record.partitions
+        count = max(told.partitions, len(placed))
+        if name in INTERNAL_TOPICS:
+            new = self.new_internal(name)
+            configs = new.overrides if record is None else record.configs
+            count = count if exact else max(count, new.partitions)
+        else:
+            configs = held({} if record is None else record.configs)
+        return TopicRecord(told.topic_id, configs, placed + self._placed(range(len(placed), count)))
 
     def _take_in(self, now: Millis, name: str, record: TopicRecord, version: int, logs: Sequence[Log]) -> Topic:
         """The topic stands in the store and its logs are open: put it into the tables."""
@@ -181,38 +214,17 @@ class Topics:
             log.advance_high_watermark(log.log_end_offset)
         node.partition_opened(now, partition)
 
-    def _sort_directories(self, records: dict[str, TopicRecord]) -> None:
-        """Remove what deletions left, and put aside directories that no topic of ours owns."""
-        node = self._node
-        deleted = [DeletedTopic.decode(key, row.value) for key, row in node.store.list(DELETED_PREFIX)]
-        deleted_ids = {topic.topic_id for topic in deleted}
-        for entry in node.files.listdir(node.directory):
-            path = f"{node.directory}/{entry}"
-            if _GRAVE.fullmatch(entry):
-                node.files.rmtree(path)
-                continue
-            place = place_of(entry)
-            if place is None:
-                continue
-            name, index = place
-            record = records.get(name)
-            owner = owner_of(node.files, path)
-            if record is not None and owner == record.topic_id and index < len(record.partitions):
-                continue
-            if owner in deleted_ids:
-                node.files.rmtree(path)
-            else:
-                self._put_aside(path, owner)
-        if deleted:
-            node.store.commit([Delete(topic.key) for topic in deleted])
-
-    def _put_aside(self, path: str, owner: bytes | None) -> None:
-        stray = f"{path}.{(owner or bytes(16)).hex()}-stray"
-        if self._node.files.exists(stray):
-            stray = f"{path}.{self._node.entropy.randbytes(16).hex()}-stray"
-        self._node.files.rename(path, stray)
-        why = "names another topic's id" if owner else "has no readable partition.metadata"
-        self._node.notes(f"{path} {why}; it was renamed to {stray}")
+    def _put_aside(self, stranger: Stranger) -> None:
+        files, path = self._node.files, stranger.path
+        stray = stray_path(path, stranger.owner)
+        if files.exists(stray):
+            stray = stray_path(path, stranger.owner, f".{self._node.entropy.randbytes(4).hex()}")
+        try:
+            files.rename(path, stray)
+        except OSError as error:
+            self._node.notes(f"{path} {stranger.why}; it can't be renamed to {stray}: {error}")
+        else:
+            self._node.notes(f"{path} {stranger.why}; it was renamed to {stray}")
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +238,7 @@ class Topics:
             )
             for new in wanted
         }
-        self._bury(now, [grave for grave in self._graves if grave[0].name in records])
+        self.graves.clear_way(now, records)
         version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
         created: list[Topic] = []
         for name, record in records.items():
@@ -281,7 +293,7 @@ class Topics:
                 del self._folded[folded(topic.name)]
             self.partition_count -= len(topic.partitions)
             self._node.topic_deleted(now, topic)
-            self._graves.extend((graves[topic.name], partition.log) for partition in topic.partitions)
+            self.graves.add(graves[topic.name], [partition.log for partition in topic.partitions])
 
     def delete(self, now: Millis, topic: Topic) -> None:
         self.delete_all(now, [topic])
@@ -295,7 +307,8 @@ class Topics:
 
     def alter_configs(self, now: Millis, topic: Topic, overrides: dict[str, str]) -> None:
         """Replace the topic's own configs, which are checked already; they hold from now on."""
-        self._commit(topic, replace(topic.record, configs=dict(overrides)))
+        configs = without_ended_hold(topic.overrides, overrides)
+        self._commit(topic, replace(topic.record, configs=configs))
         topic.overrides = topic.record.configs
         self._configure(now, topic)
 
@@ -329,38 +342,6 @@ class Topics:
             if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in self.by_id:
                 return topic_id
 
-    # ---- what deletion leaves behind -------------------------------------------------------------------------------
-
-    def deadline(self) -> Millis | None:
-        """When `tick` has something to do: at once, while there are graves."""
-        return 0 if self._graves else None
-
-    def tick(self, now: Millis) -> None:
-        if self._graves:
-            self._bury(now, self._graves[:GRAVES_PER_TICK])
-
-    def finish(self, now: Millis) -> None:
-        """Remove everything that is still waiting for it."""
-        self._bury(now, self._graves)
-
-    def _bury(self, now: Millis, graves: list[tuple[DeletedTopic, Log]]) -> None:
-        if not graves:
-            return
-        for topic, log in graves:
-            try:
-                log.delete()
-            except OSError as error:
-                self._node.notes(f"{log.directory} of the deleted topic {topic.name} can't be removed: {error}")
-        buried = {id(log) for _, log in graves}
-        self._graves = [grave for grave in self._graves if id(grave[1]) not in buried]
-        waiting = {topic.topic_id for topic, _ in self._graves}
-        done = {topic.key for topic, _ in graves if topic.topic_id not in waiting}
-        if done:
-            try:
-                self._node.store.commit([Delete(key) for key in sorted(done)])
-            except StoreFailed as failed:
-                self._node.notes(f"the next start looks for the files of deleted topics again: {failed}")
-
 
 def _raised(record: TopicRecord, logs: Sequence[Log], node_id: int) -> TopicRecord:
     """The record with leader epochs above all that it and the logs have seen (a store may be older than its logs)."""
@@ -371,3 +352,10 @@ def _raised(record: TopicRecord, logs: Sequence[Log], node_id: int) -> TopicReco
             for placed, log in zip(record.partitions, logs, strict=True)
         ),
     )
+
+
+def _listed(names: Collection[str]) -> str:
+    """`topic a`, `topics a, b`, or how many more than these there are."""
+    shown = sorted(names)[:NAMES_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(shown)}{more}"

@@ -54,6 +54,10 @@ SLICE_PAUSE_MS: Final = 5
 """Between two slices of a compaction, so that it takes at most about half of the loop."""
 
 
+RECOVERY_POINT_SOON_MS: Final = 1000
+"""How long the checkpoint of the recovery points, a line a partition, may name partitions that were deleted."""
+
+
 class StartRefused(Exception):
     """The node can't start on this directory; one sentence why."""
 
@@ -152,6 +156,9 @@ class Upkeep:
         """Everything is loaded: start the clocks."""
         settings = self._node.settings
         self._checkpoint_at = {name: now + settings[_interval(name)] for name in CHECKPOINTS}
+        here = {(partition.topic.name, partition.index) for partition in self._partitions}
+        if any(known.keys() - here for known in self._checkpoints.values()):
+            self._drop_from_checkpoints(now)
         self._clean_at = now + settings["log.cleaner.backoff.ms"]
 
     def finish(self, now: Millis) -> None:
@@ -181,15 +188,22 @@ class Upkeep:
         self._partitions[partition] = None
         self._schedule(now, partition)
 
-    def forget(self, partition: Partition) -> None:
+    def forget(self, now: Millis, partition: Partition) -> None:
         """This partition is deleted."""
         self._partitions.pop(partition, None)
+        self._drop_from_checkpoints(now)
         self.touched.pop(partition, None)
         self._compacted.discard(partition)
         self._resting.pop(partition, None)
         self._uncleanable.discard(partition)
         if self._compaction is not None and self._compaction[0] is partition:
             self._compaction = None
+
+    def _drop_from_checkpoints(self, now: Millis) -> None:
+        """The files name partitions that are gone. A new topic of the name must not begin where the old one did."""
+        self._checkpoint_at[LOG_START] = now
+        soon = now + RECOVERY_POINT_SOON_MS
+        self._checkpoint_at[RECOVERY_POINT] = min(soon, self._checkpoint_at.get(RECOVERY_POINT, soon))
 
     def touch(self, now: Millis, partition: Partition) -> None:
         """An append may have brought the log's next deadline nearer; look at it soon."""
@@ -261,6 +275,7 @@ class Upkeep:
         log = partition.log
         try:
             if log.maintain(now):
+                self._node.notes(f"{partition.name}: retention deleted the records below offset {log.log_start_offset}")
                 partition.wake_all_fetches()
             if log.flush_due(now):
                 self._flush(partition)

@@ -94,12 +94,14 @@ def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes)
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:
-    """The topic id that owns a partition directory, None without the file. Raises CheckpointUnreadable."""
+    """The topic id that owns a partition directory, None without the file. Raises CheckpointUnreadable, OSError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
-    if not files.exists(path):
+    try:
+        text = files.read_bytes(path)
+    except FileNotFoundError:
         return None
     try:
-        fields = dict(line.split(":", 1) for line in files.read_bytes(path).decode().splitlines() if line.strip())
+        fields = dict(line.split(":", 1) for line in text.decode().splitlines() if line.strip())
         return decode_topic_id(fields["topic_id"].strip())
     except (ValueError, KeyError) as error:
         raise CheckpointUnreadable(f"{path} is not a partition.metadata file: {error}") from error

@@ -25,7 +25,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.log import cleaning, reading, recovery, retention
+from ottla.log import cleaning, reading, recovery, removal, retention
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -760,17 +760,14 @@ class Log:
             segment.close()
 
     def delete(self) -> None:
-        """Remove the partition from the disk; slices already handed out stay readable."""
+        """Remove the partition from the disk; slices already handed out stay readable. Raises OSError; try again."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
         cleaning.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
         if self.on_disk:
-            grave = f"{self.directory}.{self.topic_id.hex()}-delete"
-            self.files.rename(self.directory, grave)
-            self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
-            self.files.rmtree(grave)
+            removal.remove_partition(self.files, self.directory, self.topic_id)
         self.segments, self.bases, self.active = [], [], None
         self.cursors.clear()
 

@@ -1,0 +1,331 @@
+"""What a start makes of the data directory: topics the store lost, deletions that did not happen, long names."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_stage import NodeStage
+
+from ottla.broker.adoption import sort_directories, stray_path
+from ottla.log.files import DiskFiles
+from ottla.metadata.memory import MemoryStore
+from ottla.metadata.store import Delete
+from ottla.metadata.topics import TopicRecord, key_of
+from ottla.protocol.messages.alter_configs import AlterableConfig as PlainConfig
+from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
+)
+
+DAY_MS = 86_400_000
+LONGEST = "t" * 249
+TOPIC, SET, UNSET = 2, 0, 1
+
+
+class PlainFiles(DiskFiles):
+    """The real file system with calls that fail: `failing` has (name of the call, part of the path)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[tuple[str, str]] = set()
+
+    def _perhaps(self, call: str, path: str) -> None:
+        for name, part in self.failing:
+            if name == call and part in path:
+                raise PermissionError(13, "Permission denied", path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._perhaps("rename", old)
+        super().rename(old, new)
+
+    def rmtree(self, path: str) -> None:
+        self._perhaps("rmtree", path)
+        super().rmtree(path)
+
+    def listdir(self, path: str) -> list[str]:
+        self._perhaps("listdir", path)
+        return super().listdir(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._perhaps("read_bytes", path)
+        return super().read_bytes(path)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> NodeStage:
+    return NodeStage(tmp_path / "node")
+
+
+@pytest.fixture
+def ailing(tmp_path: Path) -> tuple[NodeStage, PlainFiles]:
+    files = PlainFiles()
+    return NodeStage(tmp_path / "node", files=files), files
+
+
+def create(stage: NodeStage, name: str, partitions: int = 1) -> int:
+    return stage.ask(CreateTopicsRequest([CreatableTopic(name, partitions, 1)])).topics[0].error_code
+
+
+def delete(stage: NodeStage, name: str) -> int:
+    return stage.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name)])).responses[0].error_code
+
+
+def alter(stage: NodeStage, name: str, *changes: tuple[str, int, str | None]) -> None:
+    configs = [AlterableConfig(key, operation, value) for key, operation, value in changes]
+    answer = stage.ask(IncrementalAlterConfigsRequest([IncrementalResource(TOPIC, name, configs)]))
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+
+
+def own_configs(stage: NodeStage, name: str) -> dict[str, str | None]:
+    (answer,) = stage.ask(DescribeConfigsRequest([DescribeConfigsResource(TOPIC, name, None)])).results
+    return {config.name: config.value for config in answer.configs if config.config_source == 1}
+
+
+def ends(stage: NodeStage, name: str) -> list[tuple[int, int]]:
+    return [(p.log.log_start_offset, p.log.log_end_offset) for p in stage.node.topics.by_name[name].partitions]
+
+
+def directories(stage: NodeStage) -> list[str]:
+    return sorted(name for name in os.listdir(stage.directory) if os.path.isdir(stage.directory / name))
+
+
+def lost_store(stage: NodeStage, *, clean: bool = True) -> None:
+    stage.node.stop(stage.now) if clean else None
+    stage.store = MemoryStore()
+    stage.restart(clean=False)
+
+
+# ---- topics whose configs are not known ------------------------------------------------------------------------------
+
+
+def with_old_records(stage: NodeStage, name: str = "orders") -> None:
+    """A topic that keeps its records for ever, which are older than the broker keeps any; then the store is lost."""
+    assert create(stage, name) == 0
+    alter(stage, name, ("retention.ms", SET, "-1"))
+    for _ in range(3):
+        stage.append(name, timestamp=stage.now - 30 * DAY_MS)
+    stage.run(60_000)
+    assert ends(stage, name) == [(0, 3)]
+    lost_store(stage)
+
+
+def test_what_was_taken_over_is_kept_until_somebody_confirms_its_configs(stage: NodeStage) -> None:
+    with_old_records(stage)
+    for _ in range(3):
+        stage.run(DAY_MS)
+        assert ends(stage, "orders") == [(0, 3)]
+        assert own_configs(stage, "orders") == {"ottla.retention.hold": "true"}
+        stage.notes.clear()
+        stage.restart(clean=False)
+        assert any("delete nothing of topic orders" in note for note in stage.notes), stage.notes
+    alter(stage, "orders", ("segment.bytes", SET, "2000000"))
+    stage.run(60_000)
+    assert ends(stage, "orders") == [(0, 3)]
+    alter(stage, "orders", ("retention.ms", SET, str(DAY_MS)))
+    assert own_configs(stage, "orders") == {"retention.ms": str(DAY_MS), "segment.bytes": "2000000"}
+    stage.notes.clear()
+    stage.run(60_000)
+    assert ends(stage, "orders") == [(3, 3)]
+    assert any("orders-0: retention deleted the records below offset 3" in note for note in stage.notes), stage.notes
+
+
+@pytest.mark.parametrize("how", ["unset", "false", "replaced"])
+def test_a_hold_ends_as_any_config_does(stage: NodeStage, how: str) -> None:
+    with_old_records(stage)
+    if how == "unset":
+        alter(stage, "orders", ("ottla.retention.hold", UNSET, None))
+    elif how == "false":
+        alter(stage, "orders", ("ottla.retention.hold", SET, "false"))
+    else:
+        resource = AlterConfigsResource(TOPIC, "orders", [PlainConfig("cleanup.policy", "delete")])
+        assert stage.ask(AlterConfigsRequest([resource])).responses[0].error_code == 0
+    stage.run(60_000)
+    assert ends(stage, "orders") == [(3, 3)]
+
+
+def test_a_topic_on_hold_is_not_compacted_and_obeys_deletion_of_records(stage: NodeStage) -> None:
+    assert create(stage, "t") == 0
+    alter(stage, "t", ("cleanup.policy", SET, "compact"), ("ottla.retention.hold", SET, "true"))
+    config = stage.node.topics.by_name["t"].log_config
+    assert not config.compacted
+    assert not config.deletes
+    stage.append("t")
+    stage.append("t")
+    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(1)
+    assert ends(stage, "t") == [(1, 2)]
+
+
+# ---- a store that lost its newest commits ----------------------------------------------------------------------------
+
+
+def test_topics_that_the_store_lost_are_taken_over_beside_those_it_has(stage: NodeStage) -> None:
+    assert create(stage, "old") == 0
+    stage.append("old")
+    assert create(stage, "new", 3) == 0
+    stage.append("new", 1)
+    identity = stage.node.topics.by_name["new"].id
+    stage.store.commit([Delete(key_of("new"))])
+    stage.restart(clean=False)
+    assert stage.node.topics.by_name["new"].id == identity
+    assert ends(stage, "new") == [(0, 0), (0, 1)]
+    assert own_configs(stage, "new") == {"ottla.retention.hold": "true"}
+    assert own_configs(stage, "old") == {}
+    assert not [name for name in directories(stage) if name.endswith("-stray")]
+
+
+def test_partitions_that_the_store_lost_are_taken_over(stage: NodeStage) -> None:
+    assert create(stage, "t") == 0
+    stage.append("t")
+    row = stage.store.get(key_of("t"))
+    assert row is not None
+    stage.node.topics.add_partitions(stage.now, stage.node.topics.by_name["t"], 4)
+    stage.append("t", 2)
+    put(stage, "t", TopicRecord.decode(row.value))
+    stage.restart(clean=False)
+    assert ends(stage, "t") == [(0, 1), (0, 0), (0, 1)]
+
+
+def test_a_topic_made_anew_is_served_where_the_store_knows_only_the_old_one(stage: NodeStage) -> None:
+    assert create(stage, "t") == 0
+    stage.append("t")
+    row = stage.store.get(key_of("t"))
+    assert row is not None
+    assert delete(stage, "t") == 0
+    assert create(stage, "t") == 0
+    stage.append("t")
+    stage.append("t")
+    identity = stage.node.topics.by_name["t"].id
+    put(stage, "t", TopicRecord.decode(row.value))
+    stage.restart(clean=False)
+    assert stage.node.topics.by_name["t"].id == identity
+    assert ends(stage, "t") == [(0, 2)]
+    assert own_configs(stage, "t") == {"ottla.retention.hold": "true"}
+
+
+def put(stage: NodeStage, name: str, record: TopicRecord) -> None:
+    from ottla.metadata.store import Put
+
+    stage.store.commit([Put(key_of(name), record.encode())])
+
+
+# ---- deletions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [200, 213, 214, 215, 249])
+def test_a_topic_with_a_long_name_is_gone_when_it_is_deleted(stage: NodeStage, length: int) -> None:
+    name = "t" * length
+    assert create(stage, name, 12) == 0
+    for index in (0, 1, 11):
+        stage.append(name, index)
+    assert delete(stage, name) == 0
+    assert create(stage, name, 12) == 0
+    assert ends(stage, name) == [(0, 0)] * 12
+    assert stage.append(name, 11) == 0
+    assert delete(stage, name) == 0
+    stage.run(10)
+    assert directories(stage) == []
+    stage.restart()
+    assert stage.notes == []
+
+
+def test_a_stranger_with_a_long_name_is_put_aside(stage: NodeStage) -> None:
+    stage.node.stop(stage.now)
+    for index in (0, 77):
+        (stage.directory / f"{LONGEST}-{index}").mkdir()
+        (stage.directory / f"{LONGEST}-{index}" / "00000000000000000000.log").write_text("precious")
+    stage.restart(clean=False)
+    found = directories(stage)
+    assert [name.endswith("-stray") for name in found] == [True, True]
+    assert len(stray_path(f"/d/{LONGEST}-0", None, ".ffffffff").rpartition("/")[2]) == 255
+
+
+@pytest.mark.parametrize("failing", [{("rename", "t-0")}, {("rename", "t-0"), ("rmtree", "t-0")}])
+def test_no_topic_finds_the_records_of_a_deleted_one(ailing: tuple[NodeStage, PlainFiles], failing: set[Any]) -> None:
+    stage, files = ailing
+    assert create(stage, "t") == 0
+    stage.append("t")
+    files.failing = failing
+    assert delete(stage, "t") == 0
+    stage.run(10)
+    again = create(stage, "t")
+    if again == 0:
+        assert ends(stage, "t") == [(0, 0)]
+        return
+    assert again == 56
+    stage.restart(clean=False)  # the directory is still there, and is known as a deleted topic's
+    assert create(stage, "t") == 56
+    stage.restart()
+    files.failing = set()
+    stage.run(60_000)
+    assert directories(stage) == []
+    assert create(stage, "t") == 0
+    assert ends(stage, "t") == [(0, 0)]
+    assert stage.append("t") == 0
+    stage.restart()
+    assert list(stage.store.list("deleted/")) == []
+
+
+def test_a_directory_that_cannot_be_removed_delays_no_other(ailing: tuple[NodeStage, PlainFiles]) -> None:
+    stage, files = ailing
+    for name, partitions in (("bad", 10), ("good", 10)):
+        assert create(stage, name, partitions) == 0
+        for index in range(partitions):
+            stage.append(name, index)
+    files.failing = {("rename", "bad-"), ("rmtree", "bad-")}
+    assert delete(stage, "bad") == 0
+    assert delete(stage, "good") == 0
+    stage.run(100)
+    assert {name.split("-")[0] for name in directories(stage)} == {"bad"}
+    assert sum("can't be removed" in note for note in stage.notes) == 10
+    stage.run(300_000)
+    assert sum("can't be removed" in note for note in stage.notes) == 10
+
+
+@pytest.mark.parametrize("kill_before_it_is_made_anew", [False, True])
+def test_what_was_checkpointed_of_a_deleted_topic_says_nothing_of_the_next(
+    stage: NodeStage, kill_before_it_is_made_anew: bool
+) -> None:
+    assert create(stage, "t") == 0
+    for _ in range(9):
+        stage.append("t")
+    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(8)
+    stage.restart()
+    assert delete(stage, "t") == 0
+    if kill_before_it_is_made_anew:
+        stage.restart(clean=False)
+    assert create(stage, "t") == 0
+    for _ in range(3):
+        stage.append("t")
+    stage.run()
+    stage.restart(clean=False)
+    assert ends(stage, "t") == [(0, 3)]
+
+
+def test_a_kill_during_the_first_append_leaves_nothing_to_look_at(stage: NodeStage) -> None:
+    assert create(stage, "t", 2) == 0
+    (stage.directory / "t-0").mkdir()
+    (stage.directory / "t-1").mkdir()
+    (stage.directory / "t-1" / "partition.metadata.tmp").write_text("version: 0\n")
+    stage.restart(clean=False)
+    assert directories(stage) == []
+    assert stage.notes == []
+    assert stage.append("t") == 0
+
+
+def test_sorting_names_what_nobody_can_read(tmp_path: Path) -> None:
+    files = PlainFiles()
+    (tmp_path / "x-0").mkdir()
+    (tmp_path / "y-0").write_text("a file, no directory")
+    files.failing = {("read_bytes", "x-0")}
+    found = sort_directories(files, str(tmp_path), {}, set())
+    assert found.left == [f"{tmp_path}/x-0/partition.metadata can't be read: Permission denied; it is left as it is"]
+    assert not found.strangers
+    assert not found.gone
