@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.cli.produce import from_json
+from ottla.client import Client
+from ottla.testing import EmbeddedBroker
+
 from .conftest import Run
 
 
@@ -39,18 +43,67 @@ def test_bytes_that_are_no_text_survive(ottla: Run, ottla_topic: str, tmp_path: 
     assert json.loads(read(ottla, ottla_topic, "--format", "json")[0])["value"] == {"base64": "//4="}
 
 
-def test_a_line_without_a_key_is_refused(ottla: Run, ottla_topic: str) -> None:
-    assert ottla("produce", ottla_topic, "-K", ":", stdin="nokey\n", code=1).err == (
-        "ottla: Line 1 holds no key separator ':'.\n"
+def test_a_line_without_a_key_ends_it_and_what_is_in_is_told(ottla: Run, ottla_topic: str) -> None:
+    refused = ottla("produce", ottla_topic, "-K", ":", stdin="a:1\nb:2\nnokey\nc:3\n", code=1)
+    assert refused.err == (
+        "ottla: Line 3 holds no key separator ':'. It and what follows it was not sent. "
+        "2 of 2 records were acknowledged.\n"
     )
+    assert read(ottla, ottla_topic) == ["1", "2"]
 
 
 def test_a_broker_that_refuses_a_record_is_told_of(ottla: Run, ottla_topic: str) -> None:
     ottla("topics", "alter", ottla_topic, "--set", "cleanup.policy=compact")
     refused = ottla("produce", ottla_topic, stdin="without a key\n", code=1)
-    assert (
-        refused.err == "ottla: 0 records were acknowledged, then: Broker failed to validate record (INVALID_RECORD).\n"
+    assert refused.err == (
+        "ottla: 0 of 1 records were acknowledged. The first that was not is line 1: "
+        "Broker failed to validate record (INVALID_RECORD).\n"
     )
+
+
+def test_a_key_for_all(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, "-k", "a", stdin="1\n2\n")
+    assert read(ottla, ottla_topic, "--keys") == ["a\t1", "a\t2"]
+    assert "Choose one of" in ottla("produce", ottla_topic, "-k", "a", "-K", ":", code=1).err
+
+
+def test_what_consume_prints_as_json_produce_takes(ottla: Run, ottla_topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"k\xff:v\xfe\nk:-\n\xc3\xbc:\n")
+    ottla("produce", ottla_topic, "-K", ":", "--null-value", "-", "-H", "who=me", "-i", str(file))
+    printed = ottla("consume", ottla_topic, "-f", "-e", "--format", "json").out
+    ottla("produce", ottla_topic, "--format", "json", stdin=printed)
+    every = [json.loads(line) for line in read(ottla, ottla_topic, "--format", "json")]
+    assert [each.pop("offset") for each in every] == list(range(6))
+    assert every[:3] == every[3:]
+    refused = ottla("produce", ottla_topic, "--format", "json", stdin="{}\n[]\n", code=1)
+    assert "Line 2 is no record in JSON" in refused.err
+    assert "for lines of text" in ottla("produce", ottla_topic, "--format", "json", "-K", ":", code=1).err
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "1", '{"value": 1}', '{"key": {"base64": "!"}}', '{"timestamp": "x"}', '{"headers": [1]}', "\udcff"]
+)
+def test_json_that_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="is no record in JSON"):
+        from_json(line.encode(errors="surrogateescape"))
+
+
+def test_records_without_a_key_are_spread(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+    topic = ottla_broker.create_topic(partitions=6)
+    ottla("produce", topic, stdin="x\n" * 1000)
+    with Client(ottla_broker.bootstrap_servers) as client:
+        ends = client.list_offsets(topic, range(6))
+    assert sum(ends.values()) == 1000
+    assert min(ends.values()) > 80, ends
+
+
+def test_a_record_is_shown_as_a_format_string_says(ottla: Run, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, "-K", ":", "--null-value", "-", "-H", "who=me", stdin="a:1\nb:-\n")
+    shown = ottla("consume", ottla_topic, "-f", "-e", "--format", r"%t|%p|%o|%k|%s|%K|%S|%h|100%%\t\\\q\n").out
+    assert shown == (f"{ottla_topic}|0|0|a|1|1|1|who=me|100%\t\\\\q\n{ottla_topic}|0|1|b||1|-1|who=me|100%\t\\\\q\n")
+    assert "'%x' in the format is no field" in ottla("consume", ottla_topic, "--format", "%x", code=1).err
+    assert "is no format" in ottla("consume", ottla_topic, "--format", "xml", code=1).err
 
 
 def test_a_place_is_chosen(ottla: Run, ottla_topic: str) -> None:

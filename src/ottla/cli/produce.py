@@ -1,17 +1,21 @@
 """`ottla produce`: one record per line of a file or of standard input.
 
-Knows: lines, key separators, headers. Every record is acknowledged, or the command fails and says how many were.
-Memory stays bounded: librdkafka's queue is, and the command waits while it is full.
+Knows: lines, key separators, headers, and the JSON that `ottla consume --format json` prints. Whatever ends the
+command, it says how many records were acknowledged, and fails unless all were. Memory stays bounded: librdkafka's queue
+is, and the command waits while it is full.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import typer
 
@@ -23,16 +27,12 @@ from ottla.cli.connection import (
     client_properties,
     complete_topics,
     pairs,
-    sentence,
 )
+from ottla.cli.deliveries import Deliveries
 from ottla.cli.output import Failure
-
-if TYPE_CHECKING:
-    from confluent_kafka import Producer
+from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
-
-UNKNOWN_PARTITION = -1
 
 
 class Compression(StrEnum):
@@ -48,6 +48,7 @@ class Compression(StrEnum):
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
     input: Annotated[Path | None, typer.Option("--input", "-i", help="Read this file, not standard input.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     key_separator: Annotated[str | None, typer.Option("--key-separator", "-K", help="What ends a line's key.")] = None,
     null_value: Annotated[
         str | None, typer.Option("--null-value", help="A value that means none: a tombstone.")
@@ -56,6 +57,9 @@ def produce(
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record.")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Else by key, or spread.")] = None,
+    format: Annotated[
+        Shape, typer.Option("--format", help="Lines are values, or JSON as consume --format json prints it.")
+    ] = Shape.TEXT,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     bootstrap: Bootstrap = HERE,
@@ -63,83 +67,145 @@ def produce(
     properties: Properties = None,
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""
-    from confluent_kafka import KafkaException, Producer
-
-    headers = [(key, value.encode()) for key, value in pairs(header, "A header").items()]
-    settings = client_properties(bootstrap, command_config, properties)
-    settings = {"compression.type": compression.value, "acks": acks, "linger.ms": 5, **settings}
-    try:
-        producer = Producer(settings)
-    except KafkaException as error:
-        raise Failure(sentence(error.args[0])) from None
-    deliveries = Deliveries()
-    fields: dict[str, Any] = {"headers": headers or None}
+    if key is not None and key_separator is not None:
+        raise Failure("Choose one of --key and --key-separator.")
+    if format is Shape.JSON and (key_separator is not None or null_value is not None):
+        raise Failure("--key-separator and --null-value are for lines of text, not for --format json.")
+    fixed: dict[str, Any] = {}
+    headers = [(name, value.encode()) for name, value in pairs(header, "A header").items()]
+    if headers:
+        fixed["headers"] = headers
     if partition is not None:
-        fields["partition"] = partition
+        fixed["partition"] = partition
+    if key is not None:
+        fixed["key"] = key.encode()
+    reader = from_json if format is Shape.JSON else FromText(key_separator, null_value)
+    settings = {"compression.type": compression.value, "acks": acks, "linger.ms": 5, **SPREAD}
     with ExitStack() as stack:
-        for key, value in records(lines(input, stack), key_separator, null_value):
-            send(producer, topic, deliveries, key=key, value=value, **fields)
-            if deliveries.failure is not None:
-                break
-        producer.flush()
+        given = lines(input, stack)
+        settings |= client_properties(bootstrap, command_config, properties)
+        send_all(Deliveries(settings), topic, given, reader, fixed)
+
+
+SPREAD = {"sticky.partitioning.linger.ms": 0}
+"""Records without a key go to any partition, one by one: else what is sent within 10 ms goes to the same one."""
+
+
+INTERRUPTED_S = 2.0
+"""How long an interrupted command waits for what is on its way."""
+
+
+def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]) -> None:
+    """Send a record per line; what was acknowledged is said however it ends. Raises Failure unless everything was."""
+    stopped: Failure | None = None
+    try:
+        try:
+            send_lines(deliveries, topic, given, reader, fixed)
+        except Failure as failure:
+            stopped = failure
+        deliveries.finish()
+    except KeyboardInterrupt:
+        deliveries.finish(INTERRUPTED_S)
+        print(f"ottla: interrupted: {so_far(deliveries)}", file=sys.stderr)
+        raise
+    said = [str(stopped), "It and what follows it was not sent."] if stopped else []
     if deliveries.failure is not None:
-        raise Failure(f"{deliveries.acknowledged} records were acknowledged, then: {sentence(deliveries.failure)}")
+        said += [so_far(deliveries), f"The first that was not is line {deliveries.failure[0]}: {deliveries.reason}"]
+    elif stopped is not None:
+        said.append(so_far(deliveries))
+    if said:
+        raise Failure(" ".join(said))
     print(f"{deliveries.acknowledged} records acknowledged.", file=sys.stderr)
 
 
-class Deliveries:
-    """How many records were acknowledged, and the first error."""
+def send_lines(
+    deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]
+) -> None:
+    """Queue a record per line until one fails. Raises Failure where a line is none."""
+    for number, line in enumerate(given, 1):
+        try:
+            record = reader(line)
+        except ValueError as error:
+            raise Failure(f"Line {number} {error}") from None
+        deliveries.send(topic, number, **(record | fixed))
+        if deliveries.failure is not None:
+            return
 
-    __slots__ = ("acknowledged", "failure")
 
-    def __init__(self) -> None:
-        self.acknowledged = 0
-        self.failure: Any = None
+def so_far(deliveries: Deliveries) -> str:
+    return f"{deliveries.acknowledged} of {deliveries.sent} records were acknowledged."
 
-    def __call__(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acknowledged += 1
-        elif self.failure is None:
-            self.failure = error
+
+# ---- lines ---------------------------------------------------------------------------------------------------------
 
 
 def lines(path: Path | None, stack: ExitStack) -> Iterator[bytes]:
-    """The lines of a file or of standard input, without their ends; bytes, for a line need not be text."""
+    """The lines of a file or of standard input, without their ends; bytes, for a line need not be text. Raises
+    Failure where they cannot be read."""
     if path is None:
-        return (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        return without_ends(sys.stdin.buffer, "Standard input")
     try:
-        opened = stack.enter_context(path.open("rb"))
+        return without_ends(stack.enter_context(path.open("rb")), str(path))
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}.") from None
-    return (line.rstrip(b"\r\n") for line in opened)
 
 
-def records(
-    given: Iterator[bytes], key_separator: str | None, null_value: str | None
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of each line; raises Failure where a line has no key and ought to."""
-    separator = key_separator.encode() if key_separator else None
-    null = None if null_value is None else null_value.encode()
-    for number, line in enumerate(given, 1):
-        key: bytes | None = None
-        value = line
-        if separator is not None:
-            key, found, value = line.partition(separator)
-            if not found:
-                raise Failure(f"Line {number} holds no key separator {key_separator!r}.")
-        yield key, None if value == null else value
+def without_ends(given: BinaryIO, name: str) -> Iterator[bytes]:
+    try:
+        for line in given:
+            yield line.rstrip(b"\r\n")
+    except OSError as error:
+        raise Failure(f"{name} cannot be read: {error.strerror}.") from None
 
 
-def send(producer: Producer, topic: str, deliveries: Deliveries, **record: Any) -> None:
-    """Queue one record; wait while the queue is full."""
-    from confluent_kafka import KafkaException
+Reader: TypeAlias = Callable[[bytes], dict[str, Any]]
+"""The parts of a record that a line holds, as confluent-kafka takes them; raises ValueError with the rest of a sentence
+that begins with the line's number."""
 
-    while True:
-        try:
-            producer.produce(topic, on_delivery=deliveries, **record)
-            producer.poll(0)
-            return
-        except BufferError:
-            producer.poll(0.1)
-        except KafkaException as error:
-            raise Failure(sentence(error.args[0])) from None
+
+class FromText:
+    """A line is a value, or a key, a separator and a value."""
+
+    def __init__(self, key_separator: str | None, null_value: str | None) -> None:
+        self._separator = key_separator.encode() if key_separator else None
+        self._null = None if null_value is None else null_value.encode()
+
+    def __call__(self, line: bytes) -> dict[str, Any]:
+        if self._separator is None:
+            return {"value": None if line == self._null else line}
+        key, found, value = line.partition(self._separator)
+        if not found:
+            raise ValueError(f"holds no key separator {self._separator.decode()!r}.")
+        return {"key": key, "value": None if value == self._null else value}
+
+
+def from_json(line: bytes) -> dict[str, Any]:
+    """An object with value, key, headers and timestamp, of which each may be missing; other fields, such as where the
+    record came from, mean nothing here."""
+    try:
+        given = json.loads(line)
+        if not isinstance(given, dict):
+            raise ValueError
+        record: dict[str, Any] = {"value": as_bytes(given.get("value")), "key": as_bytes(given.get("key"))}
+        headers = [(str(name), as_bytes(value)) for name, value in given.get("headers") or ()]
+        timestamp = given.get("timestamp")
+        if timestamp is not None and not isinstance(timestamp, int):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        raise ValueError("is no record in JSON, as `ottla consume --format json` prints it.") from None
+    if headers:
+        record["headers"] = headers
+    if timestamp is not None and timestamp >= 0:
+        record["timestamp"] = timestamp
+    return record
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """What `printing.plain` made of bytes. Raises ValueError where it made no such thing."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    raise ValueError

@@ -1,0 +1,165 @@
+"""Records on their way to the cluster: how many were acknowledged, what failed first, and why nothing moves.
+
+Knows librdkafka's delivery reports, its errors and those lines of its log that say why it sends a batch again: it
+tries on in silence for `message.timeout.ms` (five minutes), so a full disk or a broker that has gone would look like a
+command that hangs. Does not know where the records come from.
+
+A thread serves the reports, so that also a command that waits for input says within seconds that nothing moves.
+
+Invariant: every record that was given to `send` is counted once, as acknowledged or as failed, when `finish` returns
+that was given no limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.connection import sentence
+from ottla.cli.output import Failure
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+POLL_S = 0.1
+SILENT_S = 3.0
+"""After so long without an acknowledgement the command says that it waits."""
+AGAIN_S = 30.0
+"""And again after so long, or when the reason is another one."""
+
+REFUSED = re.compile(r"encountered error: (?:Broker: |Local: )?(.*?) \(actions .*Retry")
+"""What librdkafka logs of a batch that it will send again."""
+BROKER = re.compile(r"^(?:\S*://)?([^/\s]+)/\S+?: (.*?)(?: \(after .*)?$", re.DOTALL)
+"""HOST:PORT/NODE: what failed (after some time in some state)."""
+
+
+class Deliveries:
+    """Sends records with a producer of its own and counts what becomes of them."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from confluent_kafka import KafkaException, Producer
+
+        self.sent = self.acknowledged = self.failed = 0
+        self.failure: tuple[int, Any] | None = None
+        """The line of the first record that was not taken, and the KafkaError."""
+        self._moved_at = time.monotonic()
+        self._told: tuple[float, str] | None = None
+        self._why = ""
+        self._timeout_s = int(settings.get("message.timeout.ms", 300_000)) / 1000
+        heard = {} if "debug" in settings else {"debug": "msg", "log_level": 7, "logger": self._log()}
+        try:
+            self._producer: Producer = Producer({**settings, "error_cb": self._error, **heard})
+        except (KafkaException, ValueError) as error:
+            told = error.args[0]
+            raise Failure(str(told) if isinstance(error, ValueError) else sentence(told)) from None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="deliveries", daemon=True)
+        self._thread.start()
+
+    def send(self, topic: str, line: int, **record: Any) -> None:
+        """Queue one record; wait while the queue is full. Raises Failure where librdkafka refuses it by itself."""
+        from confluent_kafka import KafkaException
+
+        if self.sent == self.acknowledged + self.failed:
+            self._moved_at = time.monotonic()
+        while True:
+            try:
+                self._producer.produce(topic, on_delivery=partial(self._delivered, line), **record)
+                self.sent += 1
+                return
+            except BufferError:
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                raise Failure(f"Line {line}: {sentence(error.args[0])}") from None
+            except OverflowError as error:
+                raise Failure(f"Line {line}: {error}.") from None
+
+    def finish(self, within_s: float | None = None) -> None:
+        """Wait until something is known of every record, or so long."""
+        until = None if within_s is None else time.monotonic() + within_s
+        while len(self._producer) and (until is None or time.monotonic() < until):
+            self._producer.flush(POLL_S)
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def reason(self) -> str:
+        """Why the first record that was not taken was not, as a sentence."""
+        from confluent_kafka import KafkaError
+
+        assert self.failure is not None
+        error = self.failure[1]
+        told = sentence(error)
+        return f"{told.rstrip('.')}: {self._why}" if error.code() == KafkaError._MSG_TIMED_OUT and self._why else told
+
+    def _delivered(self, line: int, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.failed += 1
+            if self.failure is None or line < self.failure[0]:
+                self.failure = line, error
+        self._moved_at = time.monotonic()
+
+    # ---- what is said meanwhile ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            self._producer.poll(POLL_S)
+            self._look()
+
+    def _look(self) -> None:
+        """Say that nothing moves, or that it does again."""
+        now, waiting = time.monotonic(), self.sent - self.acknowledged - self.failed
+        still_s = now - self._moved_at
+        if not waiting or still_s < SILENT_S:
+            if self._told is not None and not self.failed:
+                print(f"ottla: going on at {clock(0)}.", file=sys.stderr, flush=True)
+                self._told, self._why = None, ""
+            return
+        why = self._why or "no answer comes."
+        if self._told is None or self._told[1] != why or now - self._told[0] >= AGAIN_S:
+            self._told = now, why
+            what = f"waiting since {clock(-still_s)} for {waiting} of {self.sent} records to be acknowledged"
+            end = f"Giving up at {clock(self._timeout_s - still_s)} (message.timeout.ms)."
+            print(f"ottla: {what}: {why} {end}", file=sys.stderr, flush=True)
+
+    def _error(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._why:
+            text = sentence(error)
+            found = BROKER.match(text)
+            self._why = text if found is None else f"{found[1]}: {found[2].rstrip('.')}."
+
+    def _log(self) -> logging.Logger:
+        """Where librdkafka logs to: nothing is shown of it, but why a batch is sent again is remembered."""
+        logger = logging.Logger("librdkafka")
+        logger.addHandler(Refusals(self))
+        return logger
+
+    def refused(self, why: str) -> None:
+        self._why = f"{why}; the broker's log says more."
+
+
+class Refusals(logging.Handler):
+    """Picks out of librdkafka's log why a batch is sent again."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        super().__init__()
+        self._deliveries = deliveries
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = REFUSED.search(record.getMessage())
+        if found is not None:
+            self._deliveries.refused(found[1])
+
+
+def clock(seconds: float) -> str:
+    """The time of day so many seconds from now."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
