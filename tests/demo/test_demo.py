@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.demo import events
+from ottla.demo.play import play
 from ottla.demo.tally import Tally, digest
 
 ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "activity" / "apache_access.log"
@@ -44,18 +45,20 @@ def test_it_proves_that_nothing_is_lost(tmp_path: Path) -> None:
 def test_it_replays_an_access_log(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_bytes(
-        b'10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"\n\xff no log line at all\n'
+        b'10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"\n\xff no log line at all\n' * 3
     )
     ended = demo("--no-pipelines", "--input", str(log))
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"{log} has 6 lines; they are replayed once." in ended.stdout
+    assert re.search(r"acknowledged\W+6\b", ended.stdout)
+    assert "(3 of the lines are none of an access log: they are in errors.)" in ended.stdout
 
 
-def test_an_input_that_is_none_is_told_of(tmp_path: Path) -> None:
+def test_an_input_that_is_none_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
     for path in (tmp_path / "absent", tmp_path / "empty", tmp_path):
-        (tmp_path / "empty").touch()
-        ended = demo("--input", str(path))
-        assert ended.returncode == 2
-        assert ended.stderr.startswith(f"ottla: {path} cannot be read: ")
+        assert play(path, 3, None) == 2
+        assert capsys.readouterr().err.startswith(f"ottla: {path} cannot be read: ")
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:
@@ -65,11 +68,10 @@ def test_made_up_events_are_the_same_for_the_same_seed() -> None:
 
 @pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample access log is not on this machine")
 def test_a_real_access_log_is_understood() -> None:
-    lines = ACCESS_LOG.read_bytes().splitlines()
-    found = list(islice(events.replayed(ACCESS_LOG), len(lines)))
-    unreadable = [value for _, key, value in found if key == b"unreadable"]
-    assert len(found) == len(lines)
-    assert len(unreadable) <= len(lines) / 1000
+    log = events.AccessLog(ACCESS_LOG)
+    assert [value for _, _, value in log] == ACCESS_LOG.read_bytes().splitlines()
+    assert log.lines == 10_000
+    assert log.unreadable <= 1
 
 
 DIGESTS = [digest("t", 0, offset, b"", b"") for offset in range(40)]

@@ -11,7 +11,7 @@ from ottla.demo.jobs import Jobs, alone_s
 from ottla.demo.producer import Stream
 from ottla.demo.stage import Stage
 
-RATE = 20_000.0
+RATE, RATE_MIN = 20_000.0, 100.0
 TOPICS = {events.PAGE_VIEWS: 6, events.ERRORS: 3}
 TEAM, LONER = "dashboard", "archive"
 MEMBERS = ("ada", "bea", "cleo")
@@ -41,8 +41,7 @@ def a_node(stage: Stage) -> None:
 
 def two_groups(stage: Stage) -> None:
     """Web activity streams in; a group of three and a group of one read all of it, side by side."""
-    source = events.made_up() if stage.source is None else events.replayed(stage.source)
-    stage.stream = Stream(stage.node.address, source, RATE)
+    stage.stream = stream_of(stage)
     team, loner = (Group(name, stage.node.address, list(TOPICS)) for name in (TEAM, LONER))
     stage.groups = [team, loner]
     for name in MEMBERS:
@@ -59,6 +58,21 @@ def two_groups(stage: Stage) -> None:
     if not stage.run(JOIN_TIMEOUT_S, lambda: all(member.owns for member in team.members)):
         raise ActFailed(f"Not every member of {TEAM} was given partitions in time.")
     stage.run(stage.seconds / 2)
+
+
+def stream_of(stage: Stage) -> Stream:
+    """Made-up events without end; or the lines of a log, each once, spread over the time that the show takes."""
+    if stage.source is None:
+        return Stream(stage.node.address, events.made_up(), RATE)
+    from rich.markup import escape
+
+    log = stage.log = events.AccessLog(stage.source)
+    log.lines, there = min(log.lines, int(RATE * stage.seconds)), log.lines
+    part = (
+        "once" if log.lines == there else f"the first {log.lines:,} of them, as many as fit into {stage.seconds:.0f} s"
+    )
+    stage.say(f"[bold]{escape(str(log.path))}[/bold] has {there:,} lines; they are replayed {part}.")
+    return Stream(stage.node.address, iter(log), max(log.lines / stage.seconds, RATE_MIN))
 
 
 def a_death(stage: Stage) -> None:
@@ -78,6 +92,8 @@ def the_proof(stage: Stage) -> None:
     """The stream ends; when both groups have read everything, counts and checksums must be the same."""
     stream = stage.stream
     assert stream is not None
+    if stage.log is not None:
+        stage.run(DRAIN_TIMEOUT_S, lambda: stream.ended)
     stream.stop()
     if stream.failure is not None:
         raise ActFailed(stream.failure)
@@ -89,6 +105,8 @@ def the_proof(stage: Stage) -> None:
         tally = group.tally
         if (tally.records, tally.checksum, tally.holes) != (produced.records, produced.checksum, []):
             raise ActFailed(f"{group.name} did not read what was produced.")
+    if stage.log is not None and stage.log.unreadable:
+        stage.say(f"({stage.log.unreadable:,} of the lines are none of an access log: they are in {events.ERRORS}.)")
     again = sum(group.tally.repeated for group in stage.groups)
     stage.say("[green]Nothing was lost, nothing was duplicated, nothing was reordered.[/green]")
     for group in stage.groups:

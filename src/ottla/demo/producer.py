@@ -41,6 +41,11 @@ class Stream:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more events."""
+        return not self._thread.is_alive()
+
     def stop(self) -> None:
         """Send what is queued and wait until every record is acknowledged or has failed."""
         self._stopping.set()
@@ -62,7 +67,7 @@ class Stream:
                 self._producer.poll(0)
                 ahead = sent / self._rate - (time.monotonic() - began)
                 if ahead > 0:
-                    time.sleep(ahead)
+                    self._stopping.wait(ahead)
                 if self._stopping.is_set():
                     return
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.demo.events import AccessLog
 from ottla.demo.group import Group, shown
 from ottla.demo.jobs import Jobs
 from ottla.demo.node import NodeProcess
@@ -37,6 +38,7 @@ class Stage:
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
         self.node = NodeProcess(self.directory)
         self.stream: Stream | None = None
+        self.log: AccessLog | None = None
         self.groups: list[Group] = []
         self.jobs: Jobs | None = None
         self.began = time.monotonic()
