@@ -24,6 +24,7 @@ from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.table import FORMATS
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.replay import replay
 from ottla.spark.run import RunOptions
 from ottla.testing import EmbeddedBroker
 from tests.topics import every_record
@@ -276,3 +277,39 @@ def test_the_ranges_stand_in_deltas_own_history(whole: tuple[str, Path]) -> None
     history = DeltaTable(str(whole[1] / "delta")).history()
     ranges = [json.loads(each["ottla.ranges"]) for each in history if "ottla.ranges" in each]
     assert ranges == [[[whole[0], 0, 0, 300, 300], [whole[0], 1, 0, 300, 300]]]
+
+
+def made_anew(broker: EmbeddedBroker, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([name])[name].result()
+    kept(broker, name)
+
+
+def test_a_topic_that_was_made_again_is_another_one(
+    spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path, capsys: Any
+) -> None:
+    options, lake = options_of(broker), str(tmp_path / "lake")
+    produce(broker, made, range(100))
+    run(options, [made], lake, session=spark)
+    made_anew(broker, made)
+    produce(broker, made, range(100, 400))  # its offsets go further than the old one's did
+    with pytest.raises(PipelineFailed, match=f"{made} was deleted and made again.*--allow-loss.*as {made}~2"):
+        run(options, [made], lake, session=spark)
+    assert "was deleted and made again" in proven(spark, broker, Path(lake)).problems[0]
+    with pytest.raises(PipelineFailed, match="was deleted and made again"):
+        replay(spark, broker.bootstrap_servers, [made], archive=lake)
+
+    assert run(options, [made], lake, session=spark, allow_loss=True).rows == 300
+    assert f"{made} was made again: it is {made}~2 in the table" in capsys.readouterr().err
+    produce(broker, made, range(400, 410))
+    assert run(options, [made], lake, session=spark).rows == 10
+    verdict = proven(spark, broker, Path(lake), topics=[made], content=True)
+    assert (verdict.problems, verdict.rows, verdict.compared, verdict.contents) == ((), 410, 310, 310)
+    assert read(spark, lake, topics=[made]).count() == 100
+
+    produce(broker, made, range(410, 420))
+    again = rows_of(replay(spark, broker.bootstrap_servers, [made], archive=lake))
+    assert again == consumed(broker, made)
+    assert replay(spark, None, [made], archive=lake).count() == 100
+    target = kept(broker)
+    assert restore(spark, options, open_table(lake), target, topic=f"{made}~2").rows == 310

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -182,7 +183,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     out = broker.create_topic()
     table, minutely = tmp_path / "table", Settings(window_s=60, delay_s=120)
 
-    def once(checkpoint: str = "c") -> Outcome:
+    def once(checkpoint: str = "c", **more: Any) -> Outcome:
         return run(
             options(broker, tmp_path / checkpoint),
             [topic],
@@ -190,6 +191,7 @@ def test_late_lines_kills_and_lost_checkpoints(
             settings=minutely,
             output_topic=out,
             session=spark,
+            **more,
         )
 
     send(broker, topic, "a", [at(0), at(0, "ERROR"), at(10, "WARN"), b"nothing known", at(5)])
@@ -220,6 +222,14 @@ def test_late_lines_kills_and_lost_checkpoints(
         "error_rate": 2 / 3, "late": 1, "levels": {"INFO": 1, "ERROR": 2},
     }  # fmt: skip
     check_against_frames(spark, Tables.make(str(table)), published)
+
+    send(broker, topic, "b", [at(1), at(2)])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
+        future.result()
+    with pytest.raises(PipelineFailed, match=r"Offsets 14 to 15 .* are gone.*; --allow-loss goes on without it"):
+        once("another")
+    assert once("another", allow_loss=True).counts.read == 1
 
 
 def check_against_frames(spark: SparkSession, tables: Tables, published: dict[str, Any]) -> None:
@@ -327,6 +337,9 @@ def check_find(table: Path, plain: dict[str, list[str]]) -> None:
     assert [line["time"] for line in hits.lines] == sorted(line["time"] for line in hits.lines)
     with pytest.raises(PipelineFailed, match="regular expression"):
         find(str(table), Wanted("(", regex=True))
+    assert find(str(table), Wanted("", levels=("warning",))).found == len(warned)
+    with pytest.raises(PipelineFailed, match="'nonsense' is no level: there are TRACE, DEBUG, "):
+        find(str(table), Wanted("", levels=("nonsense",)))
     with pytest.raises(PipelineFailed, match="no table"):
         find(str(table / "nowhere"), Wanted("x"))
     assert time.perf_counter() > began

@@ -59,6 +59,8 @@ def test_what_is_missing_is_said(
     (tmp_path / "client.properties").write_text("isolation.level=sometimes\n")
     config = ("--command-config", str(tmp_path / "client.properties"))
     assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config)
+    logs = ("pipeline", "logs", "--table", str(tmp_path / "logs"), *where)
+    assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars")
     monkeypatch.setitem(sys.modules, "pyspark", None)
     for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
         sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'

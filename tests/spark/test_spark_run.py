@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from ottla.spark.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -119,6 +121,19 @@ def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
         require_topics(RunOptions("nohost", None), [topic])
     with pytest.raises(PipelineFailed, match=r"sasl\.mechanism"):
         require_topics(RunOptions("localhost:1", None, kafka={"sasl.mechanism": "PLAIN"}), [topic])
+
+
+def test_a_table_is_filled_from_one_topic_of_a_name(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    options = RunOptions(broker.bootstrap_servers, None)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    broker.create_topic(topic)
+    for _ in range(2):
+        require_same(options, [topic], tmp_path)
+    admin.delete_topics([topic])[topic].result()
+    broker.create_topic(topic)
+    with pytest.raises(PipelineFailed, match=f"{topic} was deleted and made again since .* Give another --table"):
+        require_same(options, [topic], tmp_path)
+    require_same(options, [topic], tmp_path / "another")
 
 
 def test_a_broker_that_is_down_is_waited_for(topic: str, printed: Printed) -> None:

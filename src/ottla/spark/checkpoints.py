@@ -208,8 +208,21 @@ class Checkpoint:
         stream.hsync()
         stream.close()
 
+    def put_aside(self) -> None:
+        """Rename the checkpoint, where there is one, so that the query begins anew: DIR is then DIR.1, or the next."""
+        mine = self._path("")
+        files = mine.getFileSystem(self._conf)
+        if not files.exists(mine):
+            return
+        number = 1
+        while files.exists(aside := mine.suffix(f".{number}")):
+            number += 1
+        if not files.rename(mine, aside):
+            raise PipelineFailed(f"The checkpoint {self.path} can't be renamed. Give another --checkpoint.")
+
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.path.rstrip("/"), name)
+        whole = self._jvm.org.apache.hadoop.fs.Path(self.path.rstrip("/"))
+        return self._jvm.org.apache.hadoop.fs.Path(whole, name) if name else whole
 
     def _text(self, name: str) -> str | None:
         path = self._path(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -111,6 +112,13 @@ class Cluster:
         hidden = self.options.client.excludes_internal
         found = _counted(client.metadata(None), internal=not hidden)
         return {topic: count for topic, count in found.items() if pattern.fullmatch(topic)}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of those of the topics that are there, as Kafka writes them; "" where the broker has none."""
+        if not topics:
+            return {}
+        answer = self._asking(lambda client: client.metadata(topics))
+        return {topic.name: _id_text(bytes(topic.topic_id)) for topic in answer.topics if topic.error_code == 0}
 
     # Offsets
 
@@ -232,6 +240,10 @@ class Cluster:
 
     def _lose(self, sentence: str) -> None:
         lose(self.options.fail_on_data_loss, sentence)
+
+
+def _id_text(topic_id: bytes) -> str:
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
 
 
 def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:

@@ -12,7 +12,7 @@ ends with the range.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from ottla.client import Client
 from ottla.client.errors import check
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.archive.layout import SPARK_SCHEMA
-from ottla.spark.archive.log import Bounds, log_bounds, log_frame
+from ottla.spark.archive.log import Bounds, log_bounds, log_frame, renamed
 from ottla.spark.archive.ranges import Place, next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table, open_table
@@ -28,6 +28,7 @@ from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
 from ottla.spark.run import RunOptions, source_options
+from ottla.spark.topic_ids import ids_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,9 +103,10 @@ def replay(
     table = open_table(archive) if isinstance(archive, str) else archive
     if table is None and bootstrap is None:
         raise PipelineFailed("Nothing to replay from: neither a broker nor an archive was given.")
-    archived = held_by(table, topics)
     kafka = dict(kafka or {}) if table is None else table.settings.properties(kafka or {})
     options = None if bootstrap is None else RunOptions(bootstrap, None, kafka=kafka)
+    called = {topic: topic for topic in topics} if table is None else names_of(table, options, topics)
+    archived = held_by(table, called)
     logged = {} if options is None else log_bounds(options, topics)
     require_all(topics, archived, logged)
     made = plan(wanted, archived, logged)
@@ -114,7 +116,9 @@ def replay(
             f"Neither the log nor the archive holds these offsets any more: {some}. Replay without them?"
         )
     frames = (
-        [from_archive(session, table, made.archive, archived, wanted)] if table is not None and made.archive else []
+        [from_archive(session, table, made.archive, archived, wanted, called)]
+        if table is not None and made.archive
+        else []
     )
     if options is not None:
         for part in (made.before, made.after):
@@ -136,11 +140,23 @@ def millis(time: datetime | int | None) -> int | None:
 # What there is
 
 
-def held_by(table: Table | None, topics: Sequence[str]) -> dict[Place, Bounds]:
+def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) -> dict[str, str]:
+    """What the topics are called in an archive. Raises PipelineFailed where the log has another one of that name."""
+    ids = {} if options is None else ids_at(options, topics)
+    if others := [topic for topic in sorted(ids) if table.names.is_another(topic, ids[topic])]:
+        raise PipelineFailed(
+            f"{', '.join(others)} was deleted and made again since it was archived: {table.path} and the log are of "
+            "two topics. Replay from one of them: --archive-only, or without --table."
+        )
+    return {topic: table.names.called(topic) if topic in ids else topic for topic in topics}
+
+
+def held_by(table: Table | None, called: Mapping[str, str]) -> dict[Place, Bounds]:
     """What an archive has of these topics."""
     if table is None:
         return {}
-    covered = [each for each in table.covered() if each.topic in topics]
+    topics = {name: topic for topic, name in called.items()}
+    covered = [replace(each, topic=topics[each.topic]) for each in table.covered() if each.topic in topics]
     ends = next_offsets(covered)
     return {place: (min(each.first for each in covered if each.place == place), end) for place, end in ends.items()}
 
@@ -192,16 +208,22 @@ def narrow(options: RunOptions, part: Mapping[Place, Bounds], wanted: Wanted) ->
 
 
 def from_archive(
-    session: SparkSession, table: Table, part: Mapping[Place, Bounds], archived: Mapping[Place, Bounds], wanted: Wanted
+    session: SparkSession,
+    table: Table,
+    part: Mapping[Place, Bounds],
+    archived: Mapping[Place, Bounds],
+    wanted: Wanted,
+    called: Mapping[str, str],
 ) -> DataFrame:
-    """The records that come from the archive."""
-    topics = {topic for topic, _ in part}
-    places = list(part) if wanted.first or wanted.until else None
-    files = chosen(table.files(), topics, wanted.since_ms, wanted.until_ms, places)
+    """The records that come from the archive, where the topics are called otherwise perhaps."""
+    named = [(called[topic], number) for topic, number in part]
+    places = named if wanted.first or wanted.until else None
+    files = chosen(table.files(), {name for name, _ in named}, wanted.since_ms, wanted.until_ms, places)
     if wanted.first or wanted.until:
         low, high = min(first for first, _ in part.values()), max(until for _, until in part.values())
         files = [each for each in files if each.offsets[0] < high and each.offsets[1] >= low]
     frame = frame_of(session, table.path, (each.path for each in files)).select(*COLUMNS)
+    frame = renamed(frame, {name: topic for topic, name in called.items()})
     if all(part.get(place) == bounds for place, bounds in archived.items()):
         return frame
     from pyspark.sql import functions as F

@@ -25,6 +25,7 @@ from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
 from ottla.spark.paths import local_path
 from ottla.spark.progress import View
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
+from ottla.spark.reporting import ADVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +59,12 @@ class RunOptions:
     kafka: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     broker_wait_s: float | None = None
+    on_loss: str = ADVICE
+    """What is to be done where records are lost, after a semicolon."""
+
+    def sentence(self, run: str, checkpoint: str, text: str) -> str:
+        """What a failure comes to, and what to do."""
+        return sentence(run, checkpoint, text.replace(ADVICE, self.on_loss))
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +399,7 @@ class Loop:
             self._show(run)
         run.count_failure()
         if not means_away(text) or run.fruitless > FRUITLESS_MAX:
-            raise PipelineFailed(sentence(run.name, run.checkpoint, text)) from error
+            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from error
         self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
         client = wait_for_broker(self._options, self._view.say, self._stopped)
         if client is not None:
@@ -432,7 +439,7 @@ class Loop:
         except Exception as error:
             failure = error
         if failure is not None and not means_away(text := text_of(failure)):
-            raise PipelineFailed(sentence(run.name, run.checkpoint, text)) from failure
+            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from failure
 
 
 @contextmanager

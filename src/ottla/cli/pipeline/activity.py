@@ -14,6 +14,7 @@ import typer
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics
 from ottla.cli.output import Failure
 from ottla.cli.pipeline.options import (
+    AllowLoss,
     Checkpoint,
     Conf,
     Master,
@@ -63,6 +64,7 @@ def activity(
     batch_rows: Annotated[
         int | None, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one batch.")
     ] = None,
+    allow_loss: AllowLoss = False,
     checkpoint: Checkpoint = None,
     once: Once = False,
     trigger: Trigger = 10.0,
@@ -106,6 +108,7 @@ def activity(
             output_topic=output_topic,
             report=report,
             batch_rows=batch_rows,
+            allow_loss=allow_loss,
         )
     if report is not None and not quiet:
         print(f"The report is in {report}.", file=sys.stderr)

@@ -13,7 +13,18 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics, pairs
 from ottla.cli.output import Failure, Format, print_json
-from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
+from ottla.cli.pipeline.options import (
+    AllowLoss,
+    Checkpoint,
+    Conf,
+    Master,
+    Once,
+    Quiet,
+    Trigger,
+    Wait,
+    plain_failures,
+    run_options,
+)
 
 app = typer.Typer(
     help="Log lines to a table: time, level, component; error rates; find.",
@@ -50,6 +61,7 @@ def logs(
     command_config: CommandConfig = None,
     properties: Properties = None,
     master: Master = None,
+    allow_loss: AllowLoss = False,
     checkpoint: Checkpoint = None,
     once: Once = False,
     trigger: Trigger = 1.0,
@@ -86,6 +98,7 @@ def logs(
             output_topic=output_topic,
             report=report,
             batch_rows=batch_rows,
+            allow_loss=allow_loss,
         )
     print(outcome)
 
@@ -108,7 +121,8 @@ def find(
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then.")] = None,
     service: Annotated[list[str] | None, typer.Option("--service", "-s", help="May be given again.")] = None,
     level: Annotated[
-        list[str] | None, typer.Option("--level", "-l", help="ERROR, WARN, ...; may be given again.")
+        list[str] | None,
+        typer.Option("--level", "-l", help="ERROR, WARNING, ...; may be given again."),
     ] = None,
     regex: Annotated[bool, typer.Option("--regex", "-E", help="TEXT is a regular expression (RE2).")] = False,
     case: Annotated[bool, typer.Option("--case", help="Case counts.")] = False,
@@ -129,7 +143,7 @@ def find(
             since=moment(since),
             until=moment(until),
             services=tuple(service or ()),
-            levels=tuple(each.upper() for each in level or ()),
+            levels=tuple(level or ()),
             limit=limit,
         )
         hits = look(table, wanted)

@@ -34,6 +34,7 @@ Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")]
+AllowLoss = Annotated[bool, typer.Option("--allow-loss", help="Go on where the log dropped what was not read yet.")]
 Wait = Annotated[
     float | None,
     typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for a broker that is down (for ever)."),

@@ -15,6 +15,7 @@ from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.options import stream_options
 from ottla.spark.paths import table_path
+from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import (
     Finished,
     RunOptions,
@@ -25,6 +26,7 @@ from ottla.spark.run import (
     source_options,
 )
 from ottla.spark.session import pipeline_session
+from ottla.spark.topic_ids import require_same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,27 +58,30 @@ def run(
     output_topic: str | None = None,
     report: str | None = None,
     batch_rows: int | None = None,
+    allow_loss: bool = False,
     session: SparkSession | None = None,
 ) -> Outcome:
     """Run until stopped or (`options.once`) done, then write what is still open, check the figures and draw the report.
 
-    `delay_s`: how far an event may lie behind the latest one before it is late. Raises PipelineFailed, also when the
+    `delay_s`: how far an event may lie behind the latest one before it is late. `allow_loss`: go on where the log has
+    dropped records that were not read yet. Raises PipelineFailed, also when the
     figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
     directory = options.checkpoint or str(table_path(table) / "_checkpoint")
-    options = replace(options, checkpoint=directory)
+    options = replace(options, checkpoint=directory, on_loss=ALLOW_LOSS)
+    tables = Tables.make(table, settings or Settings())
+    require_same(options, topics, tables.root)
     began = time.monotonic()
     spark = session or pipeline_session("ottla-activity", master=options.master, conf=options.conf)
     try:
-        tables = Tables.make(table, settings or Settings())
         checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
         publish = None if output_topic is None else publisher(options, output_topic, checkpoint)
-        source = stream_options(source_options(options, topics))
+        source = stream_options(source_options(options, topics, failOnDataLoss=str(not allow_loss)))
         batches = Batches(tables, checkpoint.query, delay_s, publish, source)
         batches.begin()
         more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
-        frame = read_stream(spark, options, topics, rangesOnly=True, **more)
+        frame = read_stream(spark, options, topics, rangesOnly=True, failOnDataLoss=not allow_loss, **more)
         finished = work_off(options, spark, frame, batches)
         batches.finish(spark)
         found = totals(spark, tables)

@@ -3,6 +3,7 @@
     TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date stand in the path)
     TABLE/_delta_log/                                              Delta's own log (format delta)
     TABLE/_ottla/archive.json                                      format, isolation level
+    TABLE/_ottla/topics/                                           the ids of the topics archived
     TABLE/_ottla/ranges/                                           which offset ranges each commit covered
     TABLE/_ottla/staging/                                          files of batches not yet published (format parquet)
     TABLE/_checkpoint/                                             Spark's, unless it was put elsewhere
@@ -25,6 +26,7 @@ from ottla.spark.archive.ranges import Covered
 OWN = "_ottla"
 RANGES = f"{OWN}/ranges"
 STAGING = f"{OWN}/staging"
+TOPICS = f"{OWN}/topics"
 SETTINGS = f"{OWN}/archive.json"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 """The folder of records whose timestamp lies outside the years 1 to 9999: their date is null."""

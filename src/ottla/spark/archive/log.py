@@ -35,8 +35,11 @@ def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[Place, Boun
     return {place: (begins[place], end) for place, end in ends.items() if place in begins}
 
 
-def log_frame(session: SparkSession, options: RunOptions, part: Mapping[Place, Bounds]) -> DataFrame:
-    """The records of exactly these offsets, with headers. The query fails where they go while it runs."""
+def log_frame(
+    session: SparkSession, options: RunOptions, part: Mapping[Place, Bounds], called: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The records of exactly these offsets, with headers; `called`: other names for their topics. The query fails where
+    the records go while it runs."""
     assigned: dict[str, list[int]] = {}
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
@@ -47,4 +50,15 @@ def log_frame(session: SparkSession, options: RunOptions, part: Mapping[Place, B
     offsets = {"assign": assigned, "startingOffsets": begin, "endingOffsets": end}
     given = source_options(options, includeHeaders="true", failOnDataLoss="true")
     given |= {name: json.dumps(value) for name, value in offsets.items()}
-    return session.read.format("ottla").options(**given).load()
+    return renamed(session.read.format("ottla").options(**given).load(), called or {})
+
+
+def renamed(frame: DataFrame, called: Mapping[str, str]) -> DataFrame:
+    """The same records with other names for some of their topics."""
+    from pyspark.sql import functions as F
+
+    column = F.col("topic")
+    for topic, name in called.items():
+        if topic != name:
+            column = F.when(F.col("topic") == topic, name).otherwise(column)
+    return frame.withColumn("topic", column) if any(a != b for a, b in called.items()) else frame

@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.spark.archive.log import Bounds, log_bounds, log_frame
+from ottla.spark.archive.names import topic_of
 from ottla.spark.archive.ranges import EMPTY, Covered, Place, Runs, once_and_twice, run, runs_of, union
 from ottla.spark.archive.reading import frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
 from ottla.spark.run import RunOptions
+from ottla.spark.topic_ids import ids_at
 from ottla.spark.workers import AtOnce
 
 if TYPE_CHECKING:
@@ -96,9 +98,9 @@ def verify(
     """Prove the archive of these topics, or of all. The broker must answer; topics that are gone from it are proven by
     their commits alone. Raises PipelineFailed."""
     table.refresh()
-    covered = [each for each in table.covered() if topics is None or each.topic in topics]
+    covered = [each for each in table.covered() if topics is None or topic_of(each.topic) in topics]
     table.refresh()  # ranges were folded meanwhile, perhaps: the files must not be older than they are
-    wanted = {each.topic for each in covered} if topics is None else set(topics)
+    wanted = {each.topic for each in covered} | set(topics or ())
     paths, problems = sound_files(table, wanted)
     archived = seen_in(frame_of(session, table.path, paths))
     by_place: dict[Place, list[Covered]] = {}
@@ -108,21 +110,49 @@ def verify(
         f"{shown(place)}: files hold it, but no commit covers it." for place in archived if place not in by_place
     ]
     options = replace(options, kafka=table.settings.properties(options.kafka))
-    bounds = log_bounds(options, {topic for topic, _ in by_place})
-    windows = log_windows(by_place, bounds)
-    logged = seen_in(log_frame(session, options, windows)) if windows else {}
+    log = Log.of(options, table, {topic_of(topic) for topic, _ in by_place})
+    problems += log.problems
+    windows = log_windows(by_place, log.bounds)
+    logged = seen_in(log.frame(session, windows)) if windows else {}
     checked: list[Checked] = []
     for place, ranges in sorted(by_place.items()):
         one = Comparison(
             place, ranges, archived.get(place, NOTHING), logged.get(place, NOTHING), run(*windows.get(place, (0, 0)))
         )
-        checked.append(one.checked(bounds.get(place)))
+        checked.append(one.checked(log.bounds.get(place)))
         problems += one.problems
     compared = sum((archived.get(place, NOTHING).runs & run(*window)).total for place, window in windows.items())
     verdict = Verdict(
-        tuple(checked), tuple(problems), compared, topics_gone=tuple(sorted(wanted - {t for t, _ in bounds}))
+        tuple(checked), tuple(problems), compared, topics_gone=tuple(sorted(wanted - {t for t, _ in log.bounds}))
     )
-    return verdict if not content else with_contents(session, options, table, paths, windows, verdict)
+    return verdict if not content else with_contents(session, log, table, paths, windows, verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the log holds now of the archive's topics, by their names in the table; without topics that are others."""
+
+    options: RunOptions
+    called: Mapping[str, str]
+    bounds: Mapping[Place, Bounds]
+    problems: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: RunOptions, table: Table, topics: set[str]) -> Log:
+        others = {topic for topic, id in ids_at(options, sorted(topics)).items() if table.names.is_another(topic, id)}
+        called = {topic: table.names.called(topic) for topic in sorted(topics - others)}
+        bounds = {(called[topic], number): each for (topic, number), each in log_bounds(options, called).items()}
+        problems = [
+            f"{topic} was deleted and made again since it was archived: the log is of another topic."
+            for topic in sorted(others)
+        ]
+        return cls(options, called, bounds, tuple(problems))
+
+    def frame(self, session: SparkSession, windows: Mapping[Place, Bounds]) -> DataFrame:
+        """The records of these offsets."""
+        topics = {name: topic for topic, name in self.called.items()}
+        part = {(topics[name], number): window for (name, number), window in windows.items()}
+        return log_frame(session, self.options, part, self.called)
 
 
 def shown(place: Place) -> str:
@@ -294,7 +324,7 @@ def below(runs: Runs, offsets: np.ndarray) -> np.ndarray:
 
 def with_contents(
     session: SparkSession,
-    options: RunOptions,
+    log: Log,
     table: Table,
     paths: Sequence[str],
     windows: Mapping[Place, Bounds],
@@ -306,7 +336,7 @@ def with_contents(
     from pyspark.sql import functions as F
 
     ours = hashed(frame_of(session, table.path, paths)).withColumnRenamed("hash", "ours")
-    theirs = hashed(log_frame(session, options, windows)).withColumnRenamed("hash", "theirs")
+    theirs = hashed(log.frame(session, windows)).withColumnRenamed("hash", "theirs")
     both = ours.join(theirs, ["topic", "partition", "offset"])
     differs = F.col("ours") != F.col("theirs")
     (figures,) = both.agg(F.count("*").alias("all"), F.count(F.when(differs, True)).alias("wrong")).collect()

@@ -8,10 +8,11 @@ refused with a sentence that says what to do.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.client.client import EARLIEST
+from ottla.spark.archive.names import MadeAgain
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table
 from ottla.spark.checkpoints import Checkpoint
@@ -41,6 +42,7 @@ def decide(
     """Where to begin; writes it into a new checkpoint. Raises PipelineFailed where checkpoint and table disagree."""
     cluster = Cluster(stream_options(source_options(options, topics, startingOffsets=starting)))
     try:
+        said = go_on_with_others(cluster, table, checkpoint, allow_loss)
         if checkpoint.ends(-1) is not None:
             begun = agreed(table, checkpoint)
             return Start({place: begun.get(place, EARLIEST) for place in cluster.places(begun)})
@@ -50,8 +52,8 @@ def decide(
                 "archive goes on from where its table ends."
             )
         wanted = cluster.resolve(cluster.options.starting, "startingOffsets")
-        known = {place: end for place in wanted if (end := table.next_offset(place)) is not None}
-        topics_known = {topic for topic, _ in table.places()}
+        known = {place: end for place in wanted if (end := table.archived_to(place)) is not None}
+        topics_known = topics_of(table, wanted)
         young = cluster.earliest([each for each in wanted if each[0] in topics_known and each not in known])
         if not allow_loss:
             refuse_loss(cluster, known, table)
@@ -60,10 +62,36 @@ def decide(
         cluster.close()
     checkpoint.begin(offsets)
     if not known:
-        return Start(offsets)
+        return Start(offsets, said)
     ends = ", ".join(f"{topic}-{partition} at {end}" for (topic, partition), end in sorted(known.items())[:4])
     more = f" and {len(known) - 4} more partitions" if len(known) > 4 else ""
-    return Start(offsets, f"The checkpoint is new, the table is not: going on where it ends, {ends}{more}.")
+    new = "" if said else "The checkpoint is new, the table is not: "
+    return Start(offsets, f"{said}{new}going on where {'the others end' if said else 'it ends'}, {ends}{more}.")
+
+
+def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, allow_loss: bool) -> str:
+    """Give topics that are not those archived under their names new ones, and put the checkpoint aside, which is of the
+    old ones; what was done, as a sentence. Raises MadeAgain where that was not allowed."""
+    known = {place: end for place in cluster.places() if (end := table.archived_to(place)) is not None}
+    ends = cluster.latest(known)
+    ids = cluster.topic_ids(sorted({topic for topic, _ in ends}))
+    cut = {place[0] for place, end in known.items() if ends.get(place, end) < end}
+    others = sorted(topic for topic in ids if topic in cut or table.names.is_another(topic, ids[topic]))
+    if not others:
+        return ""
+    if not allow_loss:
+        raise MadeAgain(others, table.names)
+    checkpoint.put_aside()
+    for topic in others:
+        table.names.add(topic, ids[topic])
+    told = ", ".join(f"{topic} was made again: it is {table.names.called(topic)} in the table" for topic in others)
+    return f"{told}. "
+
+
+def topics_of(table: Table, places: Collection[Place]) -> set[str]:
+    """The topics of these partitions of the log of which the table has something, or that came after one it has."""
+    there = {name for name, _ in table.places()}
+    return {topic for topic, _ in places if table.names.called(topic) in there or len(table.names.ids(topic)) > 1}
 
 
 def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[Place, int]:
@@ -77,7 +105,7 @@ def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[Place, int]:
     end = checkpoint.ends(last) or {}
     start = checkpoint.ends(last - 1) or {}
     for place, until in sorted(end.items()):
-        archived = table.next_offset(place)
+        archived = table.archived_to(place)
         first = start.get(place, 0)
         if archived is None and first == begun.get(place, 0):
             continue  # nothing of it was archived before the last batch, and that is done again

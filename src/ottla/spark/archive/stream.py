@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import SourceOptions, stream_options
+from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
 from ottla.spark.session import pipeline_session
 
@@ -71,8 +72,9 @@ class Publisher:
     compression: str
     reading: SourceOptions
     """How tasks read their ranges."""
-    log: Cluster | None
-    """Asked where a partition begins when records may be lost; None where a loss ends the query."""
+    log: Cluster
+    """Asked which topics these are, and where a partition begins when records may be lost."""
+    allow_loss: bool = False
     failure: PipelineFailed | None = None
     rows: int = 0
     bytes: int = 0
@@ -101,8 +103,8 @@ class Publisher:
         if self.there_already(number, starts, ends):
             self.again += 1
             return
-        files, spans = self.write(frame, number)
-        covered = tuple(self.checked(starts, ends, spans))
+        files, spans = self.write(frame, number, {topic for topic, _ in ends})
+        covered = tuple(self.named(self.checked(starts, ends, spans)))
         batch = Batch(self._query, number, covered, tuple(files))
         if sum(file.rows for file in files) != batch.rows:
             raise PipelineFailed(f"Batch {number}: {batch.rows} records were read, but the files hold another number.")
@@ -118,7 +120,7 @@ class Publisher:
         """Whether the batch is in the table. Raises PipelineFailed where the table stands anywhere else than at the
         batch's beginning or its end: another archive wrote to it, or the checkpoint is of another time."""
         moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
-        found = {place: self.table.next_offset(place) for place in moved}
+        found = {place: self.table.archived_to(place) for place in moved}
         last = self.table.committed(self._query)
         if last is not None and last >= number and found == moved:
             return True
@@ -132,9 +134,13 @@ class Publisher:
                 )
         return False
 
-    def write(self, frame: DataFrame, number: int) -> tuple[list[TableFile], dict[Place, list[tuple[int, int, int]]]]:
+    def write(
+        self, frame: DataFrame, number: int, topics: Collection[str]
+    ) -> tuple[list[TableFile], dict[Place, list[tuple[int, int, int]]]]:
         """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
-        plan = WriteFiles(str(self.table.writes_to), f"{self._query[:8]}-{number:06}", self.compression)
+        called = {topic: self.table.names.called(topic) for topic in topics}
+        prefix = f"{self._query[:8]}-{number:06}"
+        plan = WriteFiles(str(self.table.writes_to), prefix, self.compression, called=called)
         reports = fetch_files(frame, plan, self.reading)
         spans: dict[Place, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
@@ -166,9 +172,15 @@ class Publisher:
             made.append(Covered(place[0], place[1], first, until, count, lost))
         return made
 
+    def named(self, covered: Sequence[Covered]) -> list[Covered]:
+        """The same by the topics' names in the table. Raises MadeAgain where one is not the topic of that name."""
+        for topic, topic_id in self.log.topic_ids(sorted({each.topic for each in covered})).items():
+            self.table.names.learn(topic, topic_id)
+        return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
+
     def lost(self, place: Place, first: int, came: int) -> int:
         """How many offsets at the front of a range nobody could read any more, where that was allowed."""
-        if self.log is None or came == first:
+        if not self.allow_loss or came == first:
             return 0
         return max(min(self.log.earliest([place]).get(place, came), came) - first, 0)
 
@@ -200,20 +212,22 @@ def run(
     committed = kafka.get("isolation.level", "read_uncommitted") == "read_committed"
     lake = make_table(table, Settings(format, committed))
     directory = options.checkpoint or str(lake.path / "_checkpoint")
-    options = replace(options, checkpoint=directory, kafka=kafka)
+    options = replace(options, checkpoint=directory, kafka=kafka, on_loss=ALLOW_LOSS)
     began = time.monotonic()
     spark = session or pipeline_session("ottla-archive", master=options.master, conf=options.conf)
+    given = source_options(options, topics, includeHeaders="true", failOnDataLoss=str(not allow_loss).lower())
+    reading = stream_options(given)
+    log = Cluster(reading)
     try:
-        given = source_options(options, topics, includeHeaders="true", failOnDataLoss=str(not allow_loss).lower())
-        reading = stream_options(given)
-        log = Cluster(reading) if allow_loss else None
-        publisher = Publisher(lake, Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}"), compression, reading, log)
+        checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
+        publisher = Publisher(lake, checkpoint, compression, reading, log, allow_loss)
         begun = begin(options, topics, starting, publisher)
         more = {"rangesOnly": "true", "startingOffsets": begun, "maxOffsetsPerTrigger": str(batch_rows)}
         frame = spark.readStream.format("ottla").options(**given, **more).load()
         writer = frame.writeStream.queryName(QUERY).foreachBatch(publisher)
         finished = run_publisher(options, spark, writer, publisher)
     finally:
+        log.close()
         if session is None:
             spark.stop()
     lake.refresh()
@@ -222,8 +236,8 @@ def run(
 
 def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting: str, publisher: Publisher) -> str:
     """Where the archive begins, as the source wants it; says so where that is not as was asked."""
-    lossy = publisher.log is not None
-    start = decide(options, topics, starting, publisher.table, publisher.checkpoint, allow_loss=lossy)
+    table, checkpoint = publisher.table, publisher.checkpoint
+    start = decide(options, topics, starting, table, checkpoint, allow_loss=publisher.allow_loss)
     if start.said:
         print(start.said, file=sys.stderr, flush=True)
     offsets: dict[str, dict[str, int]] = {}

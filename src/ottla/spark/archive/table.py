@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.spark.archive.layout import SETTINGS, Batch, TableFile
+from ottla.spark.archive.layout import SETTINGS, TOPICS, Batch, TableFile
+from ottla.spark.archive.names import Names
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
 from ottla.spark.durable import write_json
 from ottla.spark.failures import PipelineFailed
@@ -46,6 +47,7 @@ class Table(ABC):
     def __init__(self, path: Path, settings: Settings) -> None:
         self.path = path
         self.settings = settings
+        self.names = Names(path / TOPICS)
 
     @property
     @abstractmethod
@@ -87,6 +89,10 @@ class Table(ABC):
     @abstractmethod
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
         """Remove files that are not part of the table and older than so many hours; which ones."""
+
+    def archived_to(self, place: Place) -> int | None:
+        """The same of a partition of the log, whatever its topic is called here."""
+        return self.next_offset(self.names.place(place))
 
     def places(self, topics: Collection[str] | None = None) -> list[Place]:
         """The partitions archived, in order."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,8 @@ class WriteFiles:
     file_bytes_max: int = 256 << 20
     rising: bool = True
     """Whether offsets must rise within a task; not so where one may read several files."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What topics are called in the table, where not by their names."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = Task(self)
@@ -158,6 +160,7 @@ class OpenFile:
 
     @classmethod
     def create(cls, plan: WriteFiles, topic: str, day: int) -> OpenFile:
+        topic = plan.called.get(topic, topic)
         path = f"{folder(topic, day_text(day))}/{plan.prefix}-{uuid.uuid4().hex[:8]}.parquet"
         whole = Path(plan.root) / path
         whole.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from deltalake.exceptions import DeltaError
 
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.lake import aware
+from ottla.spark.logs.formats import LEVELS
+from ottla.spark.logs.line import NAMED_LEVELS
 
 SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "message", "raw", "format", "topic",
          "partition", "offset")  # fmt: skip
@@ -30,7 +32,7 @@ SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "
 class Wanted:
     """What to find. `text` lies in a line's raw text, whatever its case, unless `regex` (RE2, as written).
 
-    A line without a time has its record's."""
+    A line without a time has its record's. `levels` may have any names that logs have for them."""
 
     text: str
     regex: bool = False
@@ -40,6 +42,14 @@ class Wanted:
     services: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     limit: int = 1_000
+
+
+def level_of(name: str) -> str:
+    """The level of a name that it has anywhere: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailed."""
+    level = NAMED_LEVELS.get(name.lower())
+    if level is None:
+        raise PipelineFailed(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
+    return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Hits:
 def find(table: str, wanted: Wanted) -> Hits:
     """Look through the lines of a pipeline's table. Raises PipelineFailed where there is none, or for a bad regex."""
     root = Path(table).absolute() / "lines"
+    wanted = replace(wanted, levels=tuple(map(level_of, wanted.levels)))
     try:
         delta = DeltaTable(str(root))
     except DeltaError:

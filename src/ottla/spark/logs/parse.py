@@ -19,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.spark.failures import PipelineFailed
 from ottla.spark.lake import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
 from ottla.spark.workers import AtOnce
+from ottla.spark.zones import zone_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +50,12 @@ def parse(records: DataFrame, *, zone: str = "UTC", hints: Mapping[str, str] | N
     check_hints(hints or {})
     headers = ["headers"] if "headers" in records.columns else []
     return records.select(*RECORD_COLUMNS, *headers).mapInArrow(AtOnce(Parse(zone, dict(hints or {}))), SCHEMA)
+
+
+def check_zone(zone: str) -> None:
+    """Raises PipelineFailed for what is no time zone."""
+    if zone_of(zone) is None:
+        raise PipelineFailed(f"{zone!r} is no time zone: give UTC, an offset as +02:00, or a place as Europe/Berlin.")
 
 
 def check_hints(hints: Mapping[str, str]) -> None:

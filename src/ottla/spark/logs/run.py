@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
-from ottla.spark.logs.parse import check_hints
+from ottla.spark.logs.parse import check_hints, check_zone
 from ottla.spark.options import stream_options
+from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
 from ottla.spark.session import pipeline_session
+from ottla.spark.topic_ids import require_same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,24 +59,30 @@ def run(
     output_topic: str | None = None,
     report: str | None = None,
     batch_rows: int | None = None,
+    allow_loss: bool = False,
     session: SparkSession | None = None,
 ) -> Outcome:
     """Run until stopped or (`options.once`) done; then check the counts and draw the report.
 
+    `allow_loss`: go on where the log has dropped lines that were not read yet.
     Raises PipelineFailed, also when the counts do not add up to what the source read.
     """
+    settings = settings or Settings()
+    check_hints(settings.hints)
+    check_zone(settings.zone)
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
     tables = Tables.make(table)
-    options = replace(options, checkpoint=options.checkpoint or str(tables.root / "_checkpoint"))
+    checkpoint = options.checkpoint or str(tables.root / "_checkpoint")
+    options = replace(options, checkpoint=checkpoint, on_loss=ALLOW_LOSS)
+    require_same(options, topics, tables.root)
     spark = session or pipeline_session("ottla-logs", master=options.master, conf=options.conf)
     try:
         publish = None if output_topic is None else publisher(options, output_topic)
-        settings = settings or Settings()
-        check_hints(settings.hints)
-        source = stream_options(source_options(options, topics, includeHeaders="true"))
+        loss = {"failOnDataLoss": str(not allow_loss)}
+        source = stream_options(source_options(options, topics, includeHeaders="true", **loss))
         batches = Batches(tables, settings, source, publish)
         more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
-        ranges = read_stream(spark, options, topics, rangesOnly=True, **more)
+        ranges = read_stream(spark, options, topics, rangesOnly=True, **loss, **more)
         writer = ranges.writeStream.queryName(QUERY).foreachBatch(batches)
         try:
             finished = run_queries(options, spark, [writer], {QUERY: batches.read})

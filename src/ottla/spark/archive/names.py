@@ -1,0 +1,68 @@
+"""What topics are called in an archive: a topic that was deleted and made again is another one, and named so.
+
+Knows: the ids of all topics of a name that were archived. The first keeps its name, the next is `clicks~2`: no topic of
+Kafka's has a "~". Does not know: the log.
+Invariant: the records of two topics never stand under one name, so (name, partition, offset) names one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.spark.archive.ranges import Place
+from ottla.spark.failures import PipelineFailed
+from ottla.spark.topic_ids import TopicIds
+
+
+class MadeAgain(PipelineFailed):
+    """A topic is not the one that was archived under its name."""
+
+    def __init__(self, topics: Collection[str], names: Names) -> None:
+        verb, they = ("were", "they were") if len(topics) > 1 else ("was", "it was")
+        now = ", ".join(names.next_name(topic) for topic in sorted(topics))
+        super().__init__(
+            f"{', '.join(sorted(topics))} {verb} deleted and made again, or cut, since {they} archived into "
+            f"{names.table}: offsets begin anew. `--allow-loss` goes on with what is there now, as {now} in the table."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Names(TopicIds):
+    """The names in one archive. An id stands twice where the topic was cut: what came after that is another, too."""
+
+    @property
+    def table(self) -> Path:
+        return self.folder.parent.parent
+
+    def add(self, topic: str, topic_id: str) -> None:
+        """From now on the name is that of another topic."""
+        self.keep(topic, [*(self.ids(topic) or [""]), topic_id])
+
+    def learn(self, topic: str, topic_id: str) -> None:
+        """Note the id of a topic that is archived for the first time. Raises MadeAgain where it is another one."""
+        if self.is_another(topic, topic_id):
+            raise MadeAgain([topic], self)
+        if not self.ids(topic):
+            self.keep(topic, [topic_id])
+
+    def called(self, topic: str) -> str:
+        """What the topic of now is called."""
+        return numbered(topic, len(self.ids(topic)))
+
+    def next_name(self, topic: str) -> str:
+        return numbered(topic, max(len(self.ids(topic)), 1) + 1)
+
+    def place(self, place: Place) -> Place:
+        """A partition of the log, by its name here."""
+        return self.called(place[0]), place[1]
+
+
+def numbered(topic: str, number: int) -> str:
+    return topic if number < 2 else f"{topic}~{number}"
+
+
+def topic_of(name: str) -> str:
+    """The topic that is or was called so."""
+    return name.partition("~")[0]
