@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from ottla.cli.pipeline.options import (
     regex,
     run_options,
 )
+
+if TYPE_CHECKING:
+    from ottla.spark.activity import Settings
 
 UNITS = {
     "": 1,
@@ -92,13 +95,10 @@ def activity(
         quiet=quiet,
         wait=wait,
     )
-    window_s, gap_s, delay_s = seconds(window, "--window"), seconds(gap, "--gap"), seconds(late, "--late")
-    if window_s < 1 or window_s != int(window_s):
-        raise Failure(f"--window must be whole seconds, at least one, not {window!r}.")
+    settings, delay_s = settings_of(window, gap, top, conversion), seconds(late, "--late")
     with plain_failures():
-        from ottla.spark.activity import Settings, run
+        from ottla.spark.activity import run
 
-        settings = Settings(int(window_s), gap_s, top, conversion and regex(conversion).pattern)
         found = run(
             options,
             topic,
@@ -113,6 +113,17 @@ def activity(
     if report is not None and not quiet:
         print(f"The report is in {report}.", file=sys.stderr)
     print(found)
+
+
+def settings_of(window: str, gap: str, top: int, conversion: str | None) -> Settings:
+    """Raises Failure."""
+    window_s, gap_s = seconds(window, "--window"), seconds(gap, "--gap")
+    if window_s < 1 or window_s != int(window_s):
+        raise Failure(f"--window must be whole seconds, at least one, not {window!r}.")
+    with plain_failures():
+        from ottla.spark.activity import Settings
+
+        return Settings(int(window_s), gap_s, top, conversion and regex(conversion).pattern)
 
 
 def seconds(text: str, option: str) -> float:
