@@ -1,6 +1,9 @@
 """The shell over real sockets: frames in any pieces, answers in order, limits, and readers that do not read."""
 
+import contextlib
+import logging
 import os
+import select
 import socket
 import struct
 import time
@@ -221,6 +224,54 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not():
             assert is_closed(idle)
             waiting.settimeout(20)
             assert correlation_of(read_frame(waiting)) == 1
+
+
+def test_a_client_that_never_reads_is_closed_when_idle():
+    """Its answers are stuck in the socket; the node drops them, and the bytes it has not read reset the connection."""
+    with EmbeddedBroker(settings={"connections.max.idle.ms": 600}) as broker, connect(broker) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(0.2)
+        requests = b"".join(versions_frame(n) for n in range(3000))
+        with contextlib.suppress(TimeoutError, ConnectionError):  # nothing is read any more, or already the end
+            while True:
+                deaf.sendall(requests)
+        hung_up = select.poll()
+        hung_up.register(deaf, 0)
+        assert hung_up.poll(20_000), "the connection stays although nobody reads its answers"
+
+
+def test_a_slow_reader_that_goes_on_reading_is_not_idle():
+    with EmbeddedBroker(settings={"connections.max.idle.ms": 600}) as broker:
+        topic = broker.create_topic(configs={"max.message.bytes": 3_000_000})
+        with Client(broker.bootstrap_servers) as client:
+            for _ in range(8):
+                client.send(produce(topic, [os.urandom(2_500_000)]), version=9)
+        with connect(broker) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            slow.sendall(fetch_frame(7, topic, 0, max_bytes=30_000_000))
+            (size,) = struct.unpack(">i", read_exactly(slow, 4))
+            assert size > 20_000_000
+            ended = time.monotonic() + 1.5
+            while size and time.monotonic() < ended:
+                size -= len(slow.recv(min(size, 100_000)))
+                time.sleep(0.01)
+            read_exactly(slow, size)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS handshake on a plaintext listener"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP request"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH"),
+        (b"\x7f\xff\xff\xff", "a request claims 2147483647 bytes"),
+    ],
+)
+def test_clients_of_other_protocols_are_told_apart_in_the_log(raw, caplog, first, said):
+    with caplog.at_level(logging.INFO, "ottla.connection"):
+        raw.sendall(first)
+        assert is_closed(raw)
+    assert said in caplog.text
 
 
 def test_connections_beyond_the_limits_are_refused_and_room_comes_back():

@@ -8,8 +8,11 @@ which the rest of it is then read directly. So an idle connection costs no buffe
 beginning is copied.
 
 How the answers go out. Straight to the socket with `writev` and `sendfile` while it takes them; what it does not take
-is queued, and nothing more is read from a connection that has a queue: a slow reader holds no more of the broker's
-memory than one answer's head and one chunk.
+is queued, and nothing more is read or served of a connection that has a queue: a slow reader holds no more of the
+broker's memory than one answer and one chunk.
+
+How the loop is shared. Frames that came together are served together until a turn is used up (`turns.py`); the rest
+waits, unread, until the other connections have had theirs.
 
 Invariants: answers leave in the order of their requests. While an answer is owed, further frames wait, except Produce
 behind Produce: those are appended in order as they come, so that many share one fsync. At most
@@ -29,6 +32,8 @@ from typing import TYPE_CHECKING, cast
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
+from ottla.server.strangers import stranger
+from ottla.server.turns import TURN_NS
 
 if TYPE_CHECKING:
     from ottla.server.listeners import Listener
@@ -40,8 +45,8 @@ CHUNK_BYTES = 1 << 18
 INLINE_BYTES = 1 << 15
 """A slice up to this size is read and sent together with the bytes around it: one call instead of three."""
 RUN_PARTS_MAX = 512
-TRUSTED_BYTES = 1 << 21
-"""A frame up to this size gets its whole buffer at once."""
+UNSENT_BYTES_MAX = 1 << 16
+"""Answers of one turn leave together up to this size."""
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
 PRODUCE = b"\x00\x00"
@@ -83,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False  # the transport holds bytes that the socket did not take yet
         self._reading = True
         self._closing = False
+        self._turn_asked = False  # it stands in the server's queue of turns
+        self._heavy = False  # its last turn was used up
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -121,10 +128,19 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.close()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the client waits for an answer of ours: such a connection is not idle."""
-        return bool(self._owed)
+    def end_if_idle(self, since_ms: int) -> None:
+        """Close if nothing has moved since then, in either direction; a client that waits for an answer is not idle.
+
+        What a client does not read is not waited for: bytes that its socket would not take are dropped.
+        """
+        assert self._transport is not None
+        if self.last_active_ms >= since_ms or self._turn_asked:
+            return
+        if self._draining or self._closing:
+            self.close("idle: it does not read its answers")
+            self._transport.abort()
+        elif not self._owed:
+            self.close("idle", expected=True)
 
     def mute(self, seconds: float) -> None:
         """Read nothing for a while (KIP-219)."""
@@ -160,33 +176,35 @@ class Connection(asyncio.BufferedProtocol):
         if self._blocked:
             self._blocked += view[:end]
             return
+        if self._heavy and end >= 4:
+            self._heavy = False
+            self._blocked += view[:end]
+            self._ask_turn()
+            return
         position = self._serve(view, 0, end)
         if position < end and not self._closing:
             self._keep(view, position, end)
 
     def _keep(self, view: memoryview, position: int, end: int) -> None:
         """view[position:end] could not be served: its frame is not complete, or an answer before it is owed."""
-        if end - position >= 4 and (self._owed or self._draining):
+        if end - position >= 4 and (self._owed or self._draining or self._turn_asked):
             self._blocked += view[position:end]
             self._pause_reading()
         else:
             self._keep_partial(view, position, end)
 
     def _keep_partial(self, view: memoryview, position: int, end: int) -> None:
-        """Give the frame that begins at `position` a buffer of its own, into which the rest of it is read.
-
-        A frame that says it is large gets its memory as its bytes come, not on its word.
-        """
+        """Give the frame that begins at `position` a buffer of its own, into which the rest of it is read."""
         have = end - position
         self._partial_size = 4 if have < 4 else 4 + _SIZE.unpack_from(view, position)[0]
-        self._partial = self._server.buffers.take(min(self._partial_size, max(TRUSTED_BYTES, 2 * have)))
+        self._partial = self._server.buffers.take(self._partial_size, have)
         self._partial[:have] = view[position:end]
         self._filled = have
 
     def _grow_partial(self) -> None:
         partial = self._partial
         assert partial is not None
-        larger = self._server.buffers.take(min(self._partial_size, 2 * len(partial)))
+        larger = self._server.buffers.take(self._partial_size, self._filled)
         larger[: self._filled] = partial[: self._filled]
         self._partial = larger
         self._server.buffers.give_back(partial)
@@ -200,16 +218,21 @@ class Connection(asyncio.BufferedProtocol):
         now = time_ns() // 1_000_000
         self.last_active_ms = now
         began = perf_counter_ns()
+        turn_ends = began + TURN_NS
+        unsent = 0
         while end - position >= 4:
             size = _SIZE.unpack_from(view, position)[0]
             if not 0 <= size <= self._server.request_bytes_max:
-                self.close(f"a request claims {size} bytes, the limit is {self._server.request_bytes_max}")
+                self._refuse_size(view, position, size)
                 break
             start = position + 4
             if end - start < size:
                 break
             frame = view[start : start + size]
             if self._draining or (owed and not self._may_follow(frame)):
+                break
+            if began >= turn_ends:
+                self._ask_turn()
                 break
             try:
                 answer = node.receive(now, context, frame)
@@ -234,12 +257,42 @@ class Connection(asyncio.BufferedProtocol):
                 ended = perf_counter_ns()
                 metrics.request_done(api_key, (ended - began) // 1000)
                 began = ended
-            elif answer is not None:
-                owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
+                unsent += len(cast(bytes, answer[0]))
+                if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
+                    unsent = 0
+                    self._send()
+                    if self._closing:
+                        break
+            else:
+                if answer is not None:
+                    owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
                 began = perf_counter_ns()
+        self._heavy = began >= turn_ends
         if outgoing and not self._draining:
             self._send()
         return position
+
+    def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
+        known = stranger(bytes(view[position : position + 4]))
+        self.close(known or f"a request claims {size} bytes, the limit is {self._server.request_bytes_max}")
+
+    def _ask_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._pause_reading()
+            self._server.turns.ask(self)
+
+    def take_turn(self) -> None:
+        """Go on with the answer that is being sent, or serve what waited; read again once nothing is left."""
+        self._turn_asked = False
+        if self._closing:
+            return
+        assert self._transport is not None
+        if not self._draining:
+            self._go_on()
+            self._server.settle()
+        elif self._transport.get_write_buffer_size() == 0:  # else the transport will say when it has sent that
+            self.resume_writing()
 
     def _may_follow(self, frame: memoryview) -> bool:
         """Produce may be served behind Produce: its answer is held until the ones before it have left."""
@@ -266,6 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         if not owed or owed[0].parts is None:
             return
         ended = perf_counter_ns()
+        self.last_active_ms = time_ns() // 1_000_000
         while owed and owed[0].parts is not None:
             done = owed.popleft()
             assert done.parts is not None
@@ -277,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Serve the frames that waited, and read again once none is left."""
-        if self._draining or self._closing:
+        if self._draining or self._closing or self._turn_asked:
             return
         if self._blocked:
             blocked, self._blocked = self._blocked, bytearray()
@@ -299,6 +353,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outgoing.clear()
             return
         outgoing = self._outgoing
+        turn_ends = perf_counter_ns() + TURN_NS
         try:
             while outgoing:
                 if type(outgoing[0]) is FileSlice:
@@ -307,6 +362,9 @@ class Connection(asyncio.BufferedProtocol):
                     sent_all = self._send_bytes()
                 if not sent_all:
                     self._wait_for_socket()
+                    return
+                if outgoing and perf_counter_ns() >= turn_ends:
+                    self._send_later()
                     return
         except ConnectionError:
             self.close("the client is gone", expected=True)
@@ -345,19 +403,24 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_slice(self, part: FileSlice) -> bool:
-        """Send file content without its passing through this process, as far as the socket takes it."""
-        while self._outgoing_offset < part.length:
-            position = part.position + self._outgoing_offset
-            try:
-                sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
-            except BlockingIOError:
-                return False
-            if sent == 0:
-                raise OSError(SHORT_SEGMENT)
-            self._outgoing_offset += sent
-        self._outgoing.popleft()
-        self._outgoing_offset = 0
+        """Send file content without its passing through this process: as much as one call takes."""
+        position = part.position + self._outgoing_offset
+        try:
+            sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
+        except BlockingIOError:
+            return False
+        if sent == 0:
+            raise OSError(SHORT_SEGMENT)
+        self._outgoing_offset += sent
+        if self._outgoing_offset == part.length:
+            self._outgoing.popleft()
+            self._outgoing_offset = 0
         return True
+
+    def _send_later(self) -> None:
+        """A reader that takes as much as there is has had its turn: go on after the others."""
+        self._draining = True
+        self._ask_turn()
 
     def _wait_for_socket(self) -> None:
         """The socket is full: hand one chunk to the transport, which tells us when it is sent."""
@@ -379,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.write(chunk)
         if self._draining and self._transport.get_write_buffer_size() == 0:
-            self.resume_writing()
+            self._send_later()
 
     def pause_writing(self) -> None:
         self._draining = True
@@ -390,6 +453,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False
         if self._closing:
             return
+        self.last_active_ms = time_ns() // 1_000_000
         self._send()
         if not self._draining:
             self._go_on()

@@ -32,6 +32,7 @@ from ottla.server.buffers import Buffers
 from ottla.server.connection import Connection
 from ottla.server.disk import DiskThread
 from ottla.server.listeners import BACKLOG, Listener, ServeRefused, join_address, open_listeners
+from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
     from ottla.server.metrics import MetricsListener
@@ -71,6 +72,7 @@ class Server:
         self.host = ""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.buffers = Buffers()
+        self.turns = Turns()
         self.request_bytes_max = 0
         self.node: Node
         self._connections: dict[int, Connection] = {}
@@ -225,8 +227,7 @@ class Server:
         if idle_ms > 0:
             oldest = _now() - idle_ms
             for connection in list(self._connections.values()):
-                if connection.last_active_ms < oldest and not connection.is_waiting:
-                    connection.close("idle", expected=True)
+                connection.end_if_idle(oldest)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
 
     # ---- effects and time ------------------------------------------------------------------------------------------

@@ -1,0 +1,214 @@
+"""The stage of the fairness tests: a node in a process of its own, a probe in another, and between them an attack.
+
+    with running_node(tmp_path, settings={...}) as node, Probe(node) as probe:
+        idle = probe.rest()                  # how fast small requests are answered while nothing else happens
+        with probe.watch() as seen:
+            ...                              # the attack, from this process
+        seen.must_be_fair(idle)
+
+Knows: how long another client's small request waits, how much memory the node has resident (`node.resident_bytes`),
+how the probe itself is held up by a busy machine. Does not know what the attack is.
+
+The probe sends a request every `PACE_S` and counts each answer from the moment at which its request was *due*: a node
+that stands still for a second has a hundred late answers, not one. It is a process, as threads beside the attack would
+wait for the attack's interpreter lock and blame the node for it. On a machine that many share, the time in which the
+probe or the node could have run and had to wait for a processor is taken off each answer's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.wire import Message
+
+PROBE = Path(__file__).with_name("probe.py")
+PACE_S = 0.005
+P99_MAX_MS = 100.0
+IDLE_FACTOR = 10
+"""What a noisy machine is granted: the limit is no less than so many times the p99 without an attack."""
+START_S = 60.0
+REST_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long small requests waited, in milliseconds, sorted."""
+
+    answers_ms: list[float]
+
+    @property
+    def p99_ms(self) -> float:
+        return percentile(self.answers_ms, 0.99)
+
+    def must_be_fair(self, idle: Waits) -> None:
+        """At the 99th percentile an answer took no more than 100 ms, or than a machine as busy as this one explains."""
+        limit = max(P99_MAX_MS, IDLE_FACTOR * idle.p99_ms)
+        assert self.answers_ms, "no request was answered"
+        assert self.p99_ms <= limit, (
+            f"small requests of another client waited {percentile(self.answers_ms, 0.5):.1f} ms at the median, "
+            f"{self.p99_ms:.1f} ms at the 99th percentile and {self.answers_ms[-1]:.1f} ms at most; "
+            f"{idle.p99_ms:.1f} ms without the attack, the limit is {limit:.0f} ms"
+        )
+
+
+def percentile(values: list[float], part: float) -> float:
+    """Of sorted values, 0 where there are none."""
+    return values[min(len(values) - 1, int(part * len(values)))] if values else 0.0
+
+
+class NodeProcess:
+    """A running `ottla serve`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+        self.process = process
+        self.address = address
+        self.port = int(address.rpartition(":")[2])
+        self.log = log
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the node has in memory now."""
+        return self._status_kb("VmRSS") << 10
+
+    @property
+    def resident_bytes_max(self) -> int:
+        """The most it ever had."""
+        return self._status_kb("VmHWM") << 10
+
+    def _status_kb(self, key: str) -> int:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1])
+        raise LookupError(key)
+
+    def connect(self) -> socket.socket:
+        """A connection without a client around it."""
+        sock = socket.create_connection(("127.0.0.1", self.port), START_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def said(self) -> str:
+        """Its log so far."""
+        return self.log.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def running_node(
+    directory: Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    arguments: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[NodeProcess]:
+    """A node on a port that the system chose, its data in `directory`/data; killed at the end.
+
+    `arguments`: more of `ottla serve`; `environment`: more variables, such as a preloaded library.
+    """
+    log = directory / "node.log"
+    command = [sys.executable, "-m", "ottla", "serve", "--listen", "127.0.0.1:0", "--data", str(directory / "data")]
+    command += ["--log-format", "json", "--set", "offsets.topic.num.partitions=1", *arguments]
+    for key, value in (settings or {}).items():
+        command += ["--set", f"{key}={value}"]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **(environment or {})}
+        )
+    try:
+        greeting = line_of(process, "the node did not start")
+        yield NodeProcess(process, json.loads(greeting)["address"], log)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def line_of(process: subprocess.Popen[bytes], otherwise: str) -> bytes:
+    """The next line that a process prints, waited for as long as a start may take."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        line = process.stdout.readline() if selector.select(START_S) else b""
+    assert line, otherwise
+    return line
+
+
+class Probe:
+    """A process that sends small requests to a node and measures how long each waits."""
+
+    def __init__(self, node: NodeProcess, request: Message | None = None, version: int = 3) -> None:
+        """`request` in `version`: what is asked over and over; an ApiVersions without it."""
+        asked = request if request is not None else ApiVersionsRequest("probe", "1")
+        self._frame = bytes(encode_request(RequestHeader(asked.API_KEY, version, 1, "probe"), asked))
+        self._node = node
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-S",
+                str(PROBE),
+                str(self._node.process.pid),
+                str(self._node.port),
+                self._frame.hex(),
+                str(PACE_S),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        line_of(self._process, "the probe did not start")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def rest(self, seconds: float = REST_S) -> Waits:
+        """How long requests wait while nothing else happens."""
+        with self.watch() as seen:
+            time.sleep(seconds)
+        return seen.waits
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Seen]:
+        """Measure for the length of the block; what was seen is there at its end."""
+        seen = Seen()
+        self._say("on")
+        try:
+            yield seen
+        finally:
+            found = json.loads(self._say("off"))
+            seen.waits = Waits(sorted(found))
+
+    def _say(self, word: str) -> bytes:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word.encode() + b"\n")
+        self._process.stdin.flush()
+        return line_of(self._process, "the probe's last request was not answered in a minute")
+
+
+class Seen:
+    """What a watch has found, once it is over."""
+
+    waits: Waits
+
+    def must_be_fair(self, idle: Waits) -> None:
+        self.waits.must_be_fair(idle)

@@ -1,0 +1,121 @@
+"""What one client may cost the others: time on the event loop, and memory, while something hostile goes on.
+
+Each attack runs against a node in a process of its own, whose memory is read from outside, beside a probe
+(`fairness.py`).
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.client import Client
+from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.metadata import MetadataRequest
+from tests.server.fairness import NodeProcess, Probe, Waits, running_node
+from tests.server.test_connection import produce_frame, read_frame
+
+UNSENT_FRAME_BYTES_MAX = 64 << 10
+TOPICS = 2000
+VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running_node(tmp_path_factory.mktemp("fair")) as running:
+        with Client(running.address) as client:
+            names = ["t", *(f"topic-{n}" for n in range(TOPICS))]
+            topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in names]
+            client.send(CreateTopicsRequest(topics=topics, timeout_ms=30_000))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def probe(node: NodeProcess) -> Iterator[Probe]:
+    with Probe(node) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def idle(probe: Probe) -> Waits:
+    return probe.rest()
+
+
+@contextlib.contextmanager
+def connections(node: NodeProcess, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(node.connect()) for _ in range(count)]
+
+
+def ask(node: NodeProcess) -> None:
+    """Wait until the node has read what was sent to it before."""
+    with node.connect() as sock:
+        sock.sendall(VERSIONS)
+        read_frame(sock)
+
+
+@pytest.mark.parametrize(("claimed", "sent"), [(100_000_000, 4), (1_000_000, 12), (33_000, 4), (100_000_000, 20_000)])
+def test_a_frame_that_has_not_come_takes_no_memory(node: NodeProcess, claimed: int, sent: int) -> None:
+    """Also after large frames were served: their buffers are kept, and are not for those who only promise."""
+    with node.connect() as sock:
+        for _ in range(8):
+            sock.sendall(produce_frame(1, "t", [os.urandom(900_000)]))
+            read_frame(sock)
+    count = 300
+    with connections(node, count) as socks:
+        ask(node)
+        before = node.resident_bytes
+        for sock in socks:
+            sock.sendall((struct.pack(">ihhi", claimed, 0, 9, 1) + bytes(sent))[:sent])
+        ask(node)
+        each = (node.resident_bytes - before) / count
+    assert each < UNSENT_FRAME_BYTES_MAX
+
+
+def metadata_of_all(count: int) -> bytes:
+    return bytes(encode_request(RequestHeader(3, 9, 1, None), MetadataRequest(topics=None))) * count
+
+
+def configs_of_all(resources: int) -> bytes:
+    """One DescribeConfigs that asks for the broker's configuration so many times, with everything that can be told."""
+    resource = DescribeConfigsResource(4, "1", None)
+    request = DescribeConfigsRequest([resource] * resources, include_synonyms=True, include_documentation=True)
+    return bytes(encode_request(RequestHeader(32, 4, 1, None), request))
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [metadata_of_all(2600), configs_of_all(1) * 1500],
+    ids=["metadata", "configs"],
+)
+def test_pipelined_requests_leave_the_others_their_turn(
+    node: NodeProcess, probe: Probe, idle: Waits, request_bytes: bytes
+) -> None:
+    """Whether the client reads its answers or not; what it does not read takes no memory."""
+    before = node.resident_bytes
+    with probe.watch() as seen, node.connect() as reading, node.connect() as deaf:
+        deaf.sendall(request_bytes)
+        reading.sendall(request_bytes)
+        ended = time.monotonic() + 1
+        while time.monotonic() < ended:
+            reading.recv(1 << 20)
+    seen.must_be_fair(idle)
+    assert node.resident_bytes - before < 50_000_000
+
+
+def test_many_clients_with_costly_requests_leave_the_others_their_turn(
+    node: NodeProcess, probe: Probe, idle: Waits
+) -> None:
+    with probe.watch() as seen, connections(node, 50) as socks:
+        for _ in range(3):
+            for sock in socks:
+                sock.sendall(metadata_of_all(1))
+            for sock in socks:
+                read_frame(sock)
+    seen.must_be_fair(idle)
