@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,27 @@ def test_the_readmes_example_runs(ottla_broker: EmbeddedBroker, capsys: pytest.C
 def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)", document.read_text())
     assert not [link for link in links if not (document.parent / link).exists()]
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    """By a walk of its own: nouns under nouns too, and options that share their name with one of all commands."""
+    from ottla.cli.tree import command
+
+    def walk(name: str, at: Any) -> Iterator[tuple[str, Any]]:
+        below = getattr(at, "commands", {})
+        if not below or at.invoke_without_command:
+            yield name, at
+        for verb, each in below.items():
+            yield from walk(f"{name} {verb}", each)
+
+    text = (TOP / "docs" / "cli.md").read_text()
+    parts = dict(re.findall(r"^###? (?:ottla )?([a-z -]+[a-z]).*\n([^#]*)", text, re.MULTILINE))
+    everywhere = {"--bootstrap", "--command-config", "--command-property", "--format", "--help"}
+    for noun, at in command().commands.items():
+        for name, each in walk(noun, at):
+            for option in (each for each in each.params if each.param_type_name == "option"):
+                assert f"`{option.opts[0]}`" in parts[name] or option.opts[0] in everywhere, f"{name} {option.opts[0]}"
+    assert "Of a new table: delta or parquet." in parts["pipeline archive"]
 
 
 def test_commands_in_the_documents_exist() -> None:

@@ -9,16 +9,16 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import typer
+from typing import Any, get_args
 
 from ottla.broker.config_key import ConfigKey, Update, printed
 from ottla.broker.config_table import BROKER_CONFIGS
 from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.cli.connection import Output
 from ottla.cli.serve import parser
-from ottla.cli.tree import app
+from ottla.cli.tree import command as whole_tree
 
+OUTPUT_HELP = get_args(Output)[1].help
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 CONFIGURATION = """\
@@ -73,10 +73,16 @@ def configuration() -> str:
     return "\n".join(parts)
 
 
+def is_shared(option: Any) -> bool:
+    """Whether every command has it, with this meaning: the `--format` of a table is another than that of a command."""
+    return option.name in ("bootstrap", "command_config", "properties", "help") or (
+        option.name == "format" and option.help == OUTPUT_HELP
+    )
+
+
 def options(command: Any) -> Iterator[str]:
     """One row per option, but for those that every command has."""
-    shared = {"bootstrap", "command_config", "properties", "format", "help"}
-    shown = [each for each in command.params if each.param_type_name == "option" and each.name not in shared]
+    shown = [each for each in command.params if each.param_type_name == "option" and not is_shared(each)]
     if shown:
         yield row(("option", "meaning"))
         yield row(("---", "---"))
@@ -97,6 +103,15 @@ def described(name: str, command: Any) -> Iterator[str]:
     yield ""
 
 
+def branch(name: str, command: Any) -> Iterator[str]:
+    """A command, or what is under a noun; a noun that does something by itself comes before what is under it."""
+    below = getattr(command, "commands", {})
+    if not below or command.invoke_without_command:
+        yield from described(name, command)
+    for verb, each in below.items():
+        yield from branch(f"{name} {verb}", each)
+
+
 def serve() -> Iterator[str]:
     """`ottla serve` has a parser of its own (see cli/serve.py)."""
     made = parser()
@@ -111,16 +126,10 @@ def serve() -> Iterator[str]:
 
 def commands() -> str:
     parts = [COMMANDS, *serve()]
-    tree: Any = typer.main.get_command(app)
-    for name, command in tree.commands.items():
-        if name == "serve":
-            continue
-        parts.append(f"## {name}\n")
-        if hasattr(command, "commands"):
-            for verb, each in command.commands.items():
-                parts += described(f"{name} {verb}", each)
-        else:
-            parts += described(name, command)
+    for name, command in whole_tree().commands.items():
+        if name != "serve":
+            parts.append(f"## {name}\n")
+            parts += branch(name, command)
     return "\n".join(parts).rstrip() + "\n"
 
 
