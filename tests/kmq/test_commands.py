@@ -87,10 +87,10 @@ def test_what_cannot_be_done_is_told_in_a_sentence(run: Run, stage: QueueStage) 
     assert told.startswith(
         f"ottla: {queue}-3 has 3 partitions and {stage.config.markers} has 1: they must have the same"
     )
-    assert run("kmq", "redrive", queue, "--reason", "bored", code=1).err == (
+    assert run("kmq", "redrive", queue, "--reason", "bored", code=2).err == (
         "ottla: 'bored' is no reason: expected timed-out, failed, rejected, lost.\n"
     )
-    assert run("kmq", "redrive", queue, "--since", "now", code=1).err.startswith("ottla: 'now' is no time")
-    assert run("kmq", "redrive", queue, "--header", "h", code=1).err.startswith("ottla: A header must be KEY=VALUE")
-    assert run("kmq", "tracker", queue, "--metrics", "here", code=1).err.startswith("ottla: 'here' is no address")
+    assert run("kmq", "redrive", queue, "--since", "now", code=2).err.startswith("ottla: 'now' is no time")
+    assert run("kmq", "redrive", queue, "--header", "h", code=2).err.startswith("ottla: A header must be KEY=VALUE")
+    assert run("kmq", "tracker", queue, "--metrics", "here", code=2).err.startswith("ottla: 'here' is no address")
     assert "--max-redeliveries" in run("kmq", "tracker", queue, "--max-redeliveries", "-1", code=2).err

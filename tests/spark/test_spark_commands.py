@@ -33,10 +33,10 @@ def test_help_loads_nothing_heavy() -> None:
         assert f" {pipeline} " in ended.stdout
 
 
-def failed(printed: Printed, *arguments: str) -> str:
+def failed(printed: Printed, *arguments: str, code: int = 1) -> str:
     """The sentence of a command that can't be done."""
     printed()
-    assert main(list(arguments)) == 1
+    assert main(list(arguments)) == code
     out, err = printed()
     assert out == ""
     assert err.startswith("ottla: ")
@@ -55,7 +55,7 @@ def test_what_is_missing_is_said(
     where = ("-b", broker.bootstrap_servers)
     assert f"There is no topic {topic}" in failed(printed, *archive, *where)
     assert "'kafka.sasl.mechanism' is not supported" in failed(printed, *archive, *where, "-X", "sasl.mechanism=PLAIN")
-    assert "A setting must be KEY=VALUE" in failed(printed, *archive, *where, "--conf", "spark.ui.enabled")
+    assert "A setting must be KEY=VALUE" in failed(printed, *archive, *where, "--conf", "spark.ui", code=2)
     (tmp_path / "client.properties").write_text("isolation.level=sometimes\n")
     config = ("--command-config", str(tmp_path / "client.properties"))
     assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config)
