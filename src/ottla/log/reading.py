@@ -46,7 +46,9 @@ def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_ba
             stop = segment.size if limit == end and segment is log.active else _stop_in(log, segment, limit)
             if stop - position > max_bytes:
                 stop, following = _trim(segment, position, stop, max_bytes, min_one_batch)
-                if stop > position:
+                if not offset <= following <= end:
+                    following = offset  # a damaged header: nobody is to go on from what it says
+                elif stop > position:
                     _remember(log, following, segment, stop)
             elif segment is log.active:
                 following = limit

@@ -6,7 +6,8 @@ Three cases, told by the caller:
   is sound up to the last persisted index entry of the active segment. Batches behind it are checked.
 - the machine went down: every batch at or above the recovery point is checked against its CRC, and the indexes of
   those segments are rebuilt, for they are not synced with every flush. Snapshots above it are not trusted.
-The log is cut at the first batch that is torn or corrupt, and segments behind that go.
+The log is cut at the first batch that is torn or corrupt or whose offsets are out of place (no checksum covers them),
+and segments behind that go. Whatever a flipped bit says, opening a log raises nothing but OSError.
 
 Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
 had decided (compaction.py) and is completed. Indexes that are missing or not sound are rebuilt from their segment;
@@ -28,7 +29,7 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import File, FileSystem
-from ottla.log.index import IndexCache
+from ottla.log.index import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment, segment_name, walk_batches
 from ottla.log.txnindex import AbortedTransaction
@@ -226,7 +227,10 @@ class _Loading:
             self._load_index(segment)
             if not same_boot:
                 segment.offset_index.cut(0)
-            end = self._check_batches(segment, 0 if same_boot else recovery_point)
+            below = (
+                segments[at + 1].base_offset if at + 1 < len(segments) else segment.base_offset + RELATIVE_OFFSET_MAX
+            )
+            end = self._check_batches(segment, 0 if same_boot else recovery_point, below)
             if end < segment.size:
                 self._cut(segment, end, segments[at + 1 :])
                 break
@@ -277,10 +281,10 @@ class _Loading:
         if unsound or unsound_times:
             self.note(f"{segment.file.path}: cut {unsound + unsound_times} bytes of unsound index entries.")
 
-    def _check_batches(self, segment: Segment, trusted_below: int) -> int:
+    def _check_batches(self, segment: Segment, trusted_below: int, below: int) -> int:
         """Check the batches behind the last index entry, from offset `trusted_below` on by CRC, and index them.
 
-        Returns the position where sound batches end.
+        All offsets must rise and lie below `below`. Returns the position where sound batches end.
         """
         last = segment.offset_index.last()
         start = last[1] if last else 0
@@ -290,7 +294,7 @@ class _Loading:
         expected = segment.base_offset
         for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
             last_offset = header[0] + header[6]
-            if header[0] < expected or header[6] < 0:
+            if header[0] < expected or header[6] < 0 or last_offset >= below:
                 break
             expected = last_offset + 1
             size = header[1] + LOG_OVERHEAD

@@ -14,7 +14,15 @@ from struct import Struct
 from typing import Final
 
 from ottla.log.files import File, FileSystem
-from ottla.log.index import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, TIME_ENTRY, IndexCache, OffsetIndex, TimeIndex
+from ottla.log.index import (
+    INDEX_FLUSH_ENTRIES,
+    OFFSET_ENTRY,
+    RELATIVE_OFFSET_MAX,
+    TIME_ENTRY,
+    IndexCache,
+    OffsetIndex,
+    TimeIndex,
+)
 from ottla.log.txnindex import TransactionIndex
 from ottla.protocol.records.batch import HEADER
 
@@ -160,8 +168,18 @@ class Segment:
     def walk(
         self, position: int, end: int | None = None, chunk: int = WALK_CHUNK_BYTES
     ) -> Iterator[tuple[int, RawHeader]]:
-        """Headers of the batches from `position` on, with their positions; stops where a batch is not whole."""
-        return walk_headers(self.file, position, self.size if end is None else end, chunk)
+        """Headers of the batches from `position` on, with their positions.
+
+        Stops where a batch is not whole, or its offsets are not of this segment or do not rise: they stand outside the
+        checksum, and nobody is to reckon with them.
+        """
+        expected, offset_max = self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
+        for at, header in walk_headers(self.file, position, self.size if end is None else end, chunk):
+            last = header[0] + header[6]
+            if header[0] < expected or header[6] < 0 or last > offset_max:
+                return
+            expected = last + 1
+            yield at, header
 
     def find(self, offset: int) -> tuple[int, RawHeader] | None:
         """The first batch that ends at or after `offset`: (position, header), None when there is none."""
