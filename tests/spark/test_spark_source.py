@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,19 +109,3 @@ def test_a_stream_that_stops_and_goes_on(
         run()
     run(failOnDataLoss="false")
     assert found() == sorted(expected + [(f"{topic}-2", 0, i) for i in (3, 4, 5)])
-
-
-def test_the_documents_examples_run(
-    spark: SparkSession, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broker.create_topic("clicks")
-    produce(broker.bootstrap_servers, "clicks", [{"key": b"ada", "value": b"/%d" % i} for i in range(5)])
-    text = (Path(__file__).parents[2] / "docs" / "pipelines" / "source.md").read_text()
-    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(
-            compile(example.replace("localhost:9092", broker.bootstrap_servers), "source.md", "exec"), {"spark": spark}
-        )
-    assert [tuple(row) for row in spark.table("counts").collect()] == [(0, 5)]
-    out = capsys.readouterr().out
-    assert "|ada|   /0|     0|" in out
-    assert out.endswith("3 5\n")

@@ -147,9 +147,13 @@ class Loop:
             marks = saved.marks if saved.clean else self._advanced(saved)
         self._catalog = Catalog(marks, copy_wait_ms=0 if self._shipping.once else COPY_WAIT_MS)
         self._look_around(now_ms(), first=True)
+        self._save(clean=False)
         if not self._catalog.followers:
             self._say(f"No file is there yet: {', '.join(self._shipping.patterns)}.")
-        self._save(clean=False)
+        elif not self._shipping.once:
+            self._say(
+                f"Following files ({len(self._catalog.followers)} now) to {self._shipping.topic}; Ctrl-C ends it."
+            )
 
     def _advanced(self, saved: Saved) -> list[Mark]:
         """The marks of a run that did not end in order, over what the topic holds of theirs."""

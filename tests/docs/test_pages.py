@@ -1,0 +1,45 @@
+"""README.md and the pages of docs/ can be followed literally: each block pasted, in order, in a fresh directory.
+
+The pages that need Spark are followed in tests/spark/test_spark_pages.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.testing import EmbeddedBroker
+
+from .reader import READ_ONLY, TOP, Reader, blocks_of
+
+PAGES = ["docs/kmq.md", "docs/queues.md", "docs/testing.md", "docs/pipelines/ship.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+    with EmbeddedBroker() as broker:
+        reader = Reader(tmp_path, broker.bootstrap_servers)
+        try:
+            for block in blocks_of(page):
+                reader.paste(block)
+        finally:
+            reader.leave()
+
+
+PROVEN_ELSEWHERE = {
+    "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
+    "docs/pipelines/activity.md": "",
+    "docs/pipelines/logs.md": "",
+    "docs/pipelines/archive.md": "",
+    "docs/pipelines/replay.md": "",
+    "docs/pipelines/kmq-tracker.md": "",
+}
+
+
+def test_every_page_is_followed_somewhere() -> None:
+    from tests.spark.test_spark_pages import PAGES as OF_SPARK
+
+    pages = [str(path.relative_to(TOP)) for path in [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]]
+    with_blocks = [page for page in pages if any(block.language not in READ_ONLY for block in blocks_of(page))]
+    assert sorted([*PAGES, *OF_SPARK, *PROVEN_ELSEWHERE]) == sorted(with_blocks)

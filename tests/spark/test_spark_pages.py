@@ -1,0 +1,58 @@
+"""README.md and the pages about pipelines can be followed literally, on the tests' Spark session.
+
+`ottla pipeline` lines run in this process, where a JVM is up already; everything else as tests/docs/reader.py says.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ottla.cli.main import main
+from ottla.testing import EmbeddedBroker
+from tests.docs.reader import Reader, blocks_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGES = [
+    "README.md",
+    "docs/spark.md",
+    "docs/pipelines/source.md",
+    "docs/pipelines/sink.md",
+]
+
+ELSEWHERE = {
+    "./demo": "tests/demo plays the demonstration, and this is ./test",
+    "python3 -m venv": "tools/release.py installs the distributions in fresh environments and uses them",
+    'pip install "ottla[spark]"': "the same",
+    "python -m venv /srv": "tests/spark/test_spark_cluster.py starts a cluster as the page does",
+    "$SPARK_HOME": "the same",
+    "/srv/ottla/bin": "the same",
+}
+"""How blocks begin that are not pasted here, and what proves them."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_can_be_followed(
+    page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)  # commands end their session; the tests' one stays
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedBroker() as broker:
+        reader = Reader(tmp_path, broker.bootstrap_servers, pipeline=lambda line: run_here(line, reader, monkeypatch))
+        try:
+            for block in blocks_of(page):
+                if not block.text.startswith(tuple(ELSEWHERE)):
+                    reader.paste(block)
+        finally:
+            reader.leave()
+
+
+def run_here(line: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int:
+    """An `ottla pipeline` line, as its own process would run it; the exit code."""
+    monkeypatch.setenv("OTTLA_BOOTSTRAP", reader.bootstrap)
+    return main(shlex.split(line, comments=True)[1:])
