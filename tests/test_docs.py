@@ -1,4 +1,4 @@
-"""The documents say what is so: references are as generated, the README's example runs, its links lead somewhere."""
+"""The documents say what is so: references are as generated, links lead somewhere, commands exist."""
 
 import re
 import subprocess
@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from ottla.testing import EmbeddedBroker
-
 TOP = Path(__file__).resolve().parent.parent
 DOCUMENTS = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").rglob("*.md"))]
 
@@ -20,12 +18,6 @@ def test_references_are_as_generated() -> None:
         [sys.executable, str(TOP / "tools" / "write_docs.py"), "--check"], capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
-
-
-def test_the_readmes_example_runs(ottla_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(from confluent_kafka.*?)```", (TOP / "README.md").read_text(), re.DOTALL)
-    exec(compile(example.replace("localhost:9092", ottla_broker.bootstrap_servers), "README.md", "exec"), {})
-    assert capsys.readouterr().out == "b'/checkout'\n"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
