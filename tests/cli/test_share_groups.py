@@ -1,6 +1,7 @@
 """`ottla share-groups` and `ottla consume --share` against a real node."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -54,7 +55,7 @@ def test_lag_is_shown_under_kafkas_names(ottla: Run, queue: str) -> None:
 
 
 def test_states_lists_and_members(ottla: Run, queue: str, ottla_broker: EmbeddedBroker) -> None:
-    assert [queue, "Empty"] in ottla("share-groups", "list").rows()
+    assert [queue, "Empty", "on"] in ottla("share-groups", "list").rows()
     settings = {"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": queue, "client.id": "ann"}
     with ShareConsumer(settings) as consumer:
         consumer.subscribe([queue])
@@ -145,6 +146,25 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(ottla: Run, queue: str)
     assert ottla("consume", queue, "--share", queue, "--timeout", "1").out == ""
     ottla("share-groups", "resume", queue)
     assert take(ottla, queue, 3) == ["2", "3", "4"]
+
+
+def test_what_keeps_a_group_from_its_records_is_shown(ottla: Run, queue: str, dead_letters: str) -> None:
+    ottla("share-groups", "pause", queue)
+    assert [queue, "Empty", "paused"] in ottla("share-groups", "list").rows()
+    (state,) = ottla("share-groups", "describe", queue, "--state", "--format", "json").json()
+    assert (state["delivery"], state["paused_by"], state["letters_waiting"]) == ("paused", "ottla at 127.0.0.1", 0)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", state["paused_since"])
+    told = ottla("share-groups", "describe", queue).err
+    assert told == (
+        f"{queue} is paused since {state['paused_since']}, by ottla at 127.0.0.1: "
+        f"`ottla share-groups resume {queue}` lets it go on.\n"
+    )
+    ottla("share-groups", "resume", queue)
+    ottla("topics", "alter", dead_letters, "--set", "errors.deadletterqueue.group.enable=false")
+    assert take(ottla, queue, 3, "--ack", "reject") == ["2", "3", "4"]
+    (state,) = ottla("share-groups", "describe", queue, "--state", "--format", "json").json()
+    assert (state["delivery"], state["paused_since"], state["letters_waiting"]) == ("on", None, 3)
+    assert ottla("share-groups", "describe", queue).err == ""
 
 
 # ---- consuming -----------------------------------------------------------------------------------------------------

@@ -144,9 +144,8 @@ class ShareStage:
 
     def configure(self, group: str, **overrides: str) -> None:
         configs = self.node.topics.configs
-        configs.alter_group(
-            group, {**configs.of_group(group), **{k.replace("_", "."): v for k, v in overrides.items()}}
-        )
+        given = {name.replace("_", "."): value for name, value in overrides.items()}
+        configs.alter_group(self.now, group, {**configs.of_group(group), **given}, "the stage")
         self.settle()
 
     def produce(self, count: int, topic: str = "jobs", index: int = 0, **how: Any) -> int:

@@ -200,7 +200,10 @@ def test_too_many_letters_pause_the_group(stage: ShareStage) -> None:
     member.said((3, 4, [REJECT]))
     stage.run()
     assert stage.node.share.in_sight(stage.now)[0].paused
-    assert stage.node.topics.configs.of_group("g")["share.delivery.paused"] == "true"
+    configs = stage.node.topics.configs.of_group("g")
+    assert configs["share.delivery.paused"] == "true"
+    assert configs["share.delivery.paused.by"] == "the breaker: more than 3 dead letters within a minute"
+    assert 0 <= stage.now - int(configs["share.delivery.paused.since.ms"]) < 60_000
     assert member.fetch() == []
     assert len(stage.read("dlq.jobs")) == 5
     stage.configure("g", share_delivery_paused="false")
@@ -220,6 +223,23 @@ def test_a_paused_group_gets_nothing_and_may_acknowledge(stage: ShareStage) -> N
     assert waiting.answer is None
     stage.configure("g", share_delivery_paused="false")
     assert member.acquired(waiting) == [(5, 10, 1)]
+
+
+def test_since_when_and_by_whom_a_group_is_paused_is_kept_while_it_is(stage: ShareStage) -> None:
+    def noted() -> tuple[str | None, str | None]:
+        configs = stage.node.topics.configs.of_group("g")
+        return configs.get("share.delivery.paused.since.ms"), configs.get("share.delivery.paused.by")
+
+    stage.configure("g", share_delivery_paused="TRUE")
+    since = str(stage.now)
+    assert noted() == (since, "the stage")
+    stage.run(1_000)
+    stage.configure("g", share_delivery_paused="true", share_delivery_paused_by="somebody else")
+    assert noted() == (since, "the stage"), "the broker keeps it"
+    stage.configure("g", share_delivery_paused="false")
+    assert noted() == (None, None)
+    stage.configure("g", share_delivery_paused_by="nobody")
+    assert noted() == (None, None)
 
 
 # ---- delayed messages ------------

@@ -158,7 +158,7 @@ def _find(node: Node, request: Request, resource_type: int, name: str, changes: 
         case ConfigResourceType.BROKER:
             return _broker(node, request, name)
         case ConfigResourceType.GROUP:
-            return _group(node, name)
+            return _group(node, request, name)
         case ConfigResourceType.CLIENT_METRICS:
             raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
         case _ if replace:
@@ -219,17 +219,18 @@ def _broker(node: Node, request: Request, name: str) -> Configurable:
     )
 
 
-def _group(node: Node, name: str) -> Configurable:
+def _group(node: Node, request: Request, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     configs = node.topics.configs
     overrides = configs.of_group(name)
+    by = f"{request.client_id or 'a client'} at {request.context.client_host}"
     return Configurable(
         GROUP_CONFIGS,
         overrides,
         lambda key: printed(group_value(node.settings, overrides, key)),
         lambda wanted: check_group(wanted, node.settings),
-        lambda wanted: configs.alter_group(name, wanted),
+        lambda wanted: configs.alter_group(request.now, name, wanted, by),
         ErrorCode.INVALID_CONFIG,
     )
 

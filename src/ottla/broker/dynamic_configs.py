@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.configs import BrokerSettings, ConfigRefused, check_group
+from ottla.broker.share_configs import with_pause_noted
 from ottla.machine import Millis
 from ottla.metadata.store import Delete, Put
 
@@ -63,10 +64,11 @@ class DynamicConfigs:
         self._node.settings = settings
         self._node.topics.reconfigure(now)
 
-    def alter_group(self, name: str, overrides: dict[str, str]) -> None:
-        """Replace a group's properties. Raises ConfigRefused, StoreFailed."""
+    def alter_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> None:
+        """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self._node.settings)
-        self._keep(GROUP_PREFIX, self.groups, name, overrides)
+        noted = with_pause_noted(self.of_group(name), overrides, now, by)
+        self._keep(GROUP_PREFIX, self.groups, name, noted)
         self._node.share.group_configured(name)
         self._node.group_shards.surroundings.group_configured(name)
 

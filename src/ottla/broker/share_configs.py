@@ -9,17 +9,22 @@ Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240; ISO 8601 duration
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.configs import BrokerSettings, group_value
+from ottla.broker.topic_config_table import GROUP_CONFIGS
 from ottla.log.answers import Isolation
+from ottla.machine import Millis
 from ottla.share.standing import ShareSettings
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 PAUSED: Final = "share.delivery.paused"
+PAUSED_SINCE: Final = "share.delivery.paused.since.ms"
+PAUSED_BY: Final = "share.delivery.paused.by"
 
 _DURATION = re.compile(
     r"([+-]?)P(?:([+-]?\d+)D)?(?:T(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d+(?:[.,]\d*)?)S)?)?",
@@ -87,6 +92,21 @@ class GroupConfigs:
             copy_record=value("errors.deadletterqueue.copy.record.enable"),
             dead_letters_per_minute_max=value("share.delivery.paused.above.dead.letters.per.minute"),
         )
+
+
+def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], now: Millis, by: str) -> dict[str, str]:
+    """A group's new properties with since when and by whom it is paused, as long as it is. Raises ConfigRefused."""
+    noted = {name: text for name, text in after.items() if name not in (PAUSED_SINCE, PAUSED_BY)}
+    if _is_paused(after):
+        since, who = str(now), by
+        if _is_paused(before):
+            since, who = before.get(PAUSED_SINCE, ""), before.get(PAUSED_BY, "")
+        noted |= {name: text for name, text in ((PAUSED_SINCE, since), (PAUSED_BY, who)) if text}
+    return noted
+
+
+def _is_paused(overrides: Mapping[str, str]) -> bool:
+    return PAUSED in overrides and bool(GROUP_CONFIGS[PAUSED].parse(overrides[PAUSED]))
 
 
 def duration_ms(text: str) -> int:

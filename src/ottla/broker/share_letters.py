@@ -300,9 +300,11 @@ class Letters:
         if box.this_minute <= limit or hosted.config.paused:
             return
         node, group_id = self._host.node, hosted.key.group_id
-        node.notes(f"share group {group_id} is paused: more than {limit} dead letters within a minute")
+        why = f"more than {limit} dead letters within a minute"
+        node.notes(f"share group {group_id} is paused: {why}")
+        configs = node.topics.configs
         try:
-            node.topics.configs.alter_group(group_id, {**node.topics.configs.of_group(group_id), PAUSED: "true"})
+            configs.alter_group(now, group_id, {**configs.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
         except (ConfigRefused, StoreFailed) as failed:
             node.notes(f"share group {group_id} could not be paused: {failed}")
         box.this_minute = 0

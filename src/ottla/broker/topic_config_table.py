@@ -149,6 +149,12 @@ _GROUP_ROWS: Final = (
     _key("share.delivery.paused.above.dead.letters.per.minute", _INT, 0,
          "Dead letters within a minute beyond which the group pauses itself (share.delivery.paused=true); 0: never. "
          "Only Ottla has this."),
+    _key("share.delivery.paused.by", _STRING, "",
+         "Who paused the group: a client, or the circuit breaker. The broker writes and removes it; only Ottla has "
+         "this."),
+    _key("share.delivery.paused.since.ms", _LONG, -1,
+         "When the group was paused, in milliseconds since 1970. The broker writes and removes it; only Ottla has "
+         "this."),
     _key("share.heartbeat.interval.ms", _INT, 5000,
          "How often members of a share group send heartbeats, in milliseconds.",
          low=1, fallbacks=("group.share.heartbeat.interval.ms",)),

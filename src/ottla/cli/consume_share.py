@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.connection import own_clients, plain_failures
 from ottla.cli.output import Failure
 from ottla.cli.printing import Shown, of_delivered
+from ottla.cli.share_standing import pauses
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -150,10 +151,11 @@ class Hint:
         from ottla.cli.configs import own_entries
 
         group, topics = self.reading.group, ", ".join(self.reading.topics)
-        configs = own_entries(AdminClient(self.given), "group", [group])[group]
-        if configs.get("share.delivery.paused") == "true":
-            return f"{group} is paused: `ottla share-groups resume {group}` lets it go on."
-        if self.is_new and configs.get(RESET, "latest") == "latest":
+        admin = AdminClient(self.given)
+        pause = pauses(admin, [group]).get(group)
+        if pause is not None:
+            return pause.sentence(group)
+        if self.is_new and own_entries(admin, "group", [group])[group].get(RESET, "latest") == "latest":
             return (
                 f"{group} is new and waits at the end of {topics} for what is produced from now on. "
                 "With --from-beginning a new group begins at the first record."

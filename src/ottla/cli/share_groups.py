@@ -40,6 +40,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 
 if TYPE_CHECKING:
     from ottla.cli.redrive import Letter
@@ -50,11 +51,23 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-PAUSED = "share.delivery.paused"
 INSPECT_TIMEOUT_S = 30.0
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 LETTER_COLUMNS = ("OFFSET", "TOPIC", "PARTITION", "SOURCE-OFFSET", "REASON", "DELIVERIES", "REDRIVES", "TIMESTAMP")
+
+STATE_COLUMNS = (
+    "GROUP",
+    "COORDINATOR (ID)",
+    "STATE",
+    "GROUP-EPOCH",
+    "ASSIGNMENT-EPOCH",
+    "#MEMBERS",
+    "DELIVERY",
+    "PAUSED-SINCE",
+    "PAUSED-BY",
+    "LETTERS-WAITING",
+)
 
 HELD_COLUMNS = (
     "TOPIC",
@@ -91,11 +104,14 @@ def list_groups(
     properties: Properties = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """List the share groups of the cluster."""
+    """List the share groups of the cluster, and which are paused."""
     from ottla.client.share_groups import list_share_groups
 
     with client(bootstrap, command_config, properties) as asked:
-        print_rows(("GROUP", "STATE"), list_share_groups(asked), format)
+        listed = list_share_groups(asked)
+    paused = pauses(connect(bootstrap, command_config, properties), [name for name, _ in listed])
+    rows = [(name, state, "paused" if name in paused else "on") for name, state in listed]
+    print_rows(("GROUP", "STATE", "DELIVERY"), rows, format)
 
 
 @app.command(epilog="Example: ottla share-groups describe jobs --members")
@@ -116,16 +132,20 @@ def describe(
         raise NotUnderstood("Choose one of --members, --state and --offsets.")
     with client(bootstrap, command_config, properties) as asked:
         names = groups or [name for name, _ in list_share_groups(asked)]
+        paused = {} if members else pauses(connect(bootstrap, command_config, properties), names)
         if members:
             columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
             rows = of_each(asked, names, member_rows)
         elif state:
-            columns = ("GROUP", "COORDINATOR (ID)", "STATE", "GROUP-EPOCH", "ASSIGNMENT-EPOCH", "#MEMBERS")
-            rows = of_each(asked, names, state_rows)
+            columns = STATE_COLUMNS
+            rows = of_each(asked, names, lambda asked, name: state_rows(asked, name, paused.get(name)))
         else:
             columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG")
             rows = of_each(asked, names, offset_rows)
     print_rows(columns, rows, format)
+    if format is Format.TABLE:
+        for name, pause in paused.items():
+            typer.echo(pause.sentence(name), err=True)
 
 
 @app.command(epilog="Example: ottla share-groups delete jobs")
@@ -376,14 +396,16 @@ def member_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
         yield name, member.member_id, member.client_host, member.client_id, len(reads), shown(reads)
 
 
-def state_rows(asked: Client, name: str) -> Iterator[tuple[Any, ...]]:
+def state_rows(asked: Client, name: str, pause: Pause | None) -> Iterator[tuple[Any, ...]]:
     from ottla.client.share_groups import describe_share_group
     from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 
     group = describe_share_group(asked, name)
     (found,) = asked.send(FindCoordinatorRequest(coordinator_keys=[name])).coordinators
     where = f"{found.host}:{found.port} ({found.node_id})"
-    yield name, where, group.group_state, group.group_epoch, group.assignment_epoch, len(group.members)
+    held_up = ("on", None, None) if pause is None else ("paused", *pause)
+    epochs = group.group_epoch, group.assignment_epoch, len(group.members)
+    yield name, where, group.group_state, *epochs, *held_up, letters_waiting(asked, name)
 
 
 def known(number: int) -> int | None:

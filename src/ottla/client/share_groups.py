@@ -5,6 +5,7 @@ Each takes a `Client` and raises ClientFailure.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -26,7 +27,13 @@ from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
 )
 from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.read_share_group_state import PartitionData, ReadShareGroupStateRequest, ReadStateData
 from ottla.protocol.messages.share_group_describe import DescribedGroup, ShareGroupDescribeRequest
+
+SHARE = 2
+"""The key type of a share coordinator."""
+ARCHIVING = 3
+"""The delivery state of a record whose dead letter is not written yet."""
 
 
 class ShareOffset(NamedTuple):
@@ -72,6 +79,29 @@ def share_group_offsets(client: Client, group: str) -> list[ShareOffset]:
             check(part.error_code, f"the offset of {group} in {topic.topic_name}-{part.partition_index}")
             found.append(ShareOffset(topic.topic_name, part.partition_index, part.start_offset, part.lag))
     return sorted(found)
+
+
+def records_archiving(client: Client, group: str) -> int:
+    """How many records wait for their dead letter (state ARCHIVING, KIP-1191), as the share coordinator has it.
+
+    Asks as a broker would, without a leader epoch, which changes nothing; a cluster may not allow it."""
+    topics: dict[str, list[int]] = {}
+    for each in share_group_offsets(client, group):
+        if each.start_offset >= 0:
+            topics.setdefault(each.topic, []).append(each.partition)
+    waiting = 0
+    for name, partitions in topics.items():
+        topic_id = client.known_topic(name).topic_id
+        for partition in partitions:
+            key = f"{group}:{urlsafe_b64encode(topic_id).decode().rstrip('=')}:{partition}"
+            asked = ReadShareGroupStateRequest(group, [ReadStateData(topic_id, [PartitionData(partition, -1)])])
+            (result,) = client.coordinator(key, SHARE).send(asked).results
+            (part,) = result.partitions
+            check(part.error_code, f"the state of share group {group}", part.error_message)
+            waiting += sum(
+                run.last_offset - run.first_offset + 1 for run in part.state_batches if run.delivery_state == ARCHIVING
+            )
+    return waiting
 
 
 def alter_share_group_offsets(client: Client, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:

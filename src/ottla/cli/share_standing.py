@@ -1,0 +1,61 @@
+"""What keeps a share group from its records: a pause, since when and by whom; letters that wait to be written.
+
+Knows the group configs that Ottla's broker keeps about a pause, and what the share coordinator has of a group. Does not
+know how it is shown. Of another Kafka, which knows no pause, it finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.cli.configs import own_entries
+from ottla.cli.output import Failure
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from ottla.client import Client
+
+PAUSED = "share.delivery.paused"
+
+
+class Pause(NamedTuple):
+    """A group that is given nothing. `since` is an ISO time in UTC; None where the broker did not write it down."""
+
+    since: str | None
+    by: str | None
+
+    def sentence(self, group: str) -> str:
+        since = f" since {self.since}" if self.since else ""
+        by = f", by {self.by}" if self.by else ""
+        return f"{group} is paused{since}{by}: `ottla share-groups resume {group}` lets it go on."
+
+
+def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
+    """Those of the groups that are paused."""
+    try:
+        configs = own_entries(admin, "group", groups)
+    except Failure:
+        return {}  # a Kafka that has no configs of groups
+    found: dict[str, Pause] = {}
+    for group, entries in configs.items():
+        if entries.get(PAUSED) == "true":
+            since_ms = int(entries.get(f"{PAUSED}.since.ms", -1))
+            since = (
+                datetime.fromtimestamp(since_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if since_ms > 0 else None
+            )
+            found[group] = Pause(since, entries.get(f"{PAUSED}.by"))
+    return found
+
+
+def letters_waiting(asked: Client, group: str) -> int | None:
+    """How many records of the group wait for their dead letter; None where the cluster does not say."""
+    from ottla.client import ClientFailure
+    from ottla.client.share_groups import records_archiving
+
+    try:
+        return records_archiving(asked, group)
+    except ClientFailure:
+        return None
