@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import random
@@ -30,6 +29,7 @@ from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
 from ottla.server.connection import Connection
+from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread
 from ottla.server.listeners import BACKLOG, Listener, ServeRefused, join_address, open_listeners
 from ottla.server.turns import Turns
@@ -81,7 +81,7 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
-        self._lock_file: int | None = None
+        self._lock: DirectoryLock | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
@@ -132,9 +132,7 @@ class Server:
             self._temporary = tempfile.TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
             directory = self._temporary.name
         directory = os.path.abspath(directory)
-        self._lock_file = _lock_directory(directory)
-        boot_id = _boot_id()
-        boot_file = os.path.join(directory, ".boot-id")
+        self._lock = DirectoryLock(directory)
         try:
             store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
             self.node = Node(
@@ -143,21 +141,17 @@ class Server:
                 directory,
                 store,
                 entropy=random.Random(self.options.seed),
-                same_boot=bool(boot_id) and _read_text(boot_file) == boot_id,
+                same_boot=same_boot(directory),
                 notes=log.info,
                 faults=_log_fault,
             )
             self.node.start(_now())
+            # Only now: what the recovery left is consistent for as long as this boot lasts.
+            note_boot(directory)
         except (ConfigRefused, StartRefused, StoreFailed) as refused:
             raise ServeRefused(str(refused)) from refused
         except OSError as error:
-            raise ServeRefused(
-                f"The data directory {directory} can't be used: {error.strerror or error}. "
-                "Free some space or choose another one with --data."
-            ) from error
-        # Only now: what the recovery left is consistent for as long as this boot lasts.
-        with open(boot_file, "w") as file:
-            file.write(boot_id)
+            raise ServeRefused(unusable(directory, error)) from error
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
 
     async def stop(self) -> None:
@@ -180,9 +174,9 @@ class Server:
         self._close_directory()
 
     def _close_directory(self) -> None:
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
@@ -312,26 +306,6 @@ def _now() -> int:
     return time_ns() // 1_000_000
 
 
-def _lock_directory(directory: str) -> int:
-    """Make the directory and hold its lock for as long as the returned descriptor is open."""
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        lock = os.open(os.path.join(directory, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ServeRefused(
-            f"The data directory {directory} is not writable: {error.strerror or error}. "
-            "Change its owner or choose another one with --data."
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise ServeRefused(
-            f"The data directory {directory} is locked by another node. Stop that node or choose another directory."
-        ) from error
-    return lock
-
-
 def _open_files_max() -> int:
     """How many segment files may be open at once: half of the descriptors, the rest is for connections.
 
@@ -344,13 +318,3 @@ def _open_files_max() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(OPEN_FILES_MAX, soft // 2))
-
-
-def _boot_id() -> str:
-    return _read_text("/proc/sys/kernel/random/boot_id")
-
-
-def _read_text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as file:
-        return file.read().strip()
-    return ""

@@ -1,0 +1,126 @@
+"""A data directory as a process has it: the locks that keep every other broker out, and the boot that last used it.
+
+Knows: which locks other brokers take. Does not know: what is in the directory.
+
+Three locks, because no two of them exclude the same programs:
+- a record lock on `.lock`, which is what Java's FileChannel.lock takes: a Kafka broker. It belongs to the open file and
+  not to the process (F_OFD_SETLK), or else closing any other descriptor of the file would drop it;
+- flock on `.lock`: an Ottla before 1.0;
+- flock on the directory itself: an Ottla that finds no `.lock`, because somebody removed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+from typing import Final
+
+from ottla.server.listeners import ServeRefused
+
+LOCK_FILE: Final = ".lock"
+BOOT_FILE: Final = ".boot-id"
+
+_HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
+_FLOCK: Final = "@hhqqi4x"
+"""C's struct flock: type, whence, start, length (0: all), process."""
+
+
+class DirectoryLock:
+    """The locks on one data directory, held from construction to `release`. Raises ServeRefused."""
+
+    def __init__(self, directory: str) -> None:
+        """Makes the directory where it is missing."""
+        self._descriptors: list[int] = []
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except OSError as error:
+            self.release()
+            raise ServeRefused(
+                f"The data directory {directory} is not writable: {error.strerror or error}. "
+                "Change its owner or choose another one with --data."
+            ) from error
+        whole, file = self._descriptors
+        try:
+            _flock(whole)
+            _flock(file)
+            _record_lock(file, fcntl.F_WRLCK)
+        except OSError as error:
+            self.release()
+            if error.errno in _HELD_BY_OTHERS:
+                raise ServeRefused(
+                    f"The data directory {directory} is locked by another node. Stop that node or choose another "
+                    "directory."
+                ) from error
+            raise ServeRefused(
+                f"The data directory {directory} can't be locked: {error.strerror or error}. Choose one on a file "
+                "system that has locks."
+            ) from error
+
+    def release(self) -> None:
+        """Give the directory back; twice is no error."""
+        for descriptor in self._descriptors:
+            # By name, not only by closing: a process that was forked meanwhile has these descriptors too.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):
+                _record_lock(descriptor, fcntl.F_UNLCK)
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _open(self, path: str, flags: int) -> None:
+        self._descriptors.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+
+
+def _flock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            raise
+        # A network file system may have record locks only: those are taken too.
+
+
+def _record_lock(descriptor: int, kind: int) -> None:
+    if sys.platform == "linux":
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0))
+    else:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def same_boot(directory: str) -> bool:
+    """Whether the machine has not been restarted since a node last was ready in this directory."""
+    boot_id = _read("/proc/sys/kernel/random/boot_id")
+    return bool(boot_id) and _read(os.path.join(directory, BOOT_FILE)) == boot_id
+
+
+def note_boot(directory: str) -> None:
+    """Write down this boot. Raises OSError."""
+    with open(os.path.join(directory, BOOT_FILE), "wb") as file:
+        file.write(_read("/proc/sys/kernel/random/boot_id"))
+
+
+def unusable(directory: str, error: OSError) -> str:
+    """What to tell a person when a start met this error: the file, the reason, and what helps against it."""
+    where = f"{error.filename}: " if isinstance(error.filename, str) and error.filename != directory else ""
+    remedy = {
+        errno.ENOSPC: "Free some space",
+        errno.EDQUOT: "Free some space",
+        errno.EACCES: "Give the file to the user of the node",
+        errno.EPERM: "Give the file to the user of the node",
+        errno.EROFS: "Mount it writable",
+        errno.EIO: "Look at the disk",
+    }.get(error.errno or 0, "Put that right")
+    reason = error.strerror or str(error)
+    return f"The data directory {directory} can't be used: {where}{reason}. {remedy} or choose another with --data."
+
+
+def _read(path: str) -> bytes:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read().strip()
+    return b""
