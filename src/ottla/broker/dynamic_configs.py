@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.configs import BrokerSettings, ConfigRefused, check_group
 from ottla.broker.share_configs import with_pause_noted
 from ottla.machine import Millis
-from ottla.metadata.store import Delete, Put
+from ottla.metadata.store import Delete, Put, decoded
+from ottla.metadata.topics import texts
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -37,13 +38,17 @@ class DynamicConfigs:
 
     def load(self) -> None:
         """Read the store and let the broker's layers take effect; before any log is opened."""
-        store = self._node.store
-        self.brokers = {
-            key.removeprefix(BROKER_PREFIX): json.loads(row.value) for key, row in store.list(BROKER_PREFIX)
-        }
-        self.groups = {key.removeprefix(GROUP_PREFIX): json.loads(row.value) for key, row in store.list(GROUP_PREFIX)}
+        self.brokers = self._stored(BROKER_PREFIX)
+        self.groups = self._stored(GROUP_PREFIX)
         if self.brokers:
             self._node.settings = self._obeyed()
+
+    def _stored(self, prefix: str) -> dict[str, dict[str, str]]:
+        store = self._node.store
+        return {
+            key.removeprefix(prefix): decoded(store, key, lambda value: texts(json.loads(value)), row.value)
+            for key, row in store.list(prefix)
+        }
 
     def of_broker(self, name: str) -> dict[str, str]:
         return self.brokers.get(name, {})

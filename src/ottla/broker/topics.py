@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.adoption import Stranger, Told, sort_directories, stray_path
@@ -32,7 +33,7 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Delete, Put
+from ottla.metadata.store import ABSENT, Delete, Put, decoded
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Topics:
         node = self._node
         self.configs.load()
         rows = {
-            key.removeprefix(PREFIX): (TopicRecord.decode(row.value), row.version)
+            key.removeprefix(PREFIX): (decoded(node.store, key, TopicRecord.decode, row.value), row.version)
             for key, row in node.store.list(PREFIX)
         }
         records = self._survey(now, {name: record for name, (record, _) in rows.items()})
@@ -127,7 +128,10 @@ class Topics:
     def _survey(self, now: Millis, stored: dict[str, TopicRecord]) -> dict[str, TopicRecord]:
         """The topics of this node: those of the store, and what the directories add to them."""
         node = self._node
-        deleted = [DeletedTopic.decode(key, row.value) for key, row in node.store.list(DELETED_PREFIX)]
+        deleted = [
+            decoded(node.store, key, partial(DeletedTopic.decode, key), row.value)
+            for key, row in node.store.list(DELETED_PREFIX)
+        ]
         found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
         self.graves.begin(now, found.gone, deleted)
         for stranger in found.strangers:
@@ -135,6 +139,12 @@ class Topics:
         for sentence in found.left:
             node.notes(sentence)
         records = dict(stored)
+        if node.store.lost:
+            records = {name: self._doubted(name, record) for name, record in stored.items()}
+            node.notes(
+                f"the metadata store {node.store.place} has lost its newest {node.store.lost} commits (it is damaged, "
+                "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
+            )
         for name, told in found.told.items():
             records[name] = self._taken_over(name, told, stored.get(name), exact=found.from_kafka)
         if found.told:
@@ -150,6 +160,10 @@ class Topics:
                 "to end it there"
             )
         return records
+
+    def _doubted(self, name: str, record: TopicRecord) -> TopicRecord:
+        """The record of a topic whose configs may have changed since."""
+        return record if name in INTERNAL_TOPICS else replace(record, configs=held(record.configs))
 
     def _taken_over(self, name: str, told: Told, record: TopicRecord | None, *, exact: bool) -> TopicRecord:
         """The record of a topic whose directories say more than the store."""

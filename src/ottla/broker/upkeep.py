@@ -33,7 +33,7 @@ from ottla.log.checkpoints import (
 )
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
-from ottla.metadata.store import Put
+from ottla.metadata.store import Put, StoreFailed, decoded
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -122,7 +122,7 @@ class Upkeep:
                     f"{node.node_id}. Set node.id to match, or choose another directory."
                 )
         if stored is not None:
-            node.cluster_id = stored.value.decode()
+            node.cluster_id = decoded(node.store, CLUSTER_ID_KEY, bytes.decode, stored.value)
             if properties is not None and properties.get("cluster.id") != node.cluster_id:
                 raise StartRefused(
                     f"The data directory {node.directory} belongs to cluster {properties.get('cluster.id')}, its "
@@ -178,7 +178,7 @@ class Upkeep:
                 write_offsets(node.files, self._path(name), self._offsets(name))
             if clean:
                 write_clean_shutdown(node.files, node.directory, node.store.generation)
-        except OSError as error:
+        except (OSError, StoreFailed) as error:
             node.notes(f"the next start has to look at every log, as checkpoints could not be written: {error}")
 
     # ---- logs ------------------------------------------------------------------------------------------------------

@@ -22,9 +22,11 @@ from ottla.metadata.store import (
 class MemoryStore:
     """See `store.MetadataStore`."""
 
-    __slots__ = ("_changed", "_generation", "_rows")
+    __slots__ = ("_changed", "_generation", "_rows", "lost", "place")
 
     def __init__(self) -> None:
+        self.place = "in memory"
+        self.lost = 0
         self._generation = 0
         self._rows: dict[str, Versioned] = {}
         self._changed: dict[int, tuple[str, ...]] = {}

@@ -6,7 +6,7 @@ Several nodes may share the store: the block is taken by compare-and-set.
 
 import json
 
-from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put
+from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
 
 KEY = "producer-ids"
 BLOCK = 1000
@@ -46,7 +46,9 @@ class ProducerIds:
     def _claim(self) -> int:
         for _ in range(10):
             row = self._store.get(KEY)
-            first = max(self._floor, json.loads(row.value)["next_producer_id"] if row else 0)
+            stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
+            # Each commit that the store lost may have handed out a block.
+            first = max(self._floor, stored + self._store.lost * BLOCK)
             if first > _LAST - BLOCK:
                 raise NoProducerIds("every producer id has been handed out")
             value = json.dumps({"next_producer_id": first + BLOCK}).encode()
@@ -56,3 +58,10 @@ class ProducerIds:
                 continue
             return int(first)
         raise NoProducerIds("other nodes took ten blocks of producer ids in a row")
+
+
+def _next_producer_id(value: bytes) -> int:
+    first = json.loads(value)["next_producer_id"]
+    if not isinstance(first, int) or first < 0:
+        raise ValueError(f"{first!r} is no producer id")
+    return first

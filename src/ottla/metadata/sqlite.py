@@ -4,99 +4,137 @@ Write-ahead log and synchronous=FULL: a commit is one fsync and is durable when 
 commits at a power cut, and leader epochs would repeat). Every commit is BEGIN IMMEDIATE, so that a reader never
 becomes a writer half-way (SQLITE_BUSY_SNAPSHOT). Keys are stored as UTF-8 blobs: byte order is code point order.
 
+SQLite does not check what it reads, and drops the end of its write-ahead log from the first frame on that is damaged.
+So each row has a checksum of its key, value and version; the head has the sum of all of these, and one of itself; and
+a file of its own, PATH-generation, has the number of the newest commit. A row that is damaged or missing stops the
+start; commits that are missing are counted (`lost`). Format 1 had none of this, and gets it when it is opened.
+
 `sqlite3` is imported when a store is opened, not with this module: it costs a start-up that doesn't need it.
 """
 
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 from ottla.metadata.store import (
     CHANGES_MAX,
+    WAY_ON,
     Changes,
     Conflict,
     Guard,
     Put,
+    StoreBusy,
+    StoreDamaged,
     StoreFailed,
     Versioned,
     Write,
     check_batch,
 )
 
-FORMAT = 1
+FORMAT: Final = 2
+SERVING_TIMEOUT_MS: Final = 20
+"""How long a commit waits for another process's lock while clients are served."""
 
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS row (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS change (generation INTEGER NOT NULL, key BLOB NOT NULL, PRIMARY KEY (generation, key))
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS head (only INTEGER PRIMARY KEY CHECK (only = 1), generation INTEGER NOT NULL);
-INSERT OR IGNORE INTO head VALUES (1, 0);
-PRAGMA user_version = {FORMAT};
-COMMIT;
-"""
+_TABLES: Final = (
+    "CREATE TABLE row (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER) WITHOUT ROWID",
+    "CREATE TABLE change (generation INTEGER NOT NULL, key BLOB NOT NULL, PRIMARY KEY (generation, key)) WITHOUT ROWID",
+    "CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), generation INTEGER NOT NULL, "
+    "digest INTEGER, crc INTEGER)",
+    "INSERT INTO head VALUES (1, 0, 0, 0)",
+)
+_FROM_FORMAT_1: Final = (
+    "ALTER TABLE row ADD COLUMN crc INTEGER",
+    "ALTER TABLE head ADD COLUMN digest INTEGER",
+    "ALTER TABLE head ADD COLUMN crc INTEGER",
+)
+_DIGEST_MASK: Final = (1 << 62) - 1
+_HEAD: Final = struct.Struct(">qq")
+_VERSION: Final = struct.Struct(">q")
+
+_BUSY: Final = (5, 6)
+_DAMAGED: Final = (11, 26)
+"""SQLite's primary result codes: BUSY and LOCKED; CORRUPT and NOTADB."""
 
 
 class SqliteStore:
     """See `store.MetadataStore`. Calls come from one thread at a time. Raises StoreFailed."""
 
-    __slots__ = ("_connection", "_failure", "path")
+    __slots__ = ("_connection", "_failure", "_floor", "_mark", "_patience_ms", "_waits_ms", "lost", "place")
 
     def __init__(self, path: str, *, busy_timeout_ms: int = 10_000) -> None:
         import sqlite3
 
-        self.path = path
-        self._failure = sqlite3.Error
+        self.place = path
+        # The second where a message of SQLite's own quotes what is damaged.
+        self._failure = (sqlite3.Error, UnicodeDecodeError)
+        self._patience_ms = self._waits_ms = busy_timeout_ms
+        self._mark = -1
+        connection: sqlite3.Connection | None = None
         try:
-            self._connection = sqlite3.connect(
+            connection = self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if found == 0:
-                self._connection.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise StoreFailed(f"the metadata store {path} can't be opened: {error}") from error
-        if found > FORMAT:
-            raise StoreFailed(f"the metadata store {path} has format {found}, written by a newer Ottla")
+            connection.text_factory = bytes  # a damaged type must not be decoded
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            self._upgrade()
+            # Before the head is read: another process may commit in between, and its mark comes after its commit.
+            self._floor = self._read_mark()
+            self.lost = max(0, self._floor - self._verified_generation())
+        except BaseException as error:
+            self.close()
+            if isinstance(error, self._failure):
+                raise self._failed("opened", error) from error
+            raise
 
     @property
     def generation(self) -> int:
         return int(self._rows("SELECT generation FROM head")[0][0])
 
+    def hurry(self) -> None:
+        """Clients are served from now on: a lock that another process holds makes calls fail soon, with StoreBusy."""
+        self._patience_ms = SERVING_TIMEOUT_MS
+        self._wait_at_most(SERVING_TIMEOUT_MS)
+
     def get(self, key: str) -> Versioned | None:
-        row = self._rows("SELECT value, version FROM row WHERE key = ?", (key.encode(),))
-        return Versioned(row[0][0], row[0][1]) if row else None
+        rows = self._rows("SELECT key, value, version, crc FROM row WHERE key = ?", (key.encode(),))
+        return self._checked(rows[0])[1] if rows else None
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         low = prefix.encode()
         if low:
             # UTF-8 never holds a byte 255, so the last byte can always be raised to close the range.
             high = low[:-1] + bytes([low[-1] + 1])
-            within = "SELECT key, value, version FROM row WHERE key >= ? AND key < ? ORDER BY key"
+            within = "SELECT key, value, version, crc FROM row WHERE key >= ? AND key < ? ORDER BY key"
             rows = self._rows(within, (low, high))
         else:
-            rows = self._rows("SELECT key, value, version FROM row ORDER BY key")
-        return [(key.decode(), Versioned(value, version)) for key, value, version in rows]
+            rows = self._rows("SELECT key, value, version, crc FROM row ORDER BY key")
+        return [self._checked(row) for row in rows]
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         check_batch(writes)
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
+            self._wait_at_most(self._patience_ms)
             try:
                 for item in (*guards, *writes):
                     if item.expected is not None:
                         self._expect(item.key, item.expected)
-                generation = self._generation() + 1
-                self._write(writes, generation)
+                generation = self._write(writes)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
         except self._failure as error:
-            raise StoreFailed(f"the metadata store {self.path} can't be written: {error}") from error
+            raise self._failed("written", error) from error
+        self._write_mark(generation)
         return generation
 
     def changes_since(self, generation: int) -> Changes | None:
@@ -111,7 +149,13 @@ class SqliteStore:
         return Changes(newest, tuple(row[1].decode() for row in rows if row[1] is not None))
 
     def close(self) -> None:
-        self._connection.close()
+        with contextlib.suppress(AttributeError):  # it could not even be opened
+            self._connection.close()
+        if self._mark >= 0:
+            os.close(self._mark)
+            self._mark = -1
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _expect(self, key: str, expected: int) -> None:
         row = self._connection.execute("SELECT version FROM row WHERE key = ?", (key.encode(),)).fetchone()
@@ -119,21 +163,129 @@ class SqliteStore:
         if found != expected:
             raise Conflict(key, expected, found)
 
-    def _write(self, writes: Sequence[Write], generation: int) -> None:
+    def _write(self, writes: Sequence[Write]) -> int:
         connection = self._connection
-        puts = [(write.key.encode(), write.value, generation) for write in writes if isinstance(write, Put)]
-        gone = [(write.key.encode(),) for write in writes if not isinstance(write, Put)]
-        connection.executemany("INSERT OR REPLACE INTO row VALUES (?, ?, ?)", puts)
-        connection.executemany("DELETE FROM row WHERE key = ?", gone)
+        head, digest = connection.execute("SELECT generation, digest FROM head").fetchone()
+        generation = max(head, self._floor) + 1
+        puts: list[tuple[bytes, bytes, int, int]] = []
+        for write in writes:
+            key = write.key.encode()
+            old = connection.execute("SELECT crc FROM row WHERE key = ?", (key,)).fetchone()
+            digest -= old[0] if old else 0
+            if isinstance(write, Put):
+                value = bytes(write.value)
+                puts.append((key, value, generation, _crc(key, value, generation)))
+                digest += puts[-1][3]
+            else:
+                connection.execute("DELETE FROM row WHERE key = ?", (key,))
+        connection.executemany("INSERT OR REPLACE INTO row VALUES (?, ?, ?, ?)", puts)
         connection.executemany("INSERT INTO change VALUES (?, ?)", [(generation, w.key.encode()) for w in writes])
         connection.execute("DELETE FROM change WHERE generation <= ?", (generation - CHANGES_MAX,))
-        connection.execute("UPDATE head SET generation = ?", (generation,))
+        self._write_head(generation, digest & _DIGEST_MASK)
+        return generation
+
+    def _write_head(self, generation: int, digest: int) -> None:
+        values = (generation, digest, crc32(_HEAD.pack(generation, digest)))
+        self._connection.execute("UPDATE head SET generation = ?, digest = ?, crc = ?", values)
+
+    # ---- opening and reading ---------------------------------------------------------------------------------------
+
+    def _upgrade(self) -> None:
+        """Make the tables of a new file, or the checksums of one of format 1. Raises StoreFailed for a newer format."""
+        execute = self._connection.execute
+        if (found := execute("PRAGMA user_version").fetchone()[0]) == FORMAT:
+            return
+        if found > FORMAT:
+            raise StoreFailed(f"the metadata store {self.place} has format {found}, written by a newer Ottla")
+        execute("BEGIN IMMEDIATE")
+        columns = {row[1] for row in execute("PRAGMA table_info(row)")}
+        for statement in () if b"crc" in columns else _FROM_FORMAT_1 if columns else _TABLES:
+            execute(statement)
+        if b"crc" not in columns:
+            rows = execute("SELECT key, value, version FROM row").fetchall()
+            sums = [(_crc(*row), row[0]) for row in rows]
+            self._connection.executemany("UPDATE row SET crc = ? WHERE key = ?", sums)
+            generation = execute("SELECT generation FROM head").fetchone()[0]
+            self._write_head(generation, sum(crc for crc, _ in sums) & _DIGEST_MASK)
+        execute(f"PRAGMA user_version = {FORMAT}")
+        execute("COMMIT")
+
+    def _verified_generation(self) -> int:
+        """The newest commit, after a look at everything. Raises StoreDamaged."""
+        execute = self._connection.execute
+        execute("BEGIN")  # one picture, whatever others commit
+        found = execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != b"ok":
+            raise StoreDamaged(
+                f"the metadata store {self.place} is damaged: {found.decode(errors='replace')}. {WAY_ON}"
+            )
+        digest = 0
+        for row in execute("SELECT key, value, version, crc FROM row"):
+            self._checked(row)
+            digest += row[3]
+        heads = execute("SELECT generation, digest, crc FROM head").fetchall()
+        execute("COMMIT")
+        if len(heads) != 1 or not all(isinstance(each, int) for each in heads[0]):
+            raise StoreDamaged(f"the head of the metadata store {self.place} is damaged. {WAY_ON}")
+        generation, expected, crc = heads[0]
+        if crc != crc32(_HEAD.pack(generation, expected)):
+            raise StoreDamaged(f"the head of the metadata store {self.place} does not match its checksum. {WAY_ON}")
+        if expected != digest & _DIGEST_MASK:
+            raise StoreDamaged(f"keys of the metadata store {self.place} are missing. {WAY_ON}")
+        return int(generation)
+
+    def _checked(self, row: Sequence[Any]) -> tuple[str, Versioned]:
+        """A row as it was written. Raises StoreDamaged."""
+        key, value, version, crc = row
+        typed = isinstance(key, bytes) and isinstance(value, bytes) and isinstance(version, int)
+        if not typed or crc != _crc(key, value, version):
+            name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else repr(key)
+            raise StoreDamaged(
+                f"the value of {name} in the metadata store {self.place} does not match its checksum. {WAY_ON}"
+            )
+        return key.decode(), Versioned(value, version)
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> Sequence[Any]:
         try:
-            return self._connection.execute(query, values).fetchall()
+            rows = self._connection.execute(query, values).fetchall()
+            self._wait_at_most(self._patience_ms)
         except self._failure as error:
-            raise StoreFailed(f"the metadata store {self.path} can't be read: {error}") from error
+            raise self._failed("read", error) from error
+        return rows
 
-    def _generation(self) -> int:
-        return int(self._connection.execute("SELECT generation FROM head").fetchone()[0])
+    def _failed(self, done: str, error: Exception) -> StoreFailed:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _BUSY:
+            if self._patience_ms == SERVING_TIMEOUT_MS:
+                self._wait_at_most(0)  # once is enough: the next ones fail at once, until one gets through
+            return StoreBusy(f"the metadata store {self.place} is locked by another process; try again")
+        sentence = f"the metadata store {self.place} can't be {done}: {error}"
+        damaged = code in _DAMAGED or isinstance(error, UnicodeDecodeError)
+        return StoreDamaged(f"{sentence}. {WAY_ON}") if damaged else StoreFailed(sentence)
+
+    def _wait_at_most(self, ms: int) -> None:
+        if ms != self._waits_ms:
+            self._waits_ms = ms
+            self._connection.execute(f"PRAGMA busy_timeout = {ms}")
+
+    # ---- the number of the newest commit, in a file of its own -----------------------------------------------------
+
+    def _read_mark(self) -> int:
+        """0 where nobody wrote it, or it is damaged: then nothing is known."""
+        try:
+            self._mark = os.open(f"{self.place}-generation", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            number, _, crc = os.pread(self._mark, 64, 0).strip().partition(b" ")
+        except OSError:
+            return 0
+        return int(number) if number.isdigit() and crc == b"%08x" % crc32(number) else 0
+
+    def _write_mark(self, generation: int) -> None:
+        # Not synced: what a power cut leaves is an older number, which only finds less.
+        number = b"%020d" % generation
+        with contextlib.suppress(OSError):
+            os.pwrite(self._mark, b"%s %08x\n" % (number, crc32(number)), 0)
+
+
+def _crc(key: bytes, value: bytes, version: int) -> int:
+    """The checksum of a row."""
+    return crc32(value, crc32(_VERSION.pack(version) + key))

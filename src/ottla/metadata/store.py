@@ -14,9 +14,9 @@ Twins: `memory.MemoryStore` and `sqlite.SqliteStore`, held to each other by test
 ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both give.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 ABSENT: Final = 0
 """As an expected version: the key must not exist."""
@@ -59,6 +59,7 @@ class Guard:
 
 
 Write: TypeAlias = Put | Delete
+_T = TypeVar("_T")
 
 
 class Conflict(Exception):
@@ -72,7 +73,25 @@ class Conflict(Exception):
 
 
 class StoreFailed(Exception):
-    """The store can't be read or written (disk full, file damaged, locked too long): one sentence why."""
+    """The store can't be read or written (disk full, file damaged, locked too long): one sentence why.
+
+    What failed so was not done, and will not be.
+    """
+
+
+class StoreBusy(StoreFailed):
+    """Another process has the store locked: the same call may succeed soon."""
+
+
+class StoreDamaged(StoreFailed):
+    """What is stored is not what was written."""
+
+
+WAY_ON: Final = (
+    "Restore it from a backup, or move it away with its -wal, -shm and -generation files: the next start takes the "
+    "topics over from their directories and keeps every record until their configs are set again"
+)
+"""What a person can do about a damaged store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +106,13 @@ class Changes:
 
 
 class MetadataStore(Protocol):
-    """Any store raises StoreFailed where its medium fails."""
+    """Any store raises StoreFailed where its medium fails.
+
+    `place` says in sentences where it is. `lost` counts commits that the medium has lost, as far as that is known.
+    """
+
+    place: str
+    lost: int
 
     @property
     def generation(self) -> int:
@@ -109,6 +134,19 @@ class MetadataStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value: bytes) -> _T:
+    """What the value of a key says. Raises StoreDamaged where `decode` can't make anything of it.
+
+    Values have checksums; those that a store of format 1 got when they were damaged already do not match their form.
+    """
+    try:
+        return decode(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreDamaged(
+            f"the value of {key} in the metadata store {store.place} can't be read ({error}). {WAY_ON}"
+        ) from error
 
 
 def check_batch(writes: Sequence[Write]) -> None:

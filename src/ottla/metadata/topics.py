@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 PREFIX: Final = "topic/"
 DELETED_PREFIX: Final = "deleted/"
@@ -57,6 +57,8 @@ class PartitionRecord:
         replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering = (
             columns
         )
+        if not all(type(each) is int for each in (*replicas, *isr, leader, leader_epoch, partition_epoch)):
+            raise ValueError(f"{columns!r} is no partition")
         return PartitionRecord(
             replicas=tuple(replicas),
             isr=tuple(isr),
@@ -97,10 +99,11 @@ class TopicRecord:
 
     @staticmethod
     def decode(value: bytes) -> TopicRecord:
+        """Raises ValueError, KeyError or TypeError where the value is not a topic's."""
         fields = json.loads(value)
         return TopicRecord(
-            topic_id=base64.urlsafe_b64decode(fields["topic_id"] + "=="),
-            configs=fields["configs"],
+            topic_id=_id_of(fields["topic_id"]),
+            configs=texts(fields["configs"]),
             partitions=tuple(PartitionRecord.of(columns) for columns in fields["partitions"]),
         )
 
@@ -122,6 +125,7 @@ class DeletedTopic:
 
     @staticmethod
     def decode(key: str, value: bytes) -> DeletedTopic:
+        """Raises ValueError, KeyError or TypeError where the value is not a deleted topic's."""
         fields = json.loads(value)
         return DeletedTopic(bytes.fromhex(key.removeprefix(DELETED_PREFIX)), fields["name"], fields["partitions"])
 
@@ -132,3 +136,20 @@ def key_of(name: str) -> str:
 
 def _id_text(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def _id_of(text: str) -> bytes:
+    topic_id = base64.urlsafe_b64decode(text + "==")
+    if len(topic_id) != 16:
+        raise ValueError(f"{text!r} is no topic id")
+    return topic_id
+
+
+def texts(value: object) -> dict[str, str]:
+    """A JSON object of texts. Raises ValueError for anything else."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} has no names and values")
+    fields = cast("dict[object, object]", value)
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in fields.items()):
+        raise ValueError(f"{value!r} has values that are no texts")
+    return cast("dict[str, str]", value)

@@ -133,6 +133,7 @@ class Server:
             directory = self._temporary.name
         directory = os.path.abspath(directory)
         self._lock = DirectoryLock(directory)
+        store: SqliteStore | None = None
         try:
             store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
             self.node = Node(
@@ -148,10 +149,15 @@ class Server:
             self.node.start(_now())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
-        except (ConfigRefused, StartRefused, StoreFailed) as refused:
-            raise ServeRefused(str(refused)) from refused
-        except OSError as error:
-            raise ServeRefused(unusable(directory, error)) from error
+            store.hurry()
+        except BaseException as error:
+            if store is not None:
+                store.close()
+            if isinstance(error, OSError):
+                raise ServeRefused(unusable(directory, error)) from error
+            if isinstance(error, ConfigRefused | StartRefused | StoreFailed):
+                raise ServeRefused(str(error)) from error
+            raise
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
 
     async def stop(self) -> None:
