@@ -117,7 +117,7 @@ class ShareHost:
         self.sessions = ShareSessions(node)
         self.configs = GroupConfigs(node)
         self.letters = Letters(self)
-        self.slices = Slices()
+        self.slices = Slices(node.notes)
         self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}

@@ -7,7 +7,8 @@ Does not know why a record was given up.
 
 A letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable` is
 false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to partition
-(source partition modulo partitions). After a crash a letter may be there twice, never not at all.
+(source partition modulo partitions). Of a batch that can't be read there is one letter, without key and value and with
+`__dlq.errors.last.offset`. After a crash a letter may be there twice, never not at all.
 
 Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateManager.java.
 """
@@ -15,6 +16,7 @@ Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateMana
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -28,9 +30,9 @@ from ottla.log.answers import AppendRefused, Isolation, OffsetOutOfRange, Storag
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Headers, Record, build_batch, decode_records
+from ottla.protocol.records.record import Headers, Record, build_batch, can_hold, decode_records
 from ottla.share.records import Key
 from ottla.share.standing import Letter
 
@@ -160,7 +162,7 @@ class Letters:
             parcel = box.parcels.popleft()
             if parcel.hosted.machine is None:
                 continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
-            part = replace(parcel, end=min(parcel.end, parcel.first + left))
+            part = replace(parcel, end=self._part_end(parcel, left))
             if part.end < parcel.end:
                 parcel.first = part.end
                 box.parcels.appendleft(parcel)
@@ -180,6 +182,19 @@ class Letters:
             self._host.node.timer_stale = True
         elif not box.minute:
             self._outboxes.pop(group_id, None)
+
+    def _part_end(self, parcel: Parcel, left: int) -> int:
+        """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
+        end = parcel.first + left
+        if end >= parcel.end:
+            return parcel.end
+        with suppress(OSError, OffsetOutOfRange):
+            found = parcel.hosted.partition.log.read(parcel.first, HEADER_BYTES, Isolation.HIGH_WATERMARK).slice
+            if found is not None:
+                header = peek(found.file.read(found.position, HEADER_BYTES))
+                if not can_hold(header):
+                    end = max(end, min(header.next_offset, parcel.end))
+        return end
 
     def _retry_later(self, now: Millis, box: Outbox) -> None:
         box.pause_ms = min(max(2 * box.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
@@ -277,14 +292,18 @@ class Letters:
                 try:
                     records = decode_records(raw, position)
                 except CorruptRecords as error:
-                    self._host.node.notes(
-                        f"{parcel.hosted.partition.name}: the batch at {header.base_offset} can't be copied: {error}"
-                    )
-                    records = [
-                        Record(each) for each in range(max(header.base_offset, parcel.first), min(offset, parcel.end))
-                    ]
+                    records = [self._unreadable(parcel, header, error)]
                 found += [record for record in records if parcel.first <= record.offset < parcel.end]
         return found
+
+    def _unreadable(self, parcel: Parcel, header: BatchHeader, error: CorruptRecords) -> Record:
+        """One letter for all that was given up of a batch that can't be read: nobody knows how much there was."""
+        first, last = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end) - 1
+        if first == header.base_offset:
+            self._host.node.notes(
+                f"{parcel.hosted.partition.name}: the batch at {header.base_offset} can't be copied: {error}"
+            )
+        return Record(first, headers=[(PREFIX + "last.offset", str(last).encode())])
 
     # ---- the circuit breaker ---------------------------------------------------------------------------------------
 

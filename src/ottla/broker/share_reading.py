@@ -7,6 +7,9 @@ Costs are per batch: headers are read, records leave as file slices; only batche
 sent, and of a large batch that mostly belongs to others only a part (share_slices.py). Batch-optimized acquisition
 takes whole batches until the asked number is reached; record-limit takes exactly that many (KIP-1206). HOT.
 
+A batch that has no room for the records it claims is passed over: nobody could read it, and its offsets may go into
+the billions.
+
 With several members a fetch takes at most its share of what is there and may be held, so that one of them does not sit
 on everything while the others have nothing to do: ever smaller pieces towards the backlog's end. Members that are done
 with more than that within BRIEF_MS get more: fast ones are not slowed down by small pieces.
@@ -23,11 +26,12 @@ from ottla.broker.share_delays import delays_in
 from ottla.broker.share_slices import Slices
 from ottla.log.answers import Isolation, OffsetOutOfRange, ReadResult
 from ottla.log.files import File, FileSlice
-from ottla.log.segment import LOG_OVERHEAD, RawHeader, walk_headers
+from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, walk_headers
 from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import Millis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import RECORD_BYTES_MIN
 from ottla.share.partition import SharePartition
 from ottla.share.standing import Piece
 
@@ -154,7 +158,7 @@ class Reader:
         hole_end = min(end, result.next_offset)
         walked_to, slice_end = batches.position, batches.position + batches.length
         for position, header in walk_headers(self._file, batches.position, slice_end, WALK_BYTES):
-            base, body, _, _, _, attributes, last_delta, _, _, producer_id, _, _, _ = header
+            base, body, _, _, _, attributes, last_delta, _, _, producer_id, _, _, count = header
             size = body + LOG_OVERHEAD
             walked_to = position + size
             if base + last_delta < self._cursor:
@@ -165,10 +169,17 @@ class Reader:
             if base > self._cursor:
                 self._pass_over(base)
             high = min(base + last_delta + 1, end)
-            if attributes & ATTRIBUTES_CONTROL or (
-                result.aborted
-                and attributes & ATTRIBUTES_TRANSACTIONAL
-                and _is_aborted(result.aborted, producer_id, base)
+            if (
+                attributes & ATTRIBUTES_CONTROL
+                or (
+                    result.aborted
+                    and attributes & ATTRIBUTES_TRANSACTIONAL
+                    and _is_aborted(result.aborted, producer_id, base)
+                )
+                or (
+                    count * RECORD_BYTES_MIN > size - HEADER_BYTES
+                    and not self._slices.holds(self._file, position, header)
+                )
             ):
                 self._pass_over(high)
             elif not (self._delayed and piece.fresh and self._hold_back(position, header, high)):

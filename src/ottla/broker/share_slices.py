@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.log.files import File
+from ottla.log.segment import RawHeader
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import decompress
 from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 KEPT_MAX: Final = 8
 """Batches that stay unpacked; each takes what it takes in memory, usually less than a few megabytes."""
@@ -36,13 +38,15 @@ class _Unpacked:
         body = raw[b.HEADER_BYTES :]
         self.body = decompress(self.header.compression, body) if self.header.compression else body
         count = self.header.record_count
+        if not 0 <= count * RECORD_BYTES_MIN <= len(self.body):
+            raise CorruptRecords(f"{count} records in {len(self.body)} bytes")
         try:
             starts = _starts(self.body, count)
             if count == self.header.last_offset_delta + 1:
                 self.deltas: Sequence[int] = range(count)  # every offset is there
             else:
                 self.deltas = array("q", [_delta(self.body, start) for start in starts[:-1]])
-        except IndexError as error:
+        except (IndexError, OverflowError) as error:
             raise CorruptRecords("the records are cut short") from error
         if starts[-1] != len(self.body):
             raise CorruptRecords(f"{len(self.body) - starts[-1]} bytes behind the last record")
@@ -50,21 +54,15 @@ class _Unpacked:
 
 
 class Slices:
-    """Cuts parts out of batches."""
+    """Cuts parts out of batches. `notes` hears of those that can't be read."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, int, int], tuple[File, _Unpacked]] = {}
+    def __init__(self, notes: Callable[[str], None]) -> None:
+        self._notes = notes
+        self._kept: dict[tuple[int, int, int], tuple[File, _Unpacked | str]] = {}
 
     def cut(self, file: File, position: int, size: int, low: int, high: int) -> bytes:
         """The records with offsets in [low, high) of the batch there, as a batch. Raises CorruptRecords, OSError."""
-        key = (id(file), position, size)
-        known = self._kept.pop(key, None)
-        if known is None:
-            known = (file, _Unpacked(file.read(position, size)))
-            if len(self._kept) >= KEPT_MAX:
-                del self._kept[next(iter(self._kept))]
-        self._kept[key] = known
-        unpacked = known[1]
+        unpacked = self._unpacked(file, position, size)
         header, deltas, starts = unpacked.header, unpacked.deltas, unpacked.starts
         first = bisect_left(deltas, low - header.base_offset)
         end = bisect_left(deltas, high - header.base_offset)
@@ -90,6 +88,39 @@ class Slices:
         b.set_crc(out)
         return bytes(out)
 
+    def holds(self, file: File, position: int, header: RawHeader) -> bool:
+        """Whether the batch there has room for the records that its header claims. Raises OSError.
+
+        One whose claim nothing contradicts but its records is believed: the claim is bounded by its bytes then.
+        """
+        size = header[1] + b.LOG_OVERHEAD_BYTES
+        bytes_of_records, count = size - b.HEADER_BYTES, header[12]
+        compressed = header[5] & b.ATTRIBUTES_COMPRESSION
+        if 0 <= count * RECORD_BYTES_MIN <= bytes_of_records or (compressed and 0 <= count <= bytes_of_records):
+            return True
+        try:
+            self._unpacked(file, position, size)
+        except CorruptRecords:
+            return False
+        return True
+
+    def _unpacked(self, file: File, position: int, size: int) -> _Unpacked:
+        """The batch there, kept for the next time, also that it can't be read. Raises CorruptRecords, OSError."""
+        key = (id(file), position, size)
+        known = self._kept.pop(key, None)
+        if known is None:
+            try:
+                known = (file, _Unpacked(file.read(position, size)))
+            except CorruptRecords as error:
+                self._notes(f"{file.path}, position {position}: the batch can't be read: {error}")
+                known = (file, str(error))
+            if len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = known
+        if isinstance(known[1], str):
+            raise CorruptRecords(known[1])
+        return known[1]
+
 
 def _starts(body: bytes, count: int) -> array[int]:
     """Where each record begins, and where the last one ends. Raises IndexError."""
@@ -103,6 +134,8 @@ def _starts(body: bytes, count: int) -> array[int]:
             position += 2 + ((byte & 0x7F | high << 7) >> 1)
         else:
             length, after = _varint(body, position)
+            if length < 0:
+                raise CorruptRecords(f"a record of {length} bytes")
             position = after + length
         starts.append(position)
     return starts
@@ -128,3 +161,5 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
+        if shift > 63:
+            raise CorruptRecords(f"a varint before byte {at} is too long")

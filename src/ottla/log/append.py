@@ -29,9 +29,9 @@ from ottla.protocol.records.batch import (
     set_crc,
     stamp_log_append_time,
 )
-from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD
+from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Record, build_batch, decode_records
+from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch, can_hold, decode_records
 
 LEGACY_RECORD_BYTES_MIN: Final = 14
 _length_of = Struct(">i").unpack_from
@@ -61,6 +61,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin
         )
     if origin is Origin.CLIENT:
         _check_client_header(header)
+        _check_count(batch, header)
     codec = _target_codec(config, header)
     records: list[Record] | None = None
     if codec != header.compression or _looks_inside(config, origin):
@@ -127,6 +128,21 @@ def _check_client_header(header: BatchHeader) -> None:
         raise _invalid("Clients are not allowed to write control records.")
     if header.has_producer_id and header.base_sequence < 0:
         raise _invalid(f"Sequence {header.base_sequence} with producer id {header.producer_id}.")
+
+
+def _check_count(batch: memoryview, header: BatchHeader) -> None:
+    """So many records must have room. More than a compressed body has bytes are hardly ever there: it is unpacked."""
+    bytes_of_records = header.size_in_bytes - HEADER_BYTES
+    if not can_hold(header):
+        raise _invalid(f"The batch reports {header.record_count} records in {bytes_of_records} bytes.")
+    if header.compression == NONE or header.record_count <= bytes_of_records:
+        return
+    try:
+        unpacked = len(decompress(header.compression, batch[HEADER_BYTES:]))
+    except CorruptRecords as error:
+        raise AppendRefused(ErrorCode.UNKNOWN_SERVER_ERROR, f"The records can't be unpacked: {error}.") from error
+    if header.record_count * RECORD_BYTES_MIN > unpacked:
+        raise _invalid(f"The batch reports {header.record_count} records in {unpacked} bytes.")
 
 
 def _looks_inside(config: LogConfig, origin: Origin) -> bool:

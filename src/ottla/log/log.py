@@ -49,6 +49,7 @@ from ottla.log.syncing import Syncable, Syncing
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
+from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
 SNAPSHOT_BATCHES: Final = 2048  # a killed process leaves at most so many batches to replay into the producer state
@@ -272,6 +273,7 @@ class Log:
             or base != 0
             or last_delta + 1 != count
             or count <= 0
+            or (count * RECORD_BYTES_MIN > size - HEADER_BYTES and (not attributes & 7 or count > size - HEADER_BYTES))
             or attributes not in USUAL_ATTRIBUTES
             or size > self._max_message_bytes
             or (producer_id >= 0 and sequence < 0)

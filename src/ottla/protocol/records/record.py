@@ -17,7 +17,7 @@ from ottla.protocol.wire import Buffer
 
 Headers = Sequence[tuple[str | bytes, bytes | None]]
 
-_RECORD_BYTES_MIN = 7
+RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, two lengths and a count: no record is smaller."""
 
 
@@ -57,6 +57,15 @@ class Record:
         return f"Record({self.offset}, {self.timestamp_ms}, {self.key!r}, {self.value!r}, {list(self.headers)!r})"
 
 
+def can_hold(header: b.BatchHeader) -> bool:
+    """Whether the batch may have as many records as its header says, by its size alone.
+
+    Compressed ones are believed up to what is ever unpacked.
+    """
+    bytes_max = UNPACKED_BYTES_MAX if header.compression else header.size_in_bytes - b.HEADER_BYTES
+    return 0 <= header.record_count * RECORD_BYTES_MIN <= bytes_max
+
+
 # Reading
 
 
@@ -79,7 +88,7 @@ def decode_records(view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTE
 def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
     """The records in the unpacked body of a batch. Raises CorruptRecords."""
     count = header.record_count
-    if not 0 <= count * _RECORD_BYTES_MIN <= len(plain):
+    if not 0 <= count * RECORD_BYTES_MIN <= len(plain):
         raise CorruptRecords(f"{count} records in {len(plain)} bytes")
     append_time = header.max_timestamp if header.timestamp_type == b.LOG_APPEND_TIME else None
     try:
