@@ -1,12 +1,18 @@
 """`ottla produce` and `ottla consume` against a real node."""
 
+import io
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
+from ottla.cli import consume
 from ottla.cli.produce import from_json
 from ottla.client import Client
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.testing import EmbeddedBroker
 
 from .conftest import Run
@@ -64,7 +70,7 @@ def test_a_broker_that_refuses_a_record_is_told_of(ottla: Run, ottla_topic: str)
 def test_a_key_for_all(ottla: Run, ottla_topic: str) -> None:
     ottla("produce", ottla_topic, "-k", "a", stdin="1\n2\n")
     assert read(ottla, ottla_topic, "--keys") == ["a\t1", "a\t2"]
-    assert "Choose one of" in ottla("produce", ottla_topic, "-k", "a", "-K", ":", code=1).err
+    assert "Choose one of" in ottla("produce", ottla_topic, "-k", "a", "-K", ":", code=2).err
 
 
 def test_what_consume_prints_as_json_produce_takes(ottla: Run, ottla_topic: str, tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_what_consume_prints_as_json_produce_takes(ottla: Run, ottla_topic: str,
     assert every[:3] == every[3:]
     refused = ottla("produce", ottla_topic, "--format", "json", stdin="{}\n[]\n", code=1)
     assert "Line 2 is no record in JSON" in refused.err
-    assert "for lines of text" in ottla("produce", ottla_topic, "--format", "json", "-K", ":", code=1).err
+    assert "for lines of text" in ottla("produce", ottla_topic, "--format", "json", "-K", ":", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -102,8 +108,8 @@ def test_a_record_is_shown_as_a_format_string_says(ottla: Run, ottla_topic: str)
     ottla("produce", ottla_topic, "-K", ":", "--null-value", "-", "-H", "who=me", stdin="a:1\nb:-\n")
     shown = ottla("consume", ottla_topic, "-f", "-e", "--format", r"%t|%p|%o|%k|%s|%K|%S|%h|100%%\t\\\q\n").out
     assert shown == (f"{ottla_topic}|0|0|a|1|1|1|who=me|100%\t\\\\q\n{ottla_topic}|0|1|b||1|-1|who=me|100%\t\\\\q\n")
-    assert "'%x' in the format is no field" in ottla("consume", ottla_topic, "--format", "%x", code=1).err
-    assert "is no format" in ottla("consume", ottla_topic, "--format", "xml", code=1).err
+    assert "'%x' in the format is no field" in ottla("consume", ottla_topic, "--format", "%x", code=2).err
+    assert "is no format" in ottla("consume", ottla_topic, "--format", "xml", code=2).err
 
 
 def test_a_place_is_chosen(ottla: Run, ottla_topic: str) -> None:
@@ -114,6 +120,79 @@ def test_a_place_is_chosen(ottla: Run, ottla_topic: str) -> None:
     assert ottla(*where, "--offset", "earliest", "-n", "1").out == "0\n"
     assert ottla(*where, "--offset", "latest").out == ""
     assert "has no partition 7" in ottla("consume", ottla_topic, "--partition", "7", code=1).err
+
+
+def test_an_offset_that_is_not_there_is_refused_with_those_that_are(ottla: Run, ottla_topic: str) -> None:
+    where = ("consume", ottla_topic, "-p", "0", "-e")
+    assert ottla(*where, "-o", "3", code=1).err == (
+        f"ottla: {ottla_topic}-0 has no offset 3: it holds no record, the next one gets 0.\n"
+    )
+    ottla("produce", ottla_topic, stdin="0\n1\n2\n")
+    ottla("records", "delete", ottla_topic, "--before", "1")
+    for absent in ("0", "4"):
+        assert f"-0 has no offset {absent}: its offsets are 1 to 2." in ottla(*where, "-o", absent, code=1).err
+    assert ottla(*where, "-o", "3").out == ""
+    assert ottla(*where, "-o", "-99").out == "1\n2\n"
+
+
+def test_records_since_a_time(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+    topic = ottla_broker.create_topic(partitions=2)
+    times = [f'{{"value": "{each}", "timestamp": {1_700_000_000_000 + each}}}' for each in range(4)]
+    ottla("produce", topic, "--format", "json", stdin="\n".join(times))
+    since = ("consume", topic, "-e", "--from-time")
+    assert sorted(ottla(*since, "2023-11-14T22:13:20.002Z").out.split()) == ["2", "3"]
+    assert ottla(*since, "2200-01-01").out == ""
+    assert "is no time" in ottla(*since, "yesterday", code=2).err
+    assert "--from-time goes without" in ottla(*since, "2023-11-14", "--group", "g", code=2).err
+
+
+def test_topics_by_regular_expression(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+    for name in ("re-a", "re-b", "other-re-a"):
+        ottla_broker.create_topic(name)
+        ottla("produce", name, stdin=f"{name}\n")
+    reader = ("consume", "^re-.$", "-f", "-n", "2")
+    assert sorted(ottla(*reader).out.split()) == ["re-a", "re-b"]
+    assert sorted(ottla(*reader, "--group", "re-readers").out.split()) == ["re-a", "re-b"]
+    assert sorted(ottla(*reader, "--share", "re-queue").out.split()) == ["re-a", "re-b"]
+    assert "No topic matches ^nope" in ottla("consume", "^nope", code=1).err
+    assert "is no regular expression" in ottla("consume", "^(", code=2).err
+
+
+def test_a_group_does_not_go_past_what_left_the_process(
+    ottla: Run, ottla_topic: str, ottla_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `ottla consume ... --group G | head` does it."""
+    ottla("produce", ottla_topic, stdin="x" * 99 + "\n" + ("x" * 99 + "\n") * 1999)
+    settings = {"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": ottla_topic}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.offset.store": False})
+    consumer.subscribe([ottla_topic])
+    pipe = Pipe(70_000)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe)))
+    with pytest.raises(BrokenPipeError):
+        consume.print_records(consumer, consume.Printed(consumer), lambda record: f"{record.value!s}\n", None, 30, True)
+    monkeypatch.undo()
+    consumer.close()
+    with Client(ottla_broker.bootstrap_servers) as client:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(ottla_topic, topics=None)])
+        ((topic,),) = (group.topics for group in client.send_to_coordinator(ottla_topic, request, 8).groups)
+    assert 0 < topic.partitions[0].committed_offset <= pipe.taken // 103
+
+
+class Pipe(io.RawIOBase):
+    """A pipe whose reader goes after so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, given: Any) -> int:
+        if self.taken + len(given) > self.most:
+            raise BrokenPipeError
+        self.taken += len(given)
+        return len(given)
 
 
 def test_a_group_goes_on_where_it_stopped(ottla: Run, ottla_topic: str) -> None:

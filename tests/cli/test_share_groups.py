@@ -120,6 +120,11 @@ def test_offsets_are_moved(ottla: Run, queue: str, target: list[str], offset: in
     assert offsets(ottla, queue) == (offset, 5 - offset)
 
 
+def test_an_offset_that_is_not_there_is_told(ottla: Run, queue: str) -> None:
+    told = ottla("share-groups", "reset-offsets", queue, "--to-offset", "99").err
+    assert told.startswith(f"{queue}:0: 99 is out of range, 0 to 5: 5 instead.\n")
+
+
 def test_a_moved_group_gets_its_records_again(ottla: Run, queue: str) -> None:
     ottla("share-groups", "reset-offsets", queue, "--to-offset", "1", "--execute")
     assert take(ottla, queue, 4) == ["1", "2", "3", "4"]
@@ -258,8 +263,8 @@ def test_a_consumer_group_is_no_share_group(ottla: Run, queue: str) -> None:
 
 
 def test_options_that_do_not_go_together(ottla: Run, queue: str) -> None:
-    ottla("consume", queue, "--share", queue, "--group", queue, code=1)
-    ottla("consume", queue, "--ack", "accept", code=1)
+    ottla("consume", queue, "--share", queue, "--group", queue, code=2)
+    ottla("consume", queue, "--ack", "accept", code=2)
 
 
 # ---- redriving -----------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ wants from the cluster. Heavy modules are imported when a command runs, never wh
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,6 +212,17 @@ def wait(futures: dict[Any, Future[T]]) -> dict[str, T]:
     if failures:
         raise Failure("\n".join(failures))
     return results
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The topics that a regular expression, which begins with ^, finds; internal ones only if it begins with ^__.
+    Raises NotUnderstood."""
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise NotUnderstood(f"{pattern!r} is no regular expression: {error}.") from None
+    internal = pattern.startswith("^__")
+    return sorted(name for name in names if found.search(name) and (internal or not name.startswith("__")))
 
 
 def complete_topics(incomplete: str) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,15 +25,17 @@ from ottla.cli.connection import (
     complete_groups,
     complete_share_groups,
     complete_topics,
+    matching,
     plain_errors,
     sentence,
 )
 from ottla.cli.consume_share import Acknowledging, ShareReading, consume_share
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, NotUnderstood
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
+from ottla.cli.resets import parse_datetime
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message, TopicPartition
 
 EPILOG = "Example: ottla consume clicks --from-beginning -n 10 --format json --exit-at-end"
 
@@ -40,7 +43,10 @@ POLL_S = 0.2
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)],
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC...", autocompletion=complete_topics, help="^ begins a regular expression."),
+    ],
     group: Annotated[str | None, typer.Option("--group", "-g", autocompletion=complete_groups, help="Join it.")] = None,
     share: Annotated[
         str | None, typer.Option("--share", "-s", autocompletion=complete_share_groups, help="Join this share group.")
@@ -51,6 +57,9 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", "-f", help="Where there is no position yet.")
     ] = False,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="From the first record at or after it.")
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="This one of one topic.")] = None,
     offset: Annotated[
         str | None, typer.Option("--offset", "-o", metavar="N", help="earliest, latest, N, or -N: the last N. With -p.")
@@ -75,70 +84,116 @@ def consume(
     properties: Properties = None,
 ) -> None:
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
-    from confluent_kafka import Consumer
-
     shown = printer(format, Columns(keys, timestamps, headers, offsets))
+    if share is not None and (group is not None or partition is not None or exit_at_end):
+        raise NotUnderstood("--share goes without --group, --partition and --exit-at-end.")
+    if share is None and ack is not None:
+        raise NotUnderstood("--ack is for --share.")
+    if partition is not None and (len(topics) != 1 or group is not None):
+        raise NotUnderstood("--partition is for one topic, without --group.")
+    if offset is not None and partition is None:
+        raise NotUnderstood("--offset is for one partition: name it with --partition.")
+    since_ms = None if from_time is None else parse_datetime(from_time)
+    if since_ms is not None and (share or group or offset is not None or from_beginning):
+        raise NotUnderstood(
+            "--from-time goes without --group, --share, --offset and --from-beginning; "
+            "reset-offsets --to-datetime moves a group."
+        )
+    given = client_properties(bootstrap, command_config, properties)
     if share is not None:
-        if group is not None or partition is not None or exit_at_end:
-            raise Failure("--share goes without --group, --partition and --exit-at-end.")
-        given = client_properties(bootstrap, command_config, properties)
         acked = ack or Acknowledging.ACCEPT
         count = consume_share(given, ShareReading(share, topics, acked, from_beginning, shown, records, timeout))
-        print(f"{count} records.", file=sys.stderr)
-        return
-    if ack is not None:
-        raise Failure("--ack is for --share.")
-    if partition is not None and (len(topics) != 1 or group is not None):
-        raise Failure("--partition is for one topic, without --group.")
-    if offset is not None and partition is None:
-        raise Failure("--offset is for one partition: name it with --partition.")
-    settings = {
-        "group.id": group or f"ottla-consume-{uuid.uuid4().hex[:12]}",
-        "auto.offset.reset": "earliest" if from_beginning else "latest",
-        "enable.auto.commit": group is not None,
-        "enable.partition.eof": exit_at_end,
-        "enable.auto.offset.store": False,
-        **client_properties(bootstrap, command_config, properties),
-    }
-    with plain_errors():
-        consumer = Consumer(settings)
-        try:
-            place(consumer, topics, group, partition, offset, from_beginning)
-            count = print_records(consumer, shown, records, timeout, exit_at_end)
-        finally:
-            consumer.close()
+    else:
+        start = Start(partition, offset, from_beginning, since_ms)
+        count = consume_topics(given, topics, group, start, shown, records, timeout, exit_at_end)
     print(f"{count} records.", file=sys.stderr)
 
 
-def place(
-    consumer: Consumer, topics: list[str], group: str | None, partition: int | None, offset: str | None, earliest: bool
-) -> None:
-    """Subscribe as a member of the group; without one, take every partition, or the one that was named."""
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin where there is no position of a group; `partition` None: all of them."""
 
-    known = {name: consumer.list_topics(name, timeout=30).topics.get(name) for name in topics}
-    absent = [name for name, topic in known.items() if topic is None or topic.error is not None]
+    partition: int | None
+    offset: str | None
+    earliest: bool
+    since_ms: int | None
+
+
+def consume_topics(
+    given: dict[str, Any],
+    topics: list[str],
+    group: str | None,
+    start: Start,
+    shown: Callable[[Shown], str],
+    most: int | None,
+    timeout: float | None,
+    exit_at_end: bool,
+) -> int:
+    """Print records, as a member of the group or on one's own; how many there were."""
+    from confluent_kafka import Consumer
+
+    settings = {
+        "group.id": group or f"ottla-consume-{uuid.uuid4().hex[:12]}",
+        "auto.offset.reset": "earliest" if start.earliest else "latest",
+        "enable.auto.commit": group is not None,
+        "enable.partition.eof": exit_at_end,
+        "enable.auto.offset.store": False,
+        **given,
+    }
+    with plain_errors():
+        consumer = Consumer(settings)
+        printed = Printed(consumer)
+        try:
+            known = existing(consumer, topics)
+            if group is not None:
+                consumer.subscribe(topics, on_revoke=lambda *_: printed.flush())
+            else:
+                consumer.assign(positions(consumer, known, start))
+            return print_records(consumer, printed, shown, most, timeout, exit_at_end)
+        finally:
+            consumer.close()
+
+
+def existing(consumer: Consumer, topics: list[str]) -> dict[str, Any]:
+    """The topics that are named, and those that a regular expression finds; raises Failure where one is not there."""
+    found: dict[str, Any] = {}
+    for name in topics:
+        if name.startswith("^"):
+            every = consumer.list_topics(timeout=30).topics
+            matched = matching(name, every)
+            if not matched:
+                raise Failure(f"No topic matches {name}.")
+            found |= {each: every[each] for each in matched}
+        else:
+            found[name] = consumer.list_topics(name, timeout=30).topics.get(name)
+    absent = [name for name, topic in found.items() if topic is None or topic.error is not None]
     if absent:
         raise Failure(f"There is no topic {', '.join(absent)}.")
-    if group is not None:
-        consumer.subscribe(topics)
-        return
-    start = OFFSET_BEGINNING if earliest else OFFSET_END
-    if partition is None:
-        chosen = [
-            TopicPartition(name, each, start) for name, topic in known.items() if topic for each in topic.partitions
-        ]
+    return found
+
+
+def positions(consumer: Consumer, known: dict[str, Any], start: Start) -> list[TopicPartition]:
+    """Every partition, or the one that was named, and where to begin in it."""
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    if start.partition is not None:
+        ((name, topic),) = known.items()
+        if start.partition not in topic.partitions:
+            raise Failure(f"{name} has no partition {start.partition}.")
+        chosen = [TopicPartition(name, start.partition)]
     else:
-        topic = known[topics[0]]
-        if topic is None or partition not in topic.partitions:
-            raise Failure(f"{topics[0]} has no partition {partition}.")
-        chosen = [TopicPartition(topics[0], partition, start)]
-        if offset is not None:
-            chosen[0].offset = position(consumer, chosen[0], offset)
-    consumer.assign(chosen)
+        chosen = [TopicPartition(name, each) for name, topic in known.items() for each in topic.partitions]
+    for each in chosen:
+        if start.offset is not None:
+            each.offset = position(consumer, each, start.offset)
+        elif start.since_ms is not None:
+            each.offset = start.since_ms
+        else:
+            each.offset = OFFSET_BEGINNING if start.earliest else OFFSET_END
+    return chosen if start.since_ms is None else consumer.offsets_for_times(chosen, timeout=30)
 
 
-def position(consumer: Consumer, partition: Any, text: str) -> int:
+def position(consumer: Consumer, partition: TopicPartition, text: str) -> int:
     """The offset that earliest, latest, N or -N means in this partition."""
     low, high = consumer.get_watermark_offsets(partition, timeout=30)
     if text in ("earliest", "latest"):
@@ -146,38 +201,78 @@ def position(consumer: Consumer, partition: Any, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise Failure(f"{text!r} is no offset: expected earliest, latest, N or -N.") from None
-    return max(low, high + number) if text.startswith("-") else number
+        raise NotUnderstood(f"{text!r} is no offset: expected earliest, latest, N or -N.") from None
+    if text.startswith("-"):
+        return max(low, high + number)
+    if not low <= number <= high:
+        held = f"its offsets are {low} to {high - 1}" if low < high else f"it holds no record, the next one gets {high}"
+        raise Failure(f"{partition.topic}-{partition.partition} has no offset {number}: {held}.")
+    return number
 
 
 def print_records(
-    consumer: Consumer, shown: Callable[[Shown], str], most: int | None, timeout: float | None, exit_at_end: bool
+    consumer: Consumer,
+    printed: Printed,
+    shown: Callable[[Shown], str],
+    most: int | None,
+    timeout: float | None,
+    exit_at_end: bool,
 ) -> int:
     """Print records until it is time to stop, and say how many there were."""
     from confluent_kafka import KafkaError, KafkaException
 
     count, last, ended = 0, time.monotonic(), set[tuple[str, int]]()
-    while most is None or count < most:
-        message = consumer.poll(POLL_S)
-        if message is None:
-            sys.stdout.flush()
-            if timeout is not None and time.monotonic() - last >= timeout:
-                break
-            continue
-        error = message.error()
-        place = (str(message.topic()), int(message.partition() or 0))
-        if error is None:
-            ended.discard(place)
-            sys.stdout.write(shown(of_message(message)))
-            consumer.store_offsets(message)
-            count, last = count + 1, time.monotonic()
-        elif error.code() == KafkaError._PARTITION_EOF:
-            ended.add(place)
-            if exit_at_end and ended >= {(each.topic, each.partition) for each in consumer.assignment()}:
-                break
-        elif error.fatal() or not error.retriable():
-            raise KafkaException(error)
-        else:
-            print(sentence(error), file=sys.stderr)
-    sys.stdout.flush()
+    try:
+        while most is None or count < most:
+            message = consumer.poll(0 if printed.pending else POLL_S)
+            if message is None:
+                printed.flush()
+                if timeout is not None and time.monotonic() - last >= timeout:
+                    break
+                continue
+            error = message.error()
+            place = (str(message.topic()), int(message.partition() or 0))
+            if error is None:
+                ended.discard(place)
+                printed.write(message, shown(of_message(message)))
+                count, last = count + 1, time.monotonic()
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(place)
+                if exit_at_end and ended >= {(each.topic, each.partition) for each in consumer.assignment()}:
+                    break
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+            else:
+                print(sentence(error), file=sys.stderr)
+    finally:
+        printed.flush()
     return count
+
+
+class Printed:
+    """What was printed. A group's position moves on when its records have left this process, not before: `head` may
+    have closed the pipe."""
+
+    FLUSHED_AT = 500
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.pending: list[Message] = []
+
+    def write(self, message: Message, text: str) -> None:
+        sys.stdout.write(text)
+        self.pending.append(message)
+        if len(self.pending) >= self.FLUSHED_AT:
+            self.flush()
+
+    def flush(self) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        pending, self.pending = self.pending, []
+        sys.stdout.flush()
+        for message in pending:
+            try:
+                self._consumer.store_offsets(message)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:  # the partition is another member's by now
+                    raise

@@ -13,11 +13,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.connection import own_clients, plain_failures
+from ottla.cli.connection import matching, own_clients, plain_failures
 from ottla.cli.output import Failure
 from ottla.cli.printing import Shown, of_delivered
 from ottla.cli.share_standing import pauses
@@ -72,7 +72,7 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
 
     connect = own_clients(given)
     with plain_failures(), connect() as asked:
-        require_topics(asked, reading.topics)
+        reading = replace(reading, topics=existing(asked, reading.topics))
         is_new = not any(each.start_offset >= 0 for each in standing(asked, reading))
         if reading.from_beginning:
             begin_at_the_beginning(given, reading.group, is_new)
@@ -90,10 +90,21 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
             return print_records(member, reading, hint)
 
 
-def require_topics(asked: Client, topics: list[str]) -> None:
-    absent = [topic.name for topic in asked.metadata(topics).topics if topic.error_code]
+def existing(asked: Client, topics: list[str]) -> list[str]:
+    """The topics that are named, and those that a regular expression finds now. Raises Failure for a missing one."""
+    found: dict[str, None] = {}
+    for name in topics:
+        if name.startswith("^"):
+            matched = matching(name, (topic.name for topic in asked.topics()))
+            if not matched:
+                raise Failure(f"No topic matches {name}.")
+            found |= dict.fromkeys(matched)
+        else:
+            found[name] = None
+    absent = [topic.name for topic in asked.metadata(found).topics if topic.error_code]
     if absent:
         raise Failure(f"There is no topic {', '.join(absent)}.")
+    return list(found)
 
 
 def standing(asked: Client, reading: ShareReading) -> list[ShareOffset]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.cli.output import Failure
+from ottla.cli.output import NotUnderstood
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -67,7 +67,7 @@ def of_delivered(each: Delivered) -> Shown:
 
 def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
     """What makes a record into what is printed, line end and all: "text", "json", or a format string with %s and the
-    like. Raises Failure where it is neither."""
+    like. Raises NotUnderstood where it is neither."""
     if format == Shape.JSON:
         return lambda record: as_json(record) + "\n"
     if format == Shape.TEXT:
@@ -147,15 +147,15 @@ def size(value: bytes | str | None) -> int:
 
 
 def compiled(format: str) -> Callable[[Shown], str]:
-    """A format string of kcat's as a function; raises Failure where it holds what is no field."""
+    """A format string of kcat's as a function; raises NotUnderstood where it holds what is no field."""
     if "%" not in format:
-        raise Failure(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
+        raise NotUnderstood(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
     pieces: list[Callable[[Shown], str]] = []
     for found in PIECE.finditer(format):
         field, escape, literal = found["field"], found["escape"], found[0]
         if field is not None:
             if field not in FIELDS:
-                raise Failure(f"{literal!r} in the format is no field: expected %{', %'.join(FIELDS)}.")
+                raise NotUnderstood(f"{literal!r} in the format is no field: expected %{', %'.join(FIELDS)}.")
             pieces.append(FIELDS[field])
         else:
             literal = literal if escape is None else ESCAPES.get(escape, literal)

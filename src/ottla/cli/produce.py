@@ -29,7 +29,7 @@ from ottla.cli.connection import (
     pairs,
 )
 from ottla.cli.deliveries import Deliveries
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, NotUnderstood
 from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
@@ -68,9 +68,9 @@ def produce(
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""
     if key is not None and key_separator is not None:
-        raise Failure("Choose one of --key and --key-separator.")
+        raise NotUnderstood("Choose one of --key and --key-separator.")
     if format is Shape.JSON and (key_separator is not None or null_value is not None):
-        raise Failure("--key-separator and --null-value are for lines of text, not for --format json.")
+        raise NotUnderstood("--key-separator and --null-value are for lines of text, not for --format json.")
     fixed: dict[str, Any] = {}
     headers = [(name, value.encode()) for name, value in pairs(header, "A header").items()]
     if headers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -
 def plan(
     admin: AdminClient, target: Target, chosen: list[Partition], committed: Mapping[Partition, int]
 ) -> list[tuple[str, int, int]]:
-    """(topic, partition, new offset), each between the log's start and end."""
+    """(topic, partition, new offset), each between the log's start and end; what was asked for beyond is told."""
     starts, ends = offsets(admin, "earliest", chosen), offsets(admin, "latest", chosen)
     match target:
         case End(which):
@@ -226,7 +227,15 @@ def plan(
             wanted = dict.fromkeys(chosen, offset)
         case Listed(listed):
             wanted = dict(listed)
-    return [(*key, min(max(wanted[key], starts[key]), ends[key])) for key in chosen]
+    planned = {key: min(max(wanted[key], starts[key]), ends[key]) for key in chosen}
+    for (name, partition), offset in planned.items():
+        key = name, partition
+        if offset != wanted[key]:
+            print(
+                f"{name}:{partition}: {wanted[key]} is out of range, {starts[key]} to {ends[key]}: {offset} instead.",
+                file=sys.stderr,
+            )
+    return [(*key, offset) for key, offset in planned.items()]
 
 
 def commit(admin: AdminClient, group: str, planned: Iterable[tuple[str, int, int]]) -> None:
