@@ -88,7 +88,7 @@ class NodeStage:
             if isinstance(effect, Sync):
                 for file in effect.files:
                     file.sync()
-                self.node.synced(self.now, effect.token, None)
+                self.node.synced(self.now, effect.token, {})
             elif isinstance(effect, Store):
                 self.node.files.write_atomically(effect.path, effect.content)
 

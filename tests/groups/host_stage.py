@@ -101,7 +101,8 @@ class HostStage:
         effect = self.syncs.pop(0)
         for file in effect.files:
             file.sync()
-        self.node.synced(self.now, effect.token, failed)
+        failures = {} if failed is None else dict.fromkeys(range(len(effect.files)), failed)
+        self.node.synced(self.now, effect.token, failures)
 
 
 def _decoded(api_key: int, version: int, parts: Any) -> Any:

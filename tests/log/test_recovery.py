@@ -10,8 +10,9 @@ import pytest
 
 from ottla.log.answers import Origin
 from ottla.log.config import LogConfig
-from ottla.log.log import SNAPSHOT_BATCHES, Log
+from ottla.log.log import Log
 from ottla.log.segment import LOG_OVERHEAD
+from ottla.log.snapshots import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
 from ottla.sim.disk import Disk, PowerCut
 

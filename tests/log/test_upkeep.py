@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,20 @@ from .support import DIRECTORY, NOW, batch, disk, open_log, put, raw, small, val
 def fill(log: Log, count: int, *, step: int = 1, size: int = 20) -> None:
     for number in range(count):
         put(log, batch(b"v" * size, at=NOW + number * step), now=NOW + number * step)
+
+
+def fails_once(call: int) -> Callable[[str, str], None]:
+    """Trouble for a simulated disk: call number `call` that changes something fails, the one after it too."""
+    met = 0
+
+    def trouble(operation: str, path: str) -> None:
+        nonlocal met
+        if operation != "read":
+            met += 1
+            if call < met <= call + 2:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    return trouble
 
 
 def test_an_idle_empty_log_has_no_deadline() -> None:
@@ -140,30 +154,78 @@ def test_a_failed_sync_closes_the_log() -> None:
 
 @pytest.mark.parametrize("room", range(0, 400, 7))
 def test_a_full_disk_at_any_byte(room: int) -> None:
-    """The log closes, what was whole is read on, and a new start goes on behind it."""
+    """Appends are refused without a trace, what was whole is read on, and with room the same log goes on."""
     files = disk()
     log = open_log(files, small())
     fill(log, 8)
     octets = raw(log)
     files.capacity = files.used + room
-    written = 8
-    while not log.failed:
-        with contextlib.suppress(StorageFailed):
+    written, refused = 8, 0
+    while refused < 3:
+        try:
             put(log, batch(b"w" * 30))
             written += 1
-    assert log.failed
-    assert not log.advance_high_watermark(log.log_end_offset)
-    with pytest.raises(StorageFailed):
-        put(log, batch(b"again"))
+        except StorageFailed:
+            refused += 1
+    assert log.failed is None
+    assert log.high_watermark == log.log_end_offset == written
     assert raw(log)[: len(octets)] == octets
-    assert len(values(log)) == log.log_end_offset == written
-    log.close(NOW)
+    assert len(values(log)) == written
     files.capacity = None
+    assert put(log, batch(b"more")) == written
     files.kill()
     again = open_log(files, small(), clean_shutdown=False)
-    assert again.log_end_offset == written
+    assert len(values(again)) == again.log_end_offset == written + 1
     assert raw(again)[: len(octets)] == octets
-    assert put(again, batch(b"more")) == written
+    assert put(again, batch(b"more")) == written + 1
+
+
+@pytest.mark.parametrize("call", range(60))
+def test_no_call_of_an_append_may_fail_half(call: int) -> None:
+    """Segments roll, indexes and snapshots are written, an epoch begins; the call that fails is another each time."""
+    files = disk()
+    log = open_log(files, small(index_interval_bytes=1))
+    files.trouble = fails_once(call)
+    taken: list[bytes] = []
+    for number in range(40):
+        value = b"%d" % number
+        before = log.log_end_offset
+        for attempt in range(3):
+            octets = batch(value * 20, producer_id=7, producer_epoch=0, base_sequence=number)
+            try:
+                assert put(log, octets, epoch=number // 20) == before
+            except StorageFailed:
+                assert attempt < 2
+                assert log.log_end_offset == log.high_watermark == before
+                assert values(log) == taken
+                continue
+            break
+        taken.append(value * 20)
+        assert log.read(before, 1 << 20, Isolation.LOG_END).slice is not None
+    assert values(log) == taken
+    log.check()
+    files.kill()
+    again = open_log(files, small(), clean_shutdown=False)
+    assert values(again) == taken
+    assert again.producers.entries[7].batches[-1].last_sequence == 39
+
+
+def test_index_entries_that_found_no_room_are_written_later() -> None:
+    """The append counts, for an index can be made again; a consumer of the next offset is not out of range."""
+    files = disk()
+    log = open_log(files, LogConfig(index_interval_bytes=1))
+    fill(log, 62)
+    while log.active is None or log.active.offset_index.pending_entries < 63:
+        fill(log, 1)
+    size = len(batch(b"v" * 20, at=NOW))
+    files.capacity = files.used + size
+    fill(log, 1)
+    assert log.read(log.log_end_offset, 1000).slice is None
+    files.capacity = None
+    fill(log, 1)
+    assert log.active.offset_index.pending_entries == 0
+    assert files.size(f"{DIRECTORY}/00000000000000000000.index") == 8 * log.active.offset_index.entries
+    assert len(values(log)) == log.log_end_offset
 
 
 def test_a_full_disk_from_the_operating_system(tmp_path: Path) -> None:

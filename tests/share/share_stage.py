@@ -119,7 +119,8 @@ class ShareStage:
         for sync in syncs:
             for file in sync.files:
                 file.sync()
-            self.node.synced(self.now, sync.token, failed)
+            failures = {} if failed is None else dict.fromkeys(range(len(sync.files)), failed)
+            self.node.synced(self.now, sync.token, failures)
 
     def run(self, ms: int = 0) -> None:
         """Let time pass and do everything that comes due."""

@@ -2,6 +2,7 @@
 
 import random
 import zlib
+from collections.abc import Mapping
 
 from ottla.broker.requests import ConnectionContext, Effect, Parked, Reply, Sync
 from ottla.sim.client import Client
@@ -99,9 +100,9 @@ class ToyNode:
         effects, self.effects = self.effects, []
         return effects
 
-    def synced(self, now: int, token: int, failed: str | None) -> None:
+    def synced(self, now: int, token: int, failures: Mapping[int, str]) -> None:
         for ticket, identity, frame in self.waiting.pop(token, []):
-            if failed is None:
+            if not failures:
                 self.effects.append(Reply(ticket, identity, [len(frame).to_bytes(4, "big"), frame]))
 
 

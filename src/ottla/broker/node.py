@@ -8,7 +8,7 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
     tick(now) when deadline() comes   ->
     disconnected(now, context)        ->
     take_effects(now)                 ->     Reply, Close, Mute, Sync, Store
-    synced(now, token, failed)        ->
+    synced(now, token, failures)      ->
 
 Invariant: each frame gets exactly one answer, in `receive` or later by a Reply effect; acks=0 gets none.
 
@@ -21,7 +21,7 @@ Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaMan
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -64,6 +64,10 @@ class _Part(Protocol):
 
 def _let_through(what: str, error: Exception) -> None:
     raise error
+
+
+COMMIT_AGAIN_MS = 100
+"""How long after a group commit could not begin, for want of a descriptor perhaps, the next one is tried."""
 
 
 class Entropy(Protocol):
@@ -112,7 +116,8 @@ class Node:
         self._effects: list[Effect] = []
         self._ready_fetches: dict[Ticket, None] = {}
         self._unsynced: dict[Partition, None] = {}
-        self._commits_in_flight: dict[int, list[tuple[Partition, int]]] = {}
+        self._commits_in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
+        self._commit_again_at: Millis | None = None
         self._next_token = 1
         self._resting: dict[str, Millis] = {}
         self.timer_stale = True
@@ -292,34 +297,61 @@ class Node:
         self._effects.append(Sync(token, files))
         return token
 
-    def synced(self, now: Millis, token: int, failed: str | None) -> None:
-        """An fsync asked for by a Sync effect has ended; `failed` is the system's sentence where it did not work."""
+    def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
+        """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
         self.timer_stale = True
         commits = self._commits_in_flight.pop(token, None)
         if commits is None:
-            self.upkeep.synced(now, token, failed)
+            self.upkeep.synced(now, token, failures)
             return
-        for partition, end_offset in commits:
+        at = 0
+        for partition, end_offset, count in commits:
+            failed = first_failure(failures, at, at + count) if failures else None
+            at += count
             if failed is not None:
-                self.upkeep.sync_failed(partition, failed)
-            else:
-                partition.log.synced(end_offset)
-                partition.commit_up_to(end_offset, 1 << 62)
+                self.upkeep.sync_failed(now, partition, failed)
+                continue
+            log = partition.log
+            log.synced(end_offset)
+            # Another round of this log may have failed meanwhile, and have taken the end of it back.
+            partition.commit_up_to(min(end_offset, log.recovery_point), 1 << 62)
+            self.upkeep.sync_worked(partition)
 
-    def _begin_group_commit(self) -> None:
-        if not self._unsynced or self._commits_in_flight:
+    def _begin_group_commit(self, now: Millis) -> None:
+        """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""
+        if self._commits_in_flight:
             return
-        commits = [(partition, partition.log.log_end_offset) for partition in self._unsynced]
-        files = [file for partition in self._unsynced for file in partition.log.pending_sync()]
-        self._unsynced.clear()
-        self._commits_in_flight[self.sync(files)] = commits
+        commits: list[tuple[Partition, int, int]] = []
+        files: list[Syncable] = []
+        room = self.files.pins_max // 2
+        for partition in list(self._unsynced):
+            if files and len(files) >= room:
+                break
+            log = partition.log
+            if log.failed is None:
+                try:
+                    pending = log.pending_sync()
+                except OSError as error:
+                    self.upkeep.storage_failed(partition, str(error))
+                    self._commit_again_at = now + COMMIT_AGAIN_MS
+                    continue
+                files.extend(pending)
+                commits.append((partition, log.log_end_offset, len(pending)))
+            del self._unsynced[partition]
+        if commits:
+            self._commits_in_flight[self.sync(files)] = commits
+
+    def taken_back(self, now: Millis, partition: Partition) -> None:
+        """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
+        for host in self._in_use("groups", "share_state"):
+            host.taken_back(now, partition)
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         self.timer_stale = False
-        times = [self.waiting.deadline()]
+        times = [self.waiting.deadline(), self._commit_again_at]
         for name, part in self._parts():
             rest = self._resting.get(name)
             times.append(part.deadline() if rest is None else rest)
@@ -327,6 +359,8 @@ class Node:
 
     def tick(self, now: Millis) -> None:
         self.timer_stale = True
+        if self._commit_again_at is not None and self._commit_again_at <= now:
+            self._commit_again_at = None
         for ticket in self.waiting.due(now):
             self._expire(now, ticket)
         for name, part in self._parts():
@@ -363,8 +397,8 @@ class Node:
             ready, self._ready_fetches = self._ready_fetches, {}
             for ticket in ready:
                 self._expire(now, ticket)
-        if self._unsynced:
-            self._begin_group_commit()
+        if self._unsynced and self._commit_again_at is None:
+            self._begin_group_commit(now)
         effects, self._effects = self._effects, []
         return effects
 
@@ -386,3 +420,8 @@ class Node:
             self.upkeep.forget(now, partition)
         for host in self._in_use("groups", "share_state", "share"):
             host.topic_deleted(now, topic)
+
+
+def first_failure(failures: Mapping[int, str], begin: int, end: int) -> str | None:
+    """The sentence of the first of a Sync's files in [begin, end) that failed."""
+    return next((failures[at] for at in sorted(failures) if begin <= at < end), None)

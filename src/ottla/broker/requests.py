@@ -94,7 +94,10 @@ class Mute:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failed)`."""
+    """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failures)`.
+
+    `failures` are the system's sentences by position in `files`; one that fails does not keep the others from it.
+    """
 
     token: int
     files: Sequence[Syncable]

@@ -368,6 +368,16 @@ class ShardHost:
         if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 
+    def taken_back(self, now: Millis, partition: Partition) -> None:
+        """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
+        if partition.topic.name != self.topic_name:
+            return
+        hosted = self._hosted.get(partition.index)
+        if hosted is not None:
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+        elif self._leads(partition) and partition.log.log_end_offset > partition.log.log_start_offset:
+            self._open(now, partition)
+
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:

@@ -210,6 +210,7 @@ class Topics:
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
+            write_again=node.group_commit,
             notes=node.notes,
         )
 

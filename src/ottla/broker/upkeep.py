@@ -13,7 +13,7 @@ Sources: Kafka's LogManager.scala, LogCleaner.java, MetaProperties.java.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush
 from os.path import dirname
@@ -50,6 +50,12 @@ LOOK_AFTER_APPEND_MS: Final = 250
 """How late upkeep notices that an append brought a log's next deadline nearer."""
 REST_MS: Final = 60_000
 """How long a log whose upkeep failed unexpectedly is left alone."""
+REOPEN_MS: Final = 5_000
+"""How often a log that an fsync closed is looked at again."""
+FLUSH_PINS: Final = 16
+"""How many files a flush of one log may be thought to have; seldom more than five."""
+WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
+"""What may be wrong with a partition."""
 SLICE_PAUSE_MS: Final = 5
 """Between two slices of a compaction, so that it takes at most about half of the loop."""
 
@@ -82,9 +88,11 @@ class Upkeep:
         self._compacted: set[Partition] = set()
         self._flushes: dict[int, tuple[Partition, int]] = {}
         self._flushing: dict[Partition, None] = {}
-        self._failed: dict[Partition, None] = {}
         self._resting: dict[Partition, Millis] = {}
         self._uncleanable: set[Partition] = set()
+        self._to_flush: dict[Partition, None] = {}
+        self._ailing: dict[Partition, str] = {}
+        self._reopen_at: Millis | None = None
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
@@ -196,7 +204,10 @@ class Upkeep:
         self._compacted.discard(partition)
         self._resting.pop(partition, None)
         self._uncleanable.discard(partition)
-        if self._compaction is not None and self._compaction[0] is partition:
+        self._ailing.pop(partition, None)
+        self._to_flush.pop(partition, None)
+        # One that waits for the disk ends when that is done: its file is pinned.
+        if self._compaction is not None and self._compaction[0] is partition and self._compaction_token is None:
             self._compaction = None
 
     def _drop_from_checkpoints(self, now: Millis) -> None:
@@ -212,21 +223,59 @@ class Upkeep:
             self._node.timer_stale = True
         self.touched[partition] = None
 
+    # A partition that ails: its sentence is said once until it is well again, however often it is met.
+
     def storage_failed(self, partition: Partition, why: str) -> None:
-        """A write of this log failed: it takes nothing more, and who waits for a commit is told."""
+        """A write of this log failed. Where that closed the log, who waits for a commit is told."""
+        if partition.log.failed is None:
+            self._ails(partition, WRITE, f"could not be written to, every append tries again: {why}")
+        elif partition in self._partitions:
+            self._ails(partition, SHUT, f"takes no more writes: {why}")
+            self._tell_waiting(partition)
+
+    def read_failed(self, partition: Partition, why: str) -> None:
+        """A read of this log failed: nothing of it is changed, and other partitions go on."""
+        self._ails(partition, READ, f"could not be read, every fetch tries again: {why}")
+
+    def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
+        """An fsync of this log failed: what it should have covered may never reach the disk. Who waits for it is told
+        and it is taken back; where somebody knows of it already the log stays shut."""
+        log = partition.log
+        log.sync_failed(OSError(why))
+        if partition not in self._partitions:
+            return  # deleted meanwhile
+        self._tell_waiting(partition)
+        if not self._reopen(now, partition, why):
+            self._ails(partition, SHUT, f"takes no more writes: {log.failed}")
+            self._reopen_at = self._reopen_at or now + REOPEN_MS
+
+    def sync_worked(self, partition: Partition) -> None:
+        """An fsync of this log ended well."""
+        if self._ailing and self._ailing.get(partition) == SYNC:
+            del self._ailing[partition]
+            self._node.notes(f"{partition.name} can be synced again")
+
+    def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
+        if not partition.log.reopen(now):
+            return False
+        partition.holding = False
+        self._ails(
+            partition, SYNC, f"could not be synced ({why}): what nobody had been told of was cut off, appends go on"
+        )
+        self._node.taken_back(now, partition)
+        return True
+
+    def _ails(self, partition: Partition, how: str, sentence: str) -> None:
+        if self._ailing.get(partition) != how:
+            self._ailing[partition] = how
+            self._node.notes(f"{partition.name} {sentence}")
+
+    def _tell_waiting(self, partition: Partition) -> None:
         node = self._node
-        if partition not in self._failed:
-            self._failed[partition] = None
-            node.notes(f"{partition.name} takes no more writes until the node starts again: {why}")
         for ticket in partition.resign():
             waiting = node.waiting.get(ticket)
             if waiting is not None:
                 waiting.what.expire(node, waiting.request.now, ticket)
-
-    def sync_failed(self, partition: Partition, why: str) -> None:
-        """An fsync of this log failed: nothing is known of what is on the disk."""
-        partition.log.sync_failed(OSError(why))
-        self.storage_failed(partition, why)
 
     def _schedule(self, now: Millis, partition: Partition, not_before: Millis = 0) -> None:
         deadline = partition.log.deadline(now)
@@ -250,6 +299,8 @@ class Upkeep:
         look_at = self._clean_at if self._compaction is None else self._slice_at
         if look_at is not None:  # a compaction that waits for the disk has no next slice
             times.append(look_at)
+        if self._reopen_at is not None:
+            times.append(self._reopen_at)
         return min(times) if times else None
 
     def tick(self, now: Millis) -> None:
@@ -257,6 +308,9 @@ class Upkeep:
             touched, self.touched = self.touched, {}
             for partition in touched:
                 self._schedule(now, partition)
+                if self._ailing and self._ailing.get(partition) == WRITE:  # an append worked
+                    del self._ailing[partition]
+                    self._node.notes(f"{partition.name} takes writes again")
         while self._due and self._due[0][0] <= now:
             deadline, _, partition = heappop(self._due)
             if self._partitions.get(partition) != deadline:
@@ -267,9 +321,20 @@ class Upkeep:
             if due <= now:
                 self._checkpoint_at[name] = now + self._node.settings[_interval(name)]
                 self._store(name)
+                if name == HIGH_WATERMARK and self._node.group_commit:
+                    # They are the same then, and a start after a kill writes what is above it again.
+                    self._store(RECOVERY_POINT)
                 if name == RECOVERY_POINT:
                     self._flush_rolled()
+        if self._reopen_at is not None and self._reopen_at <= now:
+            self._reopen_shut(now)
         self._compact(now)
+
+    def _reopen_shut(self, now: Millis) -> None:
+        """A cut that failed is tried again."""
+        shut = [partition for partition, how in self._ailing.items() if how == SHUT and partition.log.in_doubt]
+        left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
+        self._reopen_at = now + REOPEN_MS if left else None
 
     def _maintain(self, now: Millis, partition: Partition) -> None:
         log = partition.log
@@ -293,12 +358,29 @@ class Upkeep:
     def _flush(self, partition: Partition) -> None:
         """fsync this log off the loop, unless that is under way."""
         if partition not in self._flushing:
-            self._flushing[partition] = None
-            end_offset = partition.log.log_end_offset
-            self._flushes[self._node.sync(partition.log.pending_sync())] = (partition, end_offset)
+            self._to_flush[partition] = None
+            self._begin_flushes()
 
-    def synced(self, now: Millis, token: int, failed: str | None) -> None:
+    def _begin_flushes(self) -> None:
+        """Begin as many of the flushes that wait as may be under way: each has its files pinned."""
+        under_way_max = max(1, self._node.files.pins_max // FLUSH_PINS)
+        while self._to_flush and len(self._flushing) < under_way_max:
+            partition = next(iter(self._to_flush))
+            del self._to_flush[partition]
+            log = partition.log
+            if log.failed is not None:
+                continue
+            try:
+                pending = log.pending_sync()
+            except OSError as error:
+                self.storage_failed(partition, str(error))
+                continue
+            self._flushing[partition] = None
+            self._flushes[self._node.sync(pending)] = (partition, log.log_end_offset)
+
+    def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """A sync that upkeep asked for has ended."""
+        failed = next(iter(failures.values()), None)
         if token == self._compaction_token:
             self._compaction_token = None
             self._slice_at = now
@@ -309,8 +391,10 @@ class Upkeep:
         self._flushing.pop(partition, None)
         if failed is None:
             partition.log.synced(end_offset)
+            self.sync_worked(partition)
         else:
-            self.sync_failed(partition, failed)
+            self.sync_failed(now, partition, failed)
+        self._begin_flushes()
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 

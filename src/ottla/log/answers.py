@@ -40,7 +40,8 @@ class AppendRefused(Exception):
 
 
 class StorageFailed(OSError):
-    """A write failed, now or earlier: the log takes nothing more until it is opened again. KAFKA_STORAGE_ERROR."""
+    """A write failed: nothing of it counts, and a later one may work, unless `Log.failed` says that the log is closed.
+    KAFKA_STORAGE_ERROR."""
 
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
 

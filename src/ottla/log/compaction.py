@@ -33,7 +33,7 @@ from ottla.log.filtering import BatchFilter, key_offsets
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.producers import marker_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
-from ottla.log.syncing import DirectorySync, Syncable
+from ottla.log.syncing import Syncable
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 
@@ -109,6 +109,13 @@ class Compaction:
         self._work = 0
         return True
 
+    def _synced(self, file: Syncable) -> Iterator[Syncable]:
+        """Wait until `file` is on the disk."""
+        file.pin()
+        yield file
+        file.unpin()
+        self._check()
+
     # First pass
 
     def _sync_dirty(self, dirty: cleaning.Dirty) -> Iterator[Syncable]:
@@ -116,10 +123,7 @@ class Compaction:
         for segment in self.log.segments[:-1]:
             end = self._end_of(segment)
             if end > dirty.first and segment.base_offset < dirty.end and end > self.log.recovery_point:
-                segment.file.pin()
-                yield segment.file
-                segment.file.unpin()
-                self._check()
+                yield from self._synced(segment.file)
 
     def _build_map(self, dirty: cleaning.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
@@ -193,14 +197,11 @@ class Compaction:
         try:
             yield from self._copy(group, cleaned, transactions)
             cleaned.close_for_appends()
-            for file in [cleaned.file, *cleaned.dirty_index_files(), DirectorySync(log.files, log.directory)]:
-                file.pin()
-                yield file
-                file.unpin()
-                self._check()
+            names = log.files.directory(log.directory)
+            for file in [cleaned.file, *cleaned.dirty_index_files(), names]:
+                yield from self._synced(file)
             cleaned.rename_files(CLEANED_SUFFIX, SWAP_SUFFIX)
-            yield DirectorySync(log.files, log.directory)
-            self._check()
+            yield from self._synced(names)
         except GeneratorExit:
             # Dropped half way; perhaps with its whole process, in a simulation, where nothing may be touched then.
             with contextlib.suppress(BaseException):

@@ -4,7 +4,8 @@ Knows: descriptors, and how long a write lasts. Does not know: segments, offsets
 
 Durability, which a second implementation (the simulator's disk) must keep word for word:
 - `File.write` and `File.truncate` are visible to every later read at once, and survive the death of the process.
-- They survive the death of the machine only after `File.sync` returned.
+- They survive the death of the machine only after `File.sync` returned. A sync that fails says so once: what it should
+  have covered may be lost although later syncs succeed, unless it is written again.
 - A name (a created file, a rename, an unlink, a new directory) survives the death of the machine only after
   `FileSystem.sync_directory` of the directory that holds it. A file that was synced under a lost name is lost.
 - `write_atomically` does all of it: after it returns the path holds exactly the new bytes, whatever happens next, and
@@ -19,12 +20,18 @@ Everything here runs on one thread, except `File.sync`, which another thread may
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections import OrderedDict
 from typing import Final, NamedTuple, Protocol
 
 OPEN_FILES_MAX: Final = 4096
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+"""The process, or the system, has no descriptor left: a state that passes."""
+REWRITE_BYTES: Final = 1 << 20
+DESCRIPTOR_TRIES: Final = 4
+GIVEN_UP_AT_ONCE: Final = 8
 
 
 class File(Protocol):
@@ -55,6 +62,11 @@ class File(Protocol):
         """Block until what was written is on the disk. The one call that another thread may make, while pinned."""
         ...
 
+    def rewrite(self, position: int) -> None:
+        """Write what stands from `position` on once more, in place, and sync it: after an fsync that failed only this
+        brings it to the disk. Raises OSError."""
+        ...
+
     def pin(self) -> None:
         """Keep the descriptor open until `unpin`, for a `sync` on another thread."""
         ...
@@ -68,6 +80,18 @@ class File(Protocol):
     def fileno(self) -> int:
         """A descriptor that is good until control returns to the caller's loop. Simulated files raise OSError."""
         ...
+
+
+class Pinned(Protocol):
+    """What a disk thread needs of a File or a directory: `sync` may be called on it while it is pinned."""
+
+    def sync(self) -> None: ...
+
+    def pin(self) -> None:
+        """Raises OSError."""
+        ...
+
+    def unpin(self) -> None: ...
 
 
 class FileSystem(Protocol):
@@ -96,6 +120,15 @@ class FileSystem(Protocol):
     def rmtree(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None: ...
+
+    def directory(self, path: str) -> Pinned:
+        """The names in a directory, to be synced by another thread; follows renames while pinned."""
+        ...
+
+    @property
+    def pins_max(self) -> int:
+        """How many files may be pinned at once, so that others still find descriptors."""
+        ...
 
     def space(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume that `path` is on; -1 where that is not known."""
@@ -200,6 +233,15 @@ class DiskFile:
     def sync(self) -> None:
         os.fdatasync(self._fd if self._fd >= 0 else self._reopen())
 
+    def rewrite(self, position: int) -> None:
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)  # for appending, every write would go to the end
+        try:
+            while chunk := os.pread(fd, REWRITE_BYTES, position):
+                position += os.pwrite(fd, chunk, position)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
     def pin(self) -> None:
         if self._fd < 0:
             self._reopen()
@@ -223,7 +265,7 @@ class DiskFile:
     def _reopen(self) -> int:
         if self._unlinked:
             raise FileNotFoundError(f"{self._path} was deleted and closed")
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        fd = self._disk.descriptor(self._path, os.O_RDWR | os.O_APPEND)
         self._fd = fd
         self._recent = True
         self._disk.opened(self)
@@ -246,6 +288,13 @@ class DiskFile:
         self._let_go()
         return True
 
+    def let_go(self) -> bool:
+        """Close the descriptor unless it is pinned; whether it was closed."""
+        if self._fd < 0 or self._pins or self._unlinked:
+            return False
+        self._let_go()
+        return True
+
     def moved(self, path: str) -> None:
         self._path = path
 
@@ -258,6 +307,32 @@ class DiskFile:
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             self._let_go()
+
+
+class DiskDirectory:
+    """The names in a real directory."""
+
+    __slots__ = ("_disk", "_fd", "_path", "_pins")
+
+    def __init__(self, disk: DiskFiles, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._fd = -1
+        self._pins = 0
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def pin(self) -> None:
+        if self._fd < 0:
+            self._fd = self._disk.descriptor(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        self._pins += 1
+
+    def unpin(self) -> None:
+        self._pins -= 1
+        if not self._pins:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 class DiskFiles:
@@ -278,7 +353,7 @@ class DiskFiles:
         if named is not None and (known := named.get(name)) is not None:
             return known
         if create:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = self.descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             file = DiskFile(self, path, fd, os.fstat(fd).st_size)
             self.opened(file)
         else:
@@ -327,6 +402,37 @@ class DiskFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def directory(self, path: str) -> DiskDirectory:
+        return DiskDirectory(self, path)
+
+    @property
+    def pins_max(self) -> int:
+        return max(1, self._open_files_max // 2)
+
+    def descriptor(self, path: str, flags: int, mode: int = 0o644) -> int:
+        """Open a descriptor; where the process or the system has none left, give up some of our own and try again.
+
+        Only on the thread that owns the files.
+        """
+        for _ in range(DESCRIPTOR_TRIES):
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, mode)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._give_up_some():
+                    raise
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def _give_up_some(self) -> bool:
+        """Close the descriptors longest unused; False where nothing could be closed."""
+        closed = 0
+        for file in list(self._with_descriptor):
+            if file.let_go():
+                del self._with_descriptor[file]
+                closed += 1
+                if closed == GIVEN_UP_AT_ONCE:
+                    break
+        return closed > 0
 
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as source:

@@ -7,7 +7,8 @@ has a greater timestamp. Timestamps rise strictly, except that the last entry, w
 repeat the one before.
 
 An index is only ever a hint that can be rebuilt from the segment. Entries are buffered and written INDEX_FLUSH_ENTRIES
-at a time, so a killed process leaves an index that is short by at most that many entries, and never wrong.
+at a time, so a killed process leaves an index that is short by at most that many entries, and never wrong. Entries
+that the disk does not take stay buffered, and what a failed write left of them is cut off before the next one.
 
 Source: Kafka's OffsetIndex.java, TimeIndex.java. Unlike Kafka's the files are not preallocated; a preallocated one
 (zeros after the last entry) is read up to the first entry that does not rise.
@@ -143,9 +144,9 @@ class OffsetIndex:
         return self._base_offset + relative, position
 
     def flush(self) -> None:
-        """Write the buffered entries."""
+        """Write the buffered entries. Raises OSError, after which they are buffered still."""
         if self._pending:
-            self._handle().write(self._pending)
+            _write_at(self._handle(), self.entries * OFFSET_ENTRY.size - len(self._pending), self._pending)
             self._pending = bytearray()
             self._dirty = True
 
@@ -222,6 +223,10 @@ class OffsetIndex:
             return [self._file]
         return []
 
+    def unsynced(self) -> None:
+        """What was handed out did not reach the disk."""
+        self._dirty = self._file is not None
+
     def moved(self, path: str) -> None:
         self._path = path
 
@@ -247,6 +252,13 @@ class OffsetIndex:
         elif not self._pinned_in_memory:
             self._cache.touched(self)
         return self._offsets, self._positions
+
+
+def _write_at(handle: File, end: int, octets: bytearray) -> None:
+    """Append to a file that should end at `end`: what is behind it is left of a write that failed half way."""
+    if handle.size() > end:
+        handle.truncate(end)
+    handle.write(octets)
 
 
 def _rising_prefix(offsets: array[int], positions: array[int]) -> int:
@@ -310,8 +322,9 @@ class TimeIndex:
         return found
 
     def flush(self) -> None:
+        """Write the buffered entries. Raises OSError, after which they are buffered still."""
         if self._pending:
-            self._handle().write(self._pending)
+            _write_at(self._handle(), self.entries * TIME_ENTRY.size - len(self._pending), self._pending)
             self._pending = bytearray()
             self._dirty = True
 
@@ -364,6 +377,10 @@ class TimeIndex:
             self._dirty = False
             return [self._file]
         return []
+
+    def unsynced(self) -> None:
+        """What was handed out did not reach the disk."""
+        self._dirty = self._file is not None
 
     def moved(self, path: str) -> None:
         self._path = path

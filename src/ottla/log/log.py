@@ -4,8 +4,8 @@ Knows: bytes and offsets. Does not know: topics' names beyond its directory, cli
 `now` (epoch ms) is an argument, and `deadline` says when `maintain` has something to do.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
-the last one is appended to; everything below `recovery_point` is on the disk; a log whose write failed takes nothing
-more.
+the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
+that anybody can see.
 
 Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
 (synced, so that no data is ever without its owner), and the first segment.
@@ -18,14 +18,13 @@ Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.sca
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
 
-from ottla.log import cleaning, reading, recovery, removal, retention
+from ottla.log import cleaning, reading, recovery, removal, retention, snapshots
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -45,6 +44,7 @@ from ottla.log.index import RELATIVE_OFFSET_MAX, TIME_ENTRY, IndexCache
 from ottla.log.producers import marker_in
 from ottla.log.recovery import Loaded
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
+from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
 from ottla.log.syncing import Syncable, Syncing
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.errors import ErrorCode
@@ -52,8 +52,6 @@ from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACT
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
-SNAPSHOT_BATCHES: Final = 2048  # a killed process leaves at most so many batches to replay into the producer state
-SNAPSHOT_BYTES: Final = 16 << 20
 USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a codec, and perhaps transactional
 CRC_COVERS_FROM: Final = 21
 
@@ -77,6 +75,7 @@ class Log:
         "_roll_offset",
         "_roll_timestamp",
         "_segment_bytes",
+        "_torn",
         "active",
         "bases",
         "cleaned_to",
@@ -88,6 +87,7 @@ class Log:
         "failed",
         "files",
         "high_watermark",
+        "in_doubt",
         "index_cache",
         "log_end_offset",
         "log_start_offset",
@@ -115,6 +115,7 @@ class Log:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         producer_id_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        write_again: bool = False,
         notes: Callable[[str], None] | None = None,
         index_cache: IndexCache | None = None,
     ) -> Log:
@@ -122,7 +123,9 @@ class Log:
 
         `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
         since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
-        against its CRC. What recovery repaired is told to `notes`, a sentence each. Raises OSError.
+        against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
+        again: it is on the disk then, whatever fsyncs the killed process met. What recovery repaired is told to
+        `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = recovery.load(
@@ -137,6 +140,7 @@ class Log:
             log_start_offset=log_start_offset,
             producer_id_expiration_ms=producer_id_expiration_ms,
             note=notes if notes is not None else _no_note,
+            write_again=write_again,
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
@@ -167,7 +171,9 @@ class Log:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
-        self.failed: str | None = None
+        self.failed: str | None = None  # why the log is closed to writes
+        self.in_doubt = False  # an fsync failed: what is above the recovery point may not reach the disk
+        self._torn = False  # the active segment's file ends in a part of a batch that could not be cut off
         self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
         self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
@@ -257,7 +263,7 @@ class Log:
         """Give one record batch the next offsets and write it. HOT.
 
         `batch` is writable and holds exactly one batch; offset, epoch and, where configs ask for it, timestamp are set
-        in place. Raises AppendRefused with nothing written, or StorageFailed, after which the log is closed to writes.
+        in place. Raises AppendRefused or StorageFailed, and the log is as it was before.
         """
         if self.failed is not None:
             raise StorageFailed(self.failed)
@@ -429,11 +435,8 @@ class Log:
         if aborted and self.active is not None:
             stable = producers.last_stable_offset_after(ended)
             self.syncing.created()
-            try:
+            with contextlib.suppress(OSError):  # the index tries again before the next sync or snapshot
                 self.active.txn_index.append(AbortedTransaction(producer_id, ended.first_offset, offset, stable))
-            except OSError as error:
-                # The marker is in the log, its index entry is not: opening the log again puts it there.
-                raise self.fail(f"writing the transaction index of {self.directory} failed: {error}") from error
         producers.complete(ended)
         self._update_first_unstable()
 
@@ -448,12 +451,15 @@ class Log:
         self.write_epochs()
 
     def write_epochs(self) -> None:
-        """Bring the epoch checkpoint up to date; it is synced together with the data that follows."""
+        """Bring the epoch checkpoint up to date; it is synced together with the data that follows.
+
+        Raises StorageFailed; the next append tries again before it writes.
+        """
         if self.epochs.dirty and self.on_disk:
             try:
                 self.files.write_atomically(self.epoch_path, self.epochs.encode(), durable=False)
             except OSError as error:
-                raise self.fail(f"writing {self.epoch_path} failed: {error}") from error
+                raise StorageFailed(f"writing {self.epoch_path} failed: {error}") from error
             self.epochs.dirty = False
             self.syncing.replaced(self.epoch_path)
 
@@ -467,11 +473,20 @@ class Log:
         return StorageFailed(sentence)
 
     def _write_failed(self, segment: Segment, error: OSError) -> None:
-        """A batch is perhaps half in the file: cut it off if the disk lets us, or opening the log again does."""
-        failure = self.fail(f"writing {segment.file.path} failed: {error}")
+        """A batch is perhaps half in the file: cut it off if the disk lets us, or the next append does first."""
+        self._torn = True
         with contextlib.suppress(OSError):
-            segment.file.truncate(segment.size)
-        raise failure from error
+            self._cut_torn_tail()
+        if self._torn:
+            self._roll_offset = -1  # sends every append to `_segment_for`
+        raise StorageFailed(f"writing {segment.file.path} failed: {error}") from error
+
+    def _cut_torn_tail(self) -> None:
+        active = self.active
+        if active is not None and active.file.size() > active.size:
+            active.file.truncate(active.size)
+        self._torn = False
+        self._set_roll_limits()
 
     # Segments
 
@@ -499,19 +514,24 @@ class Log:
         )
 
     def _segment_for(self, size: int, max_timestamp: int, last: int, now: int) -> Segment:
-        """The segment that takes the next batch: a new one if the active one is full, or there is none."""
+        """The segment that takes the next batch: a new one if the active one is full, or there is none.
+
+        Raises StorageFailed with the log as it was.
+        """
         if size > self.config.segment_bytes:
             raise AppendRefused(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"A batch of {size} bytes does not fit into a segment of {self.config.segment_bytes} bytes.",
             )
         try:
+            if self._torn:
+                self._cut_torn_tail()
             if self.active is None:
                 self._begin(now)
             elif self._must_roll(self.active, size, max_timestamp, last, now):
                 self._roll(now)
         except OSError as error:
-            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
+            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
         active = self.active
         assert active is not None
         if active.size == 0:
@@ -539,10 +559,11 @@ class Log:
     def _roll(self, now: int) -> None:
         old = self.active
         assert old is not None
-        old.close_for_appends()
-        self.syncing.closed(old)
+        old.complete_indexes()
         self.write_snapshot()
-        self._add_segment(now)
+        self._add_segment(now)  # up to here anything may fail, and the old segment goes on
+        old.offset_index.deactivate()
+        self.syncing.closed(old)
         self.retention.due = True
 
     def roll(self, now: int) -> bool:
@@ -552,48 +573,27 @@ class Log:
         try:
             self._roll(now)
         except OSError as error:
-            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
+            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
         return True
 
     # Producer snapshots
 
     def snapshot_when_due(self) -> None:
-        # A snapshot costs with the number of producers, so many producers get theirs less often.
-        due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
-        if self._batches_since_snapshot >= due or (
-            self._bytes_since_snapshot >= SNAPSHOT_BYTES and self._batches_since_snapshot * 4 >= due
-        ):
-            self.write_snapshot()
+        """Write a snapshot if enough has come since the last one. One that fails is put off."""
+        snapshots.write_when_due(self, self._batches_since_snapshot, self._bytes_since_snapshot)
 
     def write_snapshot(self) -> None:
-        """Write the producer state as it is at the log end. Of older ones, those at segments' beginnings stay."""
-        end = self.log_end_offset
-        path = self.snapshot_path(end)
-        self.producers.end_offset = end
-        try:
-            self.files.write_atomically(path, self.producers.encode(), durable=False)
-        except OSError as error:
-            raise self.fail(f"writing {path} failed: {error}") from error
-        self.syncing.replaced(path)
-        previous = self.snapshots[-1] if self.snapshots else -1
-        if previous != end:
-            at = bisect_right(self.bases, previous) - 1
-            if previous >= 0 and (at < 0 or self.bases[at] != previous):
-                self.drop_snapshot(previous)
-            self.snapshots.append(end)
-        self._batches_since_snapshot = 0
+        """Write the producer state as it is at the log end. Raises StorageFailed."""
+        snapshots.write(self)
+
+    def replayed(self, batches: int) -> None:
+        """A snapshot is that many batches old."""
+        self._batches_since_snapshot = batches
         self._bytes_since_snapshot = 0
 
     def drop_snapshot(self, offset: int) -> None:
-        if offset in self.snapshots:
-            self.snapshots.remove(offset)
-            path = self.snapshot_path(offset)
-            if self.files.exists(path):
-                self.files.unlink(path)
-                self.syncing.created()
-
-    def snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{recovery.snapshot_name(offset)}"
+        """Remove the snapshot at `offset`, if there is one. Raises OSError."""
+        snapshots.drop(self, offset)
 
     # Reading
 
@@ -652,12 +652,7 @@ class Log:
         try:
             self._begin(now)
         except OSError as error:
-            raise self.fail(f"a new segment in {self.directory} failed: {error}") from error
-
-    def replayed(self, batches: int) -> None:
-        """The producer state was rebuilt by replaying `batches` batches after the newest snapshot."""
-        self._batches_since_snapshot = batches
-        self._bytes_since_snapshot = 0
+            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
 
     def segments_replaced(self, segments: list[Segment]) -> None:
         """Hold exactly these segments; positions that were remembered are void."""
@@ -698,9 +693,23 @@ class Log:
         self.syncing.finish(self, up_to)
 
     def sync_failed(self, error: OSError) -> None:
-        """The oldest outstanding `pending_sync` failed: nothing is known of the disk, so the log closes to writes."""
+        """The oldest outstanding `pending_sync` failed, so the log closes to writes; `reopen` may open it again.
+
+        What it should have covered may never reach the disk, whatever a later fsync says: the kernel reports a page
+        that it could not write once, and then takes it for clean.
+        """
         self.syncing.failed()
-        self.fail(f"syncing {self.directory} failed: {error}")
+        if self.failed is None:
+            self.fail(f"syncing {self.directory} failed: {error}")
+            self.in_doubt = True
+
+    def reopen(self, now: int) -> bool:
+        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it.
+
+        False where records above the recovery point are acknowledged or were read, or where the cut fails: then the log
+        stays closed to writes. In doubt it must not be opened again without writing these records anew.
+        """
+        return retention.reopen(self, now)
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""

@@ -9,6 +9,10 @@ Three cases, told by the caller:
 The log is cut at the first batch that is torn or corrupt or whose offsets are out of place (no checksum covers them),
 and segments behind that go. Whatever a flipped bit says, opening a log raises nothing but OSError.
 
+With `write_again`, or when the log was shut because of an fsync that failed, a kill is no reason to trust the page
+cache: it may show batches that the kernel gave up writing, and an fsync now would say nothing of them. What is above
+the recovery point is checked and written again.
+
 Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
 had decided (compaction.py) and is completed. Indexes that are missing or not sound are rebuilt from their segment;
 producer state from the newest sound snapshot and the batches after it; epochs from the batches when their checkpoint is
@@ -41,6 +45,8 @@ LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
 SWAP_SUFFIX: Final = ".swap"
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+IN_DOUBT_FILE: Final = "fsync-failed"
+"""Stands in the directory of a log that was shut because an fsync failed; a kill must not make anybody forget it."""
 
 Note = Callable[[str], None]
 
@@ -78,6 +84,7 @@ def load(
     log_start_offset: int,
     producer_id_expiration_ms: int,
     note: Note,
+    write_again: bool = False,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
     loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms))
@@ -89,14 +96,20 @@ def load(
     loading = _Loading(files, directory, config, cache, now, note, loaded)
     names = loading.clear_leftovers(files.listdir(directory))
     loading.open_segments(names)
-    if clean_shutdown:
+    in_doubt = IN_DOUBT_FILE in names
+    write_again = (write_again or in_doubt) and same_boot and not (clean_shutdown and not in_doubt)
+    if clean_shutdown and not in_doubt:
         loading.find_end()
     else:
-        loading.repair(recovery_point, same_boot)
+        loading.repair(recovery_point, same_boot, write_again)
+    if write_again:
+        loading.write_again(recovery_point)
+    if in_doubt:
+        files.unlink(f"{directory}/{IN_DOUBT_FILE}")
     loading.reconcile_start(log_start_offset)
     loading.load_epochs()
     # What is read after a clean stop or a power cut is on the disk; after a kill it may be in the page cache only.
-    killed = same_boot and not clean_shutdown
+    killed = same_boot and not clean_shutdown and not write_again
     loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
     loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     loading.sync_repairs()
@@ -211,7 +224,7 @@ class _Loading:
         self._load_index(active)
         self.loaded.log_end_offset = self._resume(active)
 
-    def repair(self, recovery_point: int, same_boot: bool) -> None:
+    def repair(self, recovery_point: int, same_boot: bool, write_again: bool = False) -> None:
         """After a kill or a power cut: check what was not certainly on the disk, cut at the first unsound batch."""
         segments = self.loaded.segments
         if not segments:
@@ -219,6 +232,7 @@ class _Loading:
         first = len(segments) - 1
         if not same_boot:
             self._reconcile_names()
+        if not same_boot or write_again:
             bases = [segment.base_offset for segment in segments]
             # Also the segment that ends there: it may have been closed since, and its indexes not be on the disk.
             first = min(max(bisect_left(bases, recovery_point) - 1, 0), len(segments) - 1)
@@ -227,6 +241,8 @@ class _Loading:
             self._load_index(segment)
             if not same_boot:
                 segment.offset_index.cut(0)
+            elif write_again:
+                segment.offset_index.truncate_to(recovery_point)
             below = (
                 segments[at + 1].base_offset if at + 1 < len(segments) else segment.base_offset + RELATIVE_OFFSET_MAX
             )
@@ -242,6 +258,19 @@ class _Loading:
                 segment.flush_indexes()
                 segment.offset_index.deactivate()
         self.loaded.log_end_offset = self._resume(segments[-1])
+
+    def write_again(self, recovery_point: int) -> None:
+        """Bring what is above the recovery point to the disk by writing it once more; `repair` has checked it."""
+        written = 0
+        for segment in self.loaded.segments:
+            found = segment.find(recovery_point)
+            if found is not None:
+                segment.file.rewrite(found[0])
+                written += segment.size - found[0]
+        if written:
+            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
+            self.note(f"{self.directory}: wrote {written} bytes above offset {recovery_point} again.")
 
     def _reconcile_names(self) -> None:
         """Renames may be lost one by one: a segment that compaction merged into the one before it may be back."""

@@ -7,6 +7,7 @@ Source: Kafka's UnifiedLog.scala (deleteOldSegments, truncateTo, truncateFullyAn
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.log import cleaning, recovery
@@ -206,6 +207,34 @@ def truncate_to(log: Log, offset: int, now: int) -> bool:
     """See Log.truncate_to."""
     if log.failed is not None:
         raise StorageFailed(log.failed)
+    return _truncate_to(log, offset, now)
+
+
+def reopen(log: Log, now: int) -> bool:
+    """See Log.reopen."""
+    point, why = log.recovery_point, log.failed
+    if not log.in_doubt:
+        return False
+    if log.high_watermark > point:
+        path = f"{log.directory}/{recovery.IN_DOUBT_FILE}"
+        with suppress(OSError):
+            if not log.files.exists(path):
+                log.files.write_atomically(path, f"{why}\n".encode(), durable=False)
+        return False
+    log.failed = None
+    try:
+        # Without an fsync, which on such a disk may fail again: the one that covers the next records covers the cut,
+        # and until then nobody is told of them.
+        _truncate_to(log, point, now, durable=False)
+        log.syncing.created()
+    except OSError:
+        log.failed = why
+        return False
+    log.in_doubt = False
+    return True
+
+
+def _truncate_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
         log.state_rebuilt()
@@ -220,8 +249,9 @@ def truncate_to(log: Log, offset: int, now: int) -> bool:
         offset = active.truncate(offset)
         active.resume()
         # What was cut must not come back: new batches will take its offsets.
-        active.file.sync()
-        log.files.sync_directory(log.directory)
+        if durable:
+            active.file.sync()
+            log.files.sync_directory(log.directory)
     except OSError as error:
         raise log.fail(f"truncating {log.directory} failed: {error}") from error
     _cut_offsets(log, offset)
@@ -245,6 +275,8 @@ def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
     drop_segments(log, log.segments[::-1], now)
     for snapshot in list(log.snapshots):
         log.drop_snapshot(snapshot)
+    if log.on_disk:
+        log.files.sync_directory(log.directory)  # what was dropped must not stand beside what comes now
     log.epochs.clear()
     log.producers.clear(offset)
     log.log_start_offset = log.high_watermark = log.log_end_offset = offset

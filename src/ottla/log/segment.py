@@ -10,6 +10,7 @@ Source: Kafka's LogSegment.java, UnifiedLog.java (file names).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -94,7 +95,7 @@ class Segment:
     def append(
         self, batch: memoryview | bytes | bytearray, size: int, last_offset: int, max_timestamp: int, interval: int
     ) -> None:
-        """Write one batch at the end. Raises OSError, after which the tail of the file is not sound."""
+        """Write one batch at the end. Raises OSError with nothing changed, but the file may end in a part of it."""
         position = self.size
         self.file.write(batch)
         self.size = position + size
@@ -126,11 +127,15 @@ class Segment:
         index.append(last_offset, position)
         self.time_index.maybe_append(self.max_timestamp_value, self.max_timestamp_offset)
         if index.pending_entries >= INDEX_FLUSH_ENTRIES:
-            # The time index first: recovery trusts it up to what the offset index says.
-            self.time_index.flush()
-            index.flush()
+            # A disk that does not take them now gets them later, at the latest when the segment is closed.
+            with suppress(OSError):
+                self.flush_indexes()
 
     def flush_indexes(self) -> None:
+        """Write what is buffered, the time index first: recovery trusts it up to what the offset index says.
+
+        Raises OSError.
+        """
         self.time_index.flush()
         self.offset_index.flush()
 
@@ -264,11 +269,15 @@ class Segment:
                 self.max_timestamp_value = header[8]
                 self.max_timestamp_offset = header[0] + header[6]
 
-    def close_for_appends(self) -> None:
-        """The log rolled: complete the indexes and write them."""
+    def complete_indexes(self) -> None:
+        """Write the indexes to their ends; appending may go on all the same. Raises OSError."""
         self.complete_time_index()
-        self.time_index.flush()
+        self.flush_indexes()
         self.touch_indexes()
+
+    def close_for_appends(self) -> None:
+        """Nothing more is appended: complete the indexes and write them. Raises OSError."""
+        self.complete_indexes()
         self.offset_index.deactivate()
 
     def touch_indexes(self) -> None:
@@ -311,6 +320,12 @@ class Segment:
 
     def dirty_index_files(self) -> list[File]:
         return [*self.offset_index.dirty_files(), *self.time_index.dirty_files(), *self.txn_index.dirty_files()]
+
+    def indexes_unsynced(self) -> None:
+        """The files that `dirty_index_files` gave did not reach the disk: give them again."""
+        self.offset_index.unsynced()
+        self.time_index.unsynced()
+        self.txn_index.unsynced()
 
     def names(self, suffix: str = "") -> list[str]:
         """Paths of this segment's files, the log last: it is the one that makes the others count."""

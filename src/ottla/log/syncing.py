@@ -12,53 +12,38 @@ directory when a file was created in it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ottla.log.files import File, FileSystem
+from ottla.log.files import File
+from ottla.log.files import Pinned as Syncable
 from ottla.log.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
 
-class Syncable(Protocol):
-    """What a disk thread needs of a File: `sync` may be called on it while it is pinned."""
-
-    def sync(self) -> None: ...
-
-    def pin(self) -> None: ...
-
-    def unpin(self) -> None: ...
-
-
-class DirectorySync:
-    """Syncs the names in a directory."""
-
-    __slots__ = ("_files", "path")
-
-    def __init__(self, files: FileSystem, path: str) -> None:
-        self._files = files
-        self.path = path
-
-    def sync(self) -> None:
-        self._files.sync_directory(self.path)
-
-    def pin(self) -> None:
-        return None
-
-    def unpin(self) -> None:
-        return None
-
-
 class _Round:
-    """One `begin` under way."""
+    """One `begin` under way: what it syncs, and whose it is."""
 
-    __slots__ = ("borrowed", "files", "up_to")
+    __slots__ = ("borrowed", "directory", "files", "replaced", "segments", "up_to")
 
-    def __init__(self, up_to: int, files: list[Syncable], borrowed: list[File]) -> None:
+    def __init__(self, up_to: int, segments: list[Segment], replaced: dict[str, None], directory: bool) -> None:
         self.up_to = up_to
-        self.files = files
-        self.borrowed = borrowed
+        self.segments = segments
+        self.replaced = replaced
+        self.directory = directory
+        self.files: list[Syncable] = []
+        self.borrowed: list[File] = []
+
+    def pin(self, files: list[Syncable]) -> None:
+        """Take these, or none of them. Raises OSError."""
+        try:
+            for file in files:
+                file.pin()
+                self.files.append(file)
+        except OSError:
+            self.release()
+            raise
 
     def release(self) -> None:
         for file in self.files:
@@ -105,28 +90,36 @@ class Syncing:
     def forgotten(self, segments: list[Segment]) -> None:
         """These segments are deleted; nobody needs them on the disk."""
         self._closed = [segment for segment in self._closed if segment not in segments]
+        for under_way in self._rounds:
+            under_way.segments = [segment for segment in under_way.segments if segment not in segments]
 
     def begin(self, log: Log) -> list[Syncable]:
-        """Start a round for everything below the log end. Raises OSError."""
+        """Start a round for everything below the log end. Raises OSError, and what waited goes on waiting."""
+        segments = list(self._closed)
         files: list[Syncable] = [*self._dirty]
-        for segment in self._closed:
-            files.append(segment.file)
-            files.extend(segment.dirty_index_files())
-        active = log.active
-        if active is not None and active not in self._closed and active.size:
-            files.append(active.file)
-            files.extend(active.txn_index.dirty_files())
-        borrowed: list[File] = []
-        for path in self._replaced:
-            if log.files.exists(path):
-                borrowed.append(log.files.open(path))
-        files.extend(borrowed)
-        if self._directory:
-            files.append(DirectorySync(log.files, log.directory))
-        for file in files:
-            file.pin()
+        begun = _Round(log.log_end_offset, segments, self._replaced, self._directory)
+        try:
+            for segment in segments:
+                files.append(segment.file)
+                files.extend(segment.dirty_index_files())
+            active = log.active
+            if active is not None and active not in segments and active.size:
+                files.append(active.file)
+                files.extend(active.txn_index.dirty_files())
+                segments.append(active)
+            for path in self._replaced:
+                if log.files.exists(path):
+                    begun.borrowed.append(log.files.open(path))
+            files.extend(begun.borrowed)
+            if self._directory:
+                files.append(log.files.directory(log.directory))
+            begun.pin(files)
+        except OSError:
+            for segment in segments:
+                segment.indexes_unsynced()
+            raise
         self._closed, self._replaced, self._directory, self._dirty = [], {}, False, []
-        self._rounds.append(_Round(log.log_end_offset, files, borrowed))
+        self._rounds.append(begun)
         return files
 
     def finish(self, log: Log, up_to: int) -> None:
@@ -140,8 +133,17 @@ class Syncing:
             self.dirty_since_ms = None
 
     def failed(self) -> None:
-        """The oldest round could not be synced. The others end in their turn: a disk thread may have their files."""
-        self._rounds.popleft().release()
+        """The oldest round could not be synced. The others end in their turn: a disk thread may have their files.
+
+        Names and small files are asked for again; for the batches the caller has to do better (`Log.sync_failed`).
+        """
+        ended = self._rounds.popleft()
+        ended.release()
+        for segment in ended.segments:
+            segment.indexes_unsynced()
+        self._closed = [*ended.segments, *(segment for segment in self._closed if segment not in ended.segments)]
+        self._replaced = ended.replaced | self._replaced
+        self._directory = self._directory or ended.directory
 
     def sync_now(self, log: Log) -> None:
         """Sync everything here and now, also what rounds under way are at. Raises OSError."""

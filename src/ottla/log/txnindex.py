@@ -28,7 +28,7 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """Entries are few: they are held in memory once somebody asked, and written as they come."""
 
-    __slots__ = ("_dirty", "_entries", "_file", "_files", "_path")
+    __slots__ = ("_dirty", "_entries", "_file", "_files", "_path", "_pending")
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
@@ -36,11 +36,23 @@ class TransactionIndex:
         self._file: File | None = None
         self._entries: list[AbortedTransaction] | None = None
         self._dirty = False
+        self._pending = b""  # entries that the disk has not taken yet
 
     def append(self, entry: AbortedTransaction) -> None:
+        """Add an entry. Raises OSError when it could not be written: it is known all the same, `flush` tries again."""
         self.entries().append(entry)
-        self._handle().write(ENTRY.pack(VERSION, *entry))
-        self._dirty = True
+        self._pending += ENTRY.pack(VERSION, *entry)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the entries that could not be written before. Raises OSError."""
+        if self._pending:
+            handle, end = self._handle(), len(self.entries()) * ENTRY.size - len(self._pending)
+            if handle.size() > end:
+                handle.truncate(end)  # left of a write that failed half way
+            handle.write(self._pending)
+            self._pending = b""
+            self._dirty = True
 
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
@@ -72,7 +84,8 @@ class TransactionIndex:
         return True
 
     def truncate_to(self, offset: int) -> None:
-        """Drop transactions whose marker is at or after `offset`."""
+        """Drop transactions whose marker is at or after `offset`. Raises OSError."""
+        self.flush()
         entries = self.entries()
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) == len(entries) and not self._files.exists(self._path):
@@ -84,10 +97,16 @@ class TransactionIndex:
             self._dirty = True
 
     def dirty_files(self) -> list[File]:
+        """The file, if it was written since it was last handed out here. Raises OSError."""
+        self.flush()
         if self._dirty and self._file is not None:
             self._dirty = False
             return [self._file]
         return []
+
+    def unsynced(self) -> None:
+        """What was handed out did not reach the disk."""
+        self._dirty = self._file is not None
 
     def moved(self, path: str) -> None:
         self._path = path

@@ -27,18 +27,18 @@ class DiskThread:
         loop: asyncio.AbstractEventLoop,
         token: int,
         files: Sequence[Syncable],
-        done: Callable[[int, str | None], None],
+        done: Callable[[int, dict[int, str]], None],
     ) -> None:
-        """Sync all `files`, then call done(token, the system's sentence where it failed) on the loop."""
+        """Sync all `files`, then call done(token, failures) on the loop; see `ottla.broker.requests.Sync`."""
 
         def work() -> None:
-            failed = None
-            try:
-                for file in files:
+            failures: dict[int, str] = {}
+            for at, file in enumerate(files):
+                try:
                     file.sync()
-            except OSError as error:
-                failed = error.strerror or str(error)
-            loop.call_soon_threadsafe(done, token, failed)
+                except OSError as error:  # the others may be of other logs, and go on
+                    failures[at] = error.strerror or str(error)
+            loop.call_soon_threadsafe(done, token, failures)
 
         self._pool.submit(work)
 

@@ -283,9 +283,9 @@ class Server:
         else:
             self.settle()
 
-    def _synced(self, token: int, failed: str | None) -> None:
+    def _synced(self, token: int, failures: dict[int, str]) -> None:
         if not self._stopped:
-            self.node.synced(_now(), token, failed)
+            self.node.synced(_now(), token, failures)
             self.settle()
 
 

@@ -9,7 +9,11 @@ The model, which is as unkind as POSIX allows:
 - A creation, rename or unlink is volatile until the directory is synced. At a power cut any subset may have happened,
   except that what happened to one name stays in order, and a rename is one step.
 - Syncing a file says nothing about its name, and syncing a directory nothing about the files in it.
+- A sync of a file that fails takes what it should have covered for clean, as Linux does: it is seen as long as the
+  machine lives, and no later sync brings it to the platter; only writing it again does.
 - The death of the process alone loses nothing (`Disk.kill`).
+
+`trouble` is asked before every operation and may make it fail; a write that fails leaves half of its bytes.
 
 `fuse` counts operations that change something; when it reaches zero the power goes in the middle of that one, and
 everything the dying process still tries raises `PowerCut` again. `PowerCut` is no Exception, so no handler in the
@@ -35,9 +39,9 @@ class PowerCut(BaseException):
 class Inode:
     """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter; `volatile` lies
     between: (position, bytes) for a write, (size, None) for a truncation, oldest first. `settled` counts operations
-    that have left `volatile` in this inode's life."""
+    that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the platter."""
 
-    __slots__ = ("content", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
+    __slots__ = ("content", "forsaken", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
 
     def __init__(self, serial: Serial, parent: "Directory", name: str) -> None:
         self.serial = serial
@@ -47,6 +51,7 @@ class Inode:
         self.kept = bytearray()
         self.volatile: list[tuple[int, bytes | None]] = []
         self.settled = 0
+        self.forsaken = False
         self.handle: SimFile | None = None
 
     def settle(self, up_to: int) -> None:
@@ -57,17 +62,25 @@ class Inode:
         del self.volatile[:count]
         self.settled += count
 
+    def forsake(self, up_to: int) -> None:
+        """All operations numbered below `up_to` will never reach the platter, and nobody knows."""
+        count = max(0, up_to - self.settled)
+        self.forsaken = self.forsaken or bool(self.volatile[:count])
+        del self.volatile[:count]
+        self.settled += count
+
     def survive(self, rng: random.Random) -> None:
         """The power went: decide what is found."""
-        if self.volatile:
+        if self.volatile or self.forsaken:
             found = self.kept
-            for operation in _survivors(self.volatile, rng):
+            for operation in _survivors(self.volatile, rng) if self.volatile else ():
                 _apply(found, operation)
             if len(found) < len(self.content) and rng.random() >= 0.9:
                 # The size reached the disk, the bytes did not.
                 found.extend(bytes(len(self.content) - len(found)))
             self.settled += len(self.volatile)
             self.volatile.clear()
+            self.forsaken = False
             self.content = bytearray(found)
         self.handle = None
 
@@ -149,6 +162,11 @@ class SimFile:
     def write(self, *buffers: bytes | bytearray | memoryview) -> None:
         disk, inode = self._disk, self._use()
         octets = b"".join(buffers)
+        try:
+            disk.meet("write", inode)
+        except OSError:
+            self._put(inode, octets[: len(octets) // 2])
+            raise
         disk.burn(lambda part: self._put(inode, octets[: int(part * len(octets))]))
         room = disk.room(len(octets))
         self._put(inode, octets[:room])
@@ -163,7 +181,9 @@ class SimFile:
             self._disk.dirty[inode.serial] = inode
 
     def read(self, position: int, length: int) -> bytes:
-        content = self._use().content
+        inode = self._use()
+        self._disk.meet("read", inode)
+        content = inode.content
         return bytes(content[position : position + length])
 
     def readinto(self, position: int, target: memoryview) -> int:
@@ -176,6 +196,7 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         inode = self._use()
+        self._disk.meet("truncate", inode)
         self._disk.burn()
         assert size <= len(inode.content), f"{self.path} would grow by a truncation"
         if size < len(inode.content):
@@ -189,14 +210,28 @@ class SimFile:
         self._disk.burn()
         self.end_sync(self.begin_sync())
 
+    def rewrite(self, position: int) -> None:
+        inode = self._use()
+        self._disk.meet("write", inode)
+        self._disk.burn()
+        if position < len(inode.content):
+            inode.volatile.append((position, bytes(inode.content[position:])))
+            self._disk.dirty[inode.serial] = inode
+        self.sync()
+
     def begin_sync(self) -> int:
         """What a sync that begins now covers: the number of the first operation that it may miss."""
         inode = self._use()
         return inode.settled + len(inode.volatile)
 
     def end_sync(self, up_to: int) -> None:
-        if self._disk.draws_sync_failure():
-            raise OSError(errno.EIO, SYNC_FAILED, self.path)
+        try:
+            self._disk.meet("sync", self._inode)
+            if self._disk.draws_sync_failure():
+                raise OSError(errno.EIO, SYNC_FAILED, self.path)
+        except OSError:
+            self._inode.forsake(up_to)
+            raise
         self._disk.settle(self._inode, up_to)
 
     def pin(self) -> None:
@@ -228,6 +263,28 @@ class SimFile:
         return self._inode
 
 
+class SimDirectory:
+    """The names in a directory, wherever it is by now."""
+
+    __slots__ = ("_directory", "_disk", "_life")
+
+    def __init__(self, disk: "Disk", directory: Directory) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._life = disk.life
+
+    def sync(self) -> None:
+        if self._life != self._disk.life:
+            raise PowerCut("a directory of a process that is gone")
+        self._disk.sync_names(self._directory)
+
+    def pin(self) -> None:
+        return None
+
+    def unpin(self) -> None:
+        return None
+
+
 class Disk:
     """The file system; outlives the node. `rng` decides what a fault leaves, never what a healthy call does."""
 
@@ -237,6 +294,10 @@ class Disk:
         self.used = 0
         self.capacity: int | None = None
         self.sync_failures = 0.0
+        self.trouble: Callable[[str, str], None] | None = None
+        """Called with an operation (read, write, truncate, sync, create, rename, unlink) and its path; raises OSError
+        where that is to fail."""
+        self.pins_max = 1 << 16
         self.lies = False
         """Planted by tests: a sync that promises and does nothing. The checkers must notice."""
         self.fuse: int | None = None
@@ -254,6 +315,7 @@ class Disk:
         if inode is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            self.meet("create", path)
             self.burn()
             if not self.room(1):
                 raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -282,6 +344,7 @@ class Disk:
         for name in _names(path):
             found = directory.entries.get(name)
             if found is None:
+                self.meet("create", path)
                 self.burn()
                 if not self.room(1):
                     raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -300,6 +363,7 @@ class Disk:
         displaced = target.entries.get(new_name)
         if isinstance(displaced, Directory) and (isinstance(node, Inode) or displaced.entries):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", new)
+        self.meet("rename", old)
         self.burn()
         if isinstance(displaced, Inode) and displaced is not node:
             self._gone(displaced)
@@ -308,6 +372,7 @@ class Disk:
 
     def unlink(self, path: str) -> None:
         inode = self._file(path)
+        self.meet("unlink", path)
         self.burn()
         self._gone(inode)
         self._change((inode.parent, inode.name, None))
@@ -324,13 +389,21 @@ class Disk:
         self._change((directory.parent, directory.name, None))
 
     def sync_directory(self, path: str) -> None:
-        directory = self._directory(path)
+        self.sync_names(self._directory(path))
+
+    def directory(self, path: str) -> SimDirectory:
+        return SimDirectory(self, self._directory(path))
+
+    def sync_names(self, directory: Directory) -> None:
+        self.meet("sync", directory)
         self.burn()
         if not self.lies:
             self._keep([op for op in self._volatile if any(slot[0] is directory for slot in op)])
 
     def read_bytes(self, path: str) -> bytes:
-        return bytes(self._file(path).content)
+        inode = self._file(path)
+        self.meet("read", inode)
+        return bytes(inode.content)
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
         temporary = path + ".tmp"
@@ -356,6 +429,11 @@ class Disk:
                 if partly is not None:
                     partly(self.rng.random())
                 raise PowerCut("the fuse burnt down")
+
+    def meet(self, operation: str, where: "str | Inode | Directory") -> None:
+        """Let `trouble` fail this operation."""
+        if self.trouble is not None:
+            self.trouble(operation, where if isinstance(where, str) else path_of(where))
 
     def room(self, wanted: int) -> int:
         """How many of the wanted bytes still fit."""

@@ -10,7 +10,8 @@ streams derived from the seed by name, so one part of the world drawing more num
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
@@ -50,7 +51,7 @@ class NodeUnderTest(Protocol):
 
     def take_effects(self, now: Millis) -> list[Effect]: ...
 
-    def synced(self, now: Millis, token: int, failed: str | None) -> None: ...
+    def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
 
 
 class Owed:
@@ -320,32 +321,34 @@ class Life:
             return
         work, marks = self._disk_busy
         try:
-            failed = self._do_disk_work(work, marks)
+            failures = self._do_disk_work(work, marks)
         except PowerCut:
             self.world.fell()
             return
         self._disk_busy = None
         if isinstance(work, Sync):
-            self.enter(self._synced, work.token, failed)
+            self.enter(self._synced, work.token, failures)
         self._begin_disk_work()
 
-    def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> str | None:
-        """What went wrong, as the system says it, or None."""
-        try:
-            if isinstance(work, Store):
+    def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> dict[int, str]:
+        """What went wrong, as the system says it, by position in a Sync's files."""
+        failures: dict[int, str] = {}
+        if isinstance(work, Store):
+            with suppress(OSError):
                 self.world.disk.write_atomically(work.path, bytes(work.content))
-            else:
-                for file, mark in zip(work.files, marks, strict=True):
-                    if isinstance(file, SimFile):
-                        file.end_sync(mark)
-                    else:
-                        file.sync()
-        except OSError as error:
-            return error.strerror or str(error)
-        return None
+            return failures
+        for at, (file, mark) in enumerate(zip(work.files, marks, strict=True)):
+            try:
+                if isinstance(file, SimFile):
+                    file.end_sync(mark)
+                else:
+                    file.sync()
+            except OSError as error:
+                failures[at] = error.strerror or str(error)
+        return failures
 
-    def _synced(self, now: Millis, token: int, failed: str | None) -> None:
-        self.node.synced(now, token, failed)
+    def _synced(self, now: Millis, token: int, failures: dict[int, str]) -> None:
+        self.node.synced(now, token, failures)
 
     def finish_disk_work(self) -> None:
         """A clean stop waits for the disk thread, and tells the node nothing any more."""

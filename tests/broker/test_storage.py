@@ -1,0 +1,281 @@
+"""Disks that fail under a node: one file, one partition, one moment, and everything else goes on."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from ottla.broker.configs import BrokerSettings
+from ottla.broker.node import Node
+from ottla.broker.requests import ConnectionContext, Parked, Reply, Sync
+from ottla.metadata.memory import MemoryStore
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
+from ottla.sim.disk import Disk
+
+NOW = 1_800_000_000_000
+CONTEXT = ConnectionContext(1, "127.0.0.1")
+TOPICS = ("t0", "t1", "t2", "t3")
+STORAGE = int(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+class Stage:
+    """A node on a simulated disk, with one topic for each of TOPICS. A test says when its syncs are carried out."""
+
+    def __init__(self, durability: str = "fsync", **settings: str) -> None:
+        self.disk = Disk(random.Random(1))
+        self.store = MemoryStore()
+        self.now = NOW
+        self.notes: list[str] = []
+        self.settings = {"ottla.durability": durability, **{k.replace("_", "."): v for k, v in settings.items()}}
+        self.answers: dict[int, Any] = {}
+        self.syncs: list[Sync] = []
+        self.start(same_boot=False)
+        for name in TOPICS:
+            self.node.topics.create(self.now, name, 1, {})
+
+    def start(self, *, same_boot: bool) -> None:
+        self.node = Node(
+            BrokerSettings.load(self.settings, {}),
+            self.disk,
+            "/data",
+            self.store,
+            entropy=random.Random(2),
+            same_boot=same_boot,
+            notes=self.notes.append,
+        )
+        self.node.start(self.now)
+        self.run()
+
+    def ask(self, message: Any, version: int) -> Any:
+        """The answer, or the ticket of a request that waits."""
+        frame = memoryview(bytearray(encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)))[4:]
+        answer = self.node.receive(self.now, CONTEXT, frame)
+        if isinstance(answer, Parked):
+            return answer.ticket
+        return decoded(message.API_KEY, version, answer)
+
+    def produce(self, topic: str, value: bytes = b"v", **batch: Any) -> Any:
+        octets = bytearray(build_batch([Record(timestamp_ms=self.now, key=b"k", value=value)], **batch))
+        return self.ask(
+            ProduceRequest(
+                None, -1, 30_000, [TopicProduceData(topic, partition_data=[PartitionProduceData(0, octets)])]
+            ),
+            11,
+        )
+
+    def effects(self) -> None:
+        while effects := self.node.take_effects(self.now):
+            for effect in effects:
+                if isinstance(effect, Sync):
+                    self.syncs.append(effect)
+                elif isinstance(effect, Reply):
+                    self.answers[effect.ticket] = decoded(0, 11, effect.parts).responses[0].partition_responses[0]
+
+    def sync(self) -> None:
+        """The disk thread does all that it was given."""
+        while self.syncs:
+            sync = self.syncs.pop(0)
+            failures: dict[int, str] = {}
+            for at, file in enumerate(sync.files):
+                try:
+                    file.sync()
+                except OSError as error:
+                    failures[at] = str(error.strerror)
+            self.node.synced(self.now, sync.token, failures)
+            self.effects()
+
+    def run(self, ms: int = 0) -> None:
+        until = self.now + ms
+        while True:
+            self.effects()
+            self.sync()
+            due = self.node.deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.node.tick(self.now)
+        self.now = until
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """What a consumer gets."""
+        octets = bytes(self.fetch(topic).records or b"")
+        return [record.value for _, at in iter_batches(octets) for record in decode_records(octets, at)]
+
+    def fetch(self, *topics: str) -> Any:
+        asked = [FetchTopic(topic, partitions=[FetchPartition(0, -1, 0, -1, -1, 1 << 20)]) for topic in topics]
+        answer = self.ask(FetchRequest(topics=asked, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20), 12)
+        told = [topic.partitions[0] for topic in answer.responses]
+        return told[0] if len(topics) == 1 else told
+
+    def failed(self, topic: str) -> str | None:
+        return self.node.topics.by_name[topic].partitions[0].log.failed
+
+
+def decoded(api_key: int, version: int, parts: Any) -> Any:
+    whole = b"".join(part if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts)
+    return decode_response(api_key, version, memoryview(whole)[4:])[1]
+
+
+def trouble_with(path: str, *operations: str, error: int = errno.EIO) -> Callable[[str, str], None]:
+    """These operations fail on every file whose path has this in it."""
+
+    def trouble(operation: str, where: str) -> None:
+        if operation in operations and path in where:
+            raise OSError(error, "Input/output error", where)
+
+    return trouble
+
+
+def test_a_topic_deleted_in_a_round_takes_nobody_along() -> None:
+    stage = Stage()
+    tickets = {topic: stage.produce(topic) for topic in TOPICS}
+    stage.effects()
+    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t1"])
+    stage.node.tick(stage.now)  # its directory is gone before the disk thread comes to it
+    stage.run()
+    for topic in ("t0", "t2", "t3"):
+        assert stage.answers[tickets[topic]].error_code == 0
+        assert stage.failed(topic) is None
+        assert stage.values(topic) == [b"v"]
+    assert stage.answers[tickets["t1"]].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not any("sync" in note for note in stage.notes)
+
+
+def test_an_fsync_that_fails_is_its_own_partitions_matter() -> None:
+    stage = Stage()
+    stage.produce("t1", b"before")
+    stage.run()
+    tickets = {topic: stage.produce(topic) for topic in TOPICS}
+    stage.disk.trouble = trouble_with("/t1-0/", "sync")
+    stage.run()
+    assert {topic: stage.answers[ticket].error_code for topic, ticket in tickets.items()} == {
+        "t0": 0,
+        "t1": STORAGE,
+        "t2": 0,
+        "t3": 0,
+    }
+    assert stage.values("t1") == [b"before"]
+    stage.disk.trouble = None
+    again = stage.produce("t1", b"again")
+    stage.run()
+    assert stage.answers[again].error_code == 0
+    assert stage.values("t1") == [b"before", b"again"]
+    stage.disk.crash()
+    stage.start(same_boot=False)
+    assert stage.values("t1") == [b"before", b"again"]
+    assert [note for note in stage.notes if "t1-0 could not be synced" in note]
+
+
+def test_what_an_fsync_could_not_write_is_not_acknowledged_as_a_duplicate() -> None:
+    """The kernel says it once and takes the pages for clean: only writing them again brings them to the disk."""
+    stage = Stage()
+    numbered = {"producer_id": 5, "producer_epoch": 0}
+    stage.produce("t0", b"first", **numbered, base_sequence=0)
+    stage.run()
+    lost = stage.produce("t0", b"second", **numbered, base_sequence=1)
+    stage.disk.trouble = trouble_with("/t0-0/", "sync")
+    stage.run()
+    assert stage.answers[lost].error_code == STORAGE
+    stage.disk.trouble = None
+    again = stage.produce("t0", b"second", **numbered, base_sequence=1)
+    stage.run()
+    assert stage.answers[again].error_code == 0
+    assert stage.answers[again].base_offset == 1
+    stage.disk.crash()
+    stage.start(same_boot=False)
+    assert stage.values("t0") == [b"first", b"second"]
+
+
+def test_the_end_of_several_segments_is_taken_back() -> None:
+    stage = Stage(log_segment_bytes="1048576")
+    stage.produce("t0", b"kept")
+    stage.run()
+    tickets = [stage.produce("t0", bytes(400_000)) for _ in range(6)]
+    assert len(stage.node.topics.by_name["t0"].partitions[0].log.segments) > 2
+    stage.disk.trouble = trouble_with("/t0-0/", "sync")
+    stage.run()
+    assert {stage.answers[ticket].error_code for ticket in tickets} == {STORAGE}
+    stage.disk.trouble = None
+    assert stage.values("t0") == [b"kept"]
+    again = stage.produce("t0", b"again")
+    stage.run()
+    assert stage.answers[again].base_offset == 1
+    stage.disk.crash()
+    stage.start(same_boot=False)
+    assert stage.values("t0") == [b"kept", b"again"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_kill_does_not_make_the_page_cache_worth_more(told: bool) -> None:
+    """An fsync failed, and the process died before, or after, it could do anything about it: the next one writes what
+    is above the recovery point again, and only then acknowledges it to whoever repeats it."""
+    stage = Stage()
+    numbered = {"producer_id": 5, "producer_epoch": 0}
+    stage.produce("t0", b"first", **numbered, base_sequence=0)
+    stage.run(70_000)  # the recovery point is checkpointed
+    stage.produce("t0", b"second", **numbered, base_sequence=1)
+    stage.effects()
+    stage.disk.trouble = trouble_with("/t0-0/", "sync")
+    for file in stage.syncs[0].files:
+        with suppress(OSError):
+            file.sync()
+    stage.disk.trouble = trouble_with("/t0-0/", "sync", "truncate", "rename") if told else None
+    if told:
+        stage.run()
+    stage.disk.trouble = None
+    stage.disk.kill()
+    stage.syncs.clear()
+    stage.start(same_boot=True)
+    again = stage.produce("t0", b"second", **numbered, base_sequence=1)
+    stage.run()
+    answer = stage.answers[again] if isinstance(again, int) else again.responses[0].partition_responses[0]
+    assert (answer.error_code, answer.base_offset) == (0, 1)
+    stage.disk.crash()
+    stage.start(same_boot=False)
+    assert stage.values("t0") == [b"first", b"second"]
+
+
+def test_acknowledged_records_that_an_fsync_could_not_write_shut_the_partition_until_they_are_written_again() -> None:
+    """With page-cache durability an answer promised only the page cache, and that is kept: nothing is cut off."""
+    stage = Stage("page-cache", log_flush_interval_ms="1000")
+    stage.produce("t0", b"told")
+    stage.disk.trouble = trouble_with("/t0-0/", "sync")
+    stage.run(3_000)
+    assert stage.failed("t0") is not None
+    assert stage.values("t0") == [b"told"]
+    assert stage.produce("t0").responses[0].partition_responses[0].error_code == STORAGE
+    stage.disk.trouble = None
+    stage.node.stop(stage.now)
+    stage.disk.kill()
+    stage.start(same_boot=True)
+    assert stage.produce("t0", b"more").responses[0].partition_responses[0].error_code == 0
+    stage.run(3_000)
+    stage.disk.crash()
+    stage.start(same_boot=False)
+    assert stage.values("t0") == [b"told", b"more"]
+
+
+def test_a_full_disk_passes() -> None:
+    stage = Stage("page-cache")
+    stage.produce("t0", b"before")
+    stage.disk.capacity = stage.disk.used
+    for _ in range(3):
+        assert stage.produce("t0", b"no").responses[0].partition_responses[0].error_code == STORAGE
+    assert stage.values("t0") == [b"before"]
+    stage.disk.capacity = None
+    assert stage.produce("t0", b"after").responses[0].partition_responses[0].error_code == 0
+    stage.run(1_000)
+    assert stage.values("t0") == [b"before", b"after"]
+    assert [note.split(":")[0] for note in stage.notes if "t0-0" in note] == [
+        "t0-0 could not be written to, every append tries again",
+        "t0-0 takes writes again",
+    ]
