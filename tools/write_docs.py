@@ -44,6 +44,10 @@ Nouns, then verbs. Every command says more with `--help`, prints JSON with `--fo
 through `--bootstrap` or the environment variable `OTTLA_BOOTSTRAP`. What cannot be done is told in one sentence on
 standard error; the exit code is then 1, and 2 where the command was not understood. `ottla --install-completion`
 installs the completion of commands, topics and groups for your shell.
+
+What names its target does it at once (`delete`, `alter`, `pause`). What works out its targets by a rule
+(`reset-offsets`, `redrive`, `vacuum`) shows what it would do, and does it with `--execute`. Times are given as
+ISO 8601, UTC where no zone is named, or as milliseconds since 1970, and are shown as ISO 8601 in UTC.
 """
 
 

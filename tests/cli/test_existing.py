@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from ottla.cli import connection
+from ottla.cli.main import main
+from ottla.testing import EmbeddedBroker
 
 from .conftest import Run
 
@@ -82,3 +85,38 @@ def test_names_are_completed(ottla: Run, ottla_topic: str) -> None:
 def test_nothing_is_completed_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTTLA_BOOTSTRAP", "127.0.0.1:1")
     assert connection.complete_groups("") == connection.complete_topics("") == []
+
+
+@pytest.mark.parametrize("command", ["topics delete {}", "records delete {} --before end"])
+def test_what_the_cluster_keeps_for_itself_is_not_taken_by_mistake(ottla: Run, ottla_topic: str, command: str) -> None:
+    ottla("produce", ottla_topic, stdin="0\n")
+    ottla("consume", ottla_topic, "--group", ottla_topic, "--from-beginning", "-n", "1")
+    said = ottla(*command.format("__consumer_offsets").split(), code=1).err
+    assert "committed offsets of every consumer group" in said
+    assert "--internal" in said
+    assert ottla_topic in ottla("groups", "list").out
+    assert "__share_group_state" in ottla(*command.format("__share_group_state").split(), code=1).err
+
+
+def test_it_is_taken_when_that_is_meant() -> None:
+    """With a broker of its own, for its groups are gone then."""
+    with EmbeddedBroker() as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        consumer.commit(offsets=[TopicPartition(broker.create_topic(), 0, 0)], asynchronous=False)
+        consumer.close()
+        assert main(["topics", "delete", "__consumer_offsets", "--internal", "-b", broker.bootstrap_servers]) == 0
+
+
+def test_partitions_of_a_coordinators_topic_stay(ottla: Run) -> None:
+    assert "given other partitions" in ottla("topics", "add-partitions", "__consumer_offsets", "-t", "9", code=1).err
+
+
+def test_what_was_done_beside_a_failure_is_told(ottla: Run, ottla_topic: str) -> None:
+    names = [f"{ottla_topic}-a", ottla_topic, f"{ottla_topic}-b"]
+    said = ottla("topics", "create", *names, code=1).err
+    assert said.startswith(f"ottla: {ottla_topic}: ")
+    assert said.endswith(f" Created {names[0]}, {names[2]} all the same.\n")
+    said = ottla("topics", "delete", f"{ottla_topic}-c", names[0], names[2], code=1).err
+    assert said.endswith(f" Deleted {names[0]}, {names[2]} all the same.\n")
+    said = ottla("topics", "create", ottla_topic, code=1).err
+    assert "all the same" not in said

@@ -1,6 +1,5 @@
 """`ottla groups` against a real node: lag tables, resets, deletion."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -134,9 +133,3 @@ def test_durations(text: str, millis: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(Failure):
         resets.parse_duration(text)
-
-
-def test_times_without_a_zone_are_utc() -> None:
-    assert resets.parse_datetime("1970-01-01T00:00:01") == 1000
-    assert resets.parse_datetime("1970-01-01T01:00:01+01:00") == 1000
-    assert abs(resets.parse_datetime(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())) / 1000 - time.time()) < 5

@@ -20,8 +20,15 @@ def test_a_queue_is_created_once(run: Run) -> None:
     queue = f"made-{uuid.uuid4().hex[:8]}"
     assert run("kmq", "create", queue, "-p", "3").out == f"Created {queue}, {queue}__markers, {queue}__undelivered.\n"
     assert run("kmq", "create", queue).out == "Nothing was missing.\n"
+    assert run("kmq", "create", queue, "-p", "3", "-r", "1").out == "Nothing was missing.\n"
+    assert run("kmq", "create", queue, "-p", "8").out == (
+        f"Nothing was missing. {queue} has 3 partitions, not 8, and keeps them. "
+        f"{queue}__markers has 3 partitions, not 8, and keeps them. "
+        f"{queue}__undelivered has 3 partitions, not 8, and keeps them.\n"
+    )
     assert run("kmq", "create", queue, "--markers", "m-" + queue, "--format", "json").json() == {
-        "created": ["m-" + queue]
+        "created": ["m-" + queue],
+        "differs": [],
     }
     rows = run("kmq", "stats", queue).rows()
     assert [row[:5] for row in rows[:3]] == [[queue, str(index), "0", "0", "0"] for index in range(3)]
@@ -37,7 +44,7 @@ def test_stats_say_what_waits_what_is_open_and_what_is_overdue(run: Run, stage: 
     told = run("kmq", "stats", stage.config.queue, "--format", "json").json()
     assert told == {
         "queue": stage.config.queue,
-        "partitions": [{"partition": 0, "waiting": 2, "open": 2, "overdue": 0, "overdue-ms": None, "markers-lag": 4}],
+        "partitions": [{"partition": 0, "waiting": 2, "open": 2, "overdue": 0, "overdue_ms": None, "markers_lag": 4}],
         "dead_letters": 0,
         "not_redriven": 0,
     }
@@ -60,18 +67,18 @@ def test_letters_are_shown_and_sent_back(run: Run, stage: QueueStage) -> None:
         client.failed(second, reason="boom")
         until(lambda: len(stage.dead_letters()) == 2, "both are dead letters")
     queue = stage.config.queue
-    dry = run("kmq", "redrive", queue, "--dry-run", "--format", "json").json()
+    dry = run("kmq", "redrive", queue, "--format", "json").json()
     assert [(each["source"], each["key"], each["reason"], each["deliveries"], each["message"]) for each in dry] == [
         (f"{queue}-0@0", "one", "rejected", 1, "no use"),
         (f"{queue}-0@1", "two", "failed", 1, "boom"),
     ]
-    ended = run("kmq", "redrive", queue, "--reason", "failed", "--since", "2020-01-01T00:00:00Z")
+    ended = run("kmq", "redrive", queue, "--reason", "failed", "--since", "2020-01-01T00:00:00Z", "--execute")
     assert ended.err == "Sent 1 back, left 1.\n"
     assert "boom" in ended.out
     assert run("kmq", "stats", queue).out.splitlines()[-1] == (
         f"{queue}__undelivered: 2 dead letters, 2 not looked at by a redrive."
     )
-    assert run("kmq", "redrive", queue).err == "Sent 1 back, left 0.\n"
+    assert run("kmq", "redrive", queue, "--execute").err == "Sent 1 back, left 0.\n"
     assert run("kmq", "stats", queue, "--format", "json").json()["not_redriven"] == 0
     assert [each.value() for each in stage.records(queue)] == [b"a", b"b", b"b", b"a"]
 

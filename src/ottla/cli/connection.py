@@ -195,8 +195,14 @@ def sentence(error: Any) -> str:
     return f"{text} ({name})."
 
 
-def wait(futures: dict[Any, Future[T]]) -> dict[str, T]:
-    """The results of an admin call, by name; raises Failure naming every one that failed."""
+def with_done(failures: list[str], verb: str, done: Iterable[str]) -> str:
+    """What failed, and what was done all the same."""
+    names = ", ".join(done)
+    return "\n".join(failures) + (f" {verb} {names} all the same." if names else "")
+
+
+def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
+    """The results of an admin call, by name; raises Failure naming every one that failed, and those that did not."""
     from confluent_kafka import KafkaException
 
     results: dict[str, T] = {}
@@ -210,7 +216,7 @@ def wait(futures: dict[Any, Future[T]]) -> dict[str, T]:
         except (TimeoutError, ValueError, TypeError) as error:
             failures.append(f"{name}: {error or 'no answer in time'}.")
     if failures:
-        raise Failure("\n".join(failures))
+        raise Failure(with_done(failures, verb, results))
     return results
 
 

@@ -32,7 +32,7 @@ from ottla.cli.connection import (
 from ottla.cli.consume_share import Acknowledging, ShareReading, consume_share
 from ottla.cli.output import Failure, NotUnderstood
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
-from ottla.cli.resets import parse_datetime
+from ottla.cli.times import parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -93,7 +93,7 @@ def consume(
         raise NotUnderstood("--partition is for one topic, without --group.")
     if offset is not None and partition is None:
         raise NotUnderstood("--offset is for one partition: name it with --partition.")
-    since_ms = None if from_time is None else parse_datetime(from_time)
+    since_ms = None if from_time is None else parse_time(from_time)
     if since_ms is not None and (share or group or offset is not None or from_beginning):
         raise NotUnderstood(
             "--from-time goes without --group, --share, --offset and --from-beginning; "

@@ -8,7 +8,9 @@ wants to know.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, plain_errors
 from ottla.cli.output import Failure, NotUnderstood
@@ -17,6 +19,29 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from ottla.client import Client
+
+
+PARTITIONS_MAX = 100_000
+REPLICAS_MAX = 10_000
+"""As many as librdkafka asks for in one topic."""
+
+INTERNAL = {
+    "__consumer_offsets": "the committed offsets of every consumer group",
+    "__share_group_state": "where every share group stands",
+    "__transaction_state": "the transactions of every producer",
+    "__cluster_metadata": "what the cluster knows of itself",
+}
+"""What is kept in Kafka's own topics, by their names."""
+
+Internal = Annotated[bool, typer.Option("--internal", help="Also a topic that the cluster keeps for itself.")]
+
+
+def refuse_internal(topics: Iterable[str], done: str, meant: str | None = "--internal") -> None:
+    """Raise Failure where one of the topics is the cluster's own: `done` to it, other things would be lost."""
+    for name in topics:
+        if name in INTERNAL:
+            way = f" Add {meant} if that is what you want." if meant else ""
+            raise Failure(f"{name} was not {done}: it keeps {INTERNAL[name]}.{way}")
 
 
 def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ottla.cli.connection import (
     wait,
 )
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -111,7 +112,7 @@ def delete(
     """Delete groups without members, and their committed offsets."""
     admin = connect(bootstrap, command_config, properties)
     with plain_errors():
-        wait(admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S))
+        wait(admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S), "Deleted")
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
 
 
@@ -126,7 +127,7 @@ def reset_offsets(
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="ISO", help="The first record since.")
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
@@ -138,8 +139,8 @@ def reset_offsets(
     from_file: Annotated[
         Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")] = False,
+    execute: Execute = False,
+    dry_run: DryRun = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file reads.")] = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
@@ -147,8 +148,7 @@ def reset_offsets(
     format: Output = Format.TABLE,
 ) -> None:
     """Move the committed offsets of a group without members; shows the plan unless --execute is given."""
-    if execute and dry_run:
-        raise NotUnderstood("Choose one of --execute and --dry-run.")
+    choose_one(execute, dry_run)
     target = resets.target(
         earliest=to_earliest,
         latest=to_latest,
@@ -174,8 +174,7 @@ def reset_offsets(
             print(f"{name},{partition},{offset}")
         return
     print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), [(group, *row) for row in planned], format)
-    if not execute and format is Format.TABLE:
-        typer.echo("Nothing was changed: add --execute to do this.", err=True)
+    tell_unchanged(execute, format)
 
 
 @app.command(epilog="Example: ottla groups delete-offsets billing --topic orders")

@@ -11,7 +11,6 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,10 +26,14 @@ from ottla.cli.connection import (
     complete_groups,
     complete_topics,
     connect,
+    named,
     pairs,
     plain_errors,
 )
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
+from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
+from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows
+from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
+from ottla.cli.times import parse_time, shown_time
 
 if TYPE_CHECKING:
     from ottla.kmq import KmqConfig
@@ -40,7 +43,9 @@ app = typer.Typer(
     help="Queues on any Kafka by start and end markers, compatible with softwaremill/kmq.", no_args_is_help=True
 )
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete_topics, help="The topic.")]
+Queue = Annotated[
+    str, typer.Argument(metavar="QUEUE", callback=named, autocompletion=complete_topics, help="The topic.")
+]
 Markers = Annotated[str, typer.Option("--markers", metavar="TOPIC", help="The markers topic (QUEUE__markers).")]
 DeadLetters = Annotated[
     str, typer.Option("--dead-letters", metavar="TOPIC", help="The dead-letter topic (QUEUE__undelivered).")
@@ -85,10 +90,14 @@ def config_of(queue: str, **settings: Any) -> KmqConfig:
 @app.command(epilog="Example: ottla kmq create jobs --partitions 4")
 def create(
     queue: Queue,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the queue, if it is new.")] = 1,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="Of the queue, if it is new (1)."),
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="Of what is made (the cluster's default).")
-    ] = -1,
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX, help="Of what is made (the cluster's)."),
+    ] = None,
     markers: Markers = "",
     dead_letters: DeadLetters = "",
     bootstrap: Bootstrap = HERE,
@@ -98,16 +107,15 @@ def create(
 ) -> None:
     """Make those of a queue's three topics that are missing: messages, markers, dead letters."""
     from ottla.kmq import create_topics
+    from ottla.kmq.topics import differences
 
     config = config_of(queue, markers=markers, dead_letters=dead_letters)
     with refusals():
-        made = create_topics(
-            connect(bootstrap, command_config, properties),
-            config,
-            partitions=partitions,
-            replication_factor=replication_factor,
-        )
-    print_done(f"Created {', '.join(made)}." if made else "Nothing was missing.", format, created=made)
+        admin = connect(bootstrap, command_config, properties)
+        differing = differences(admin, config, partitions=partitions, replication_factor=replication_factor)
+        made = create_topics(admin, config, partitions=partitions or 1, replication_factor=replication_factor or -1)
+    sentence = f"Created {', '.join(made)}." if made else "Nothing was missing."
+    print_done(" ".join((sentence, *differing)), format, created=made, differs=differing)
 
 
 @app.command(epilog="Example: ottla kmq tracker jobs --max-redeliveries 5 --backoff-ms 1000 --metrics 127.0.0.1:9200")
@@ -218,7 +226,7 @@ def stats(
     ]
     total, to_send = letters or (0, 0)
     if format is Format.JSON:
-        partitions = [dict(zip(("partition", *map(str.lower, columns[2:])), row[1:], strict=True)) for row in rows]
+        partitions = [dict(zip(map(field, columns[1:]), row[1:], strict=True)) for row in rows]
         print_json({"queue": queue, "partitions": partitions, "dead_letters": total, "not_redriven": to_send})
         return
     print_rows(columns, rows, format)
@@ -226,7 +234,7 @@ def stats(
 
 
 @app.command(
-    epilog="Example: ottla kmq redrive jobs --reason timed-out --since 2026-01-31T08:00:00Z --rate 100 --dry-run"
+    epilog="Example: ottla kmq redrive jobs --reason timed-out --since 2026-01-31T08:00:00Z --rate 100 --execute"
 )
 def redrive(
     queue: Queue,
@@ -234,15 +242,17 @@ def redrive(
     reason: Annotated[
         str | None, typer.Option("--reason", help="timed-out, failed, rejected or lost.", metavar="REASON")
     ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="ISO", help="Dead letters since then.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="ISO", help="And before then.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Dead letters since then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="And before then.")] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="With this key.")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With it; may be given again.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    most: MaxRecords = None,
+    limit: Limit = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many per second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    execute: Execute = False,
+    dry_run: DryRun = False,
     markers: Markers = "",
     dead_letters: DeadLetters = "",
     tracker_group: TrackerGroup = "",
@@ -251,15 +261,17 @@ def redrive(
     properties: Properties = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Send dead letters back to their partitions, each once, with all its own headers and a new count."""
+    """Send dead letters back to their partitions, each once, with all its own headers and a new count; shows them
+    unless --execute is given."""
     from ottla.kmq.redrive import Choice, Redrive
 
+    choose_one(execute, dry_run)
     config = config_of(queue, markers=markers, dead_letters=dead_letters, tracker_group_id=tracker_group)
     choice = Choice(
         partition=partition,
         reason=reason_of(reason),
-        since_ms=time_ms(since),
-        until_ms=time_ms(until),
+        since_ms=None if since is None else parse_time(since),
+        until_ms=None if until is None else parse_time(until),
         key=None if key is None else key.encode(),
         headers=tuple((name, value.encode()) for name, value in pairs(header, "A header").items()),
     )
@@ -271,15 +283,16 @@ def redrive(
             config,
             choice,
             rate=rate,
-            limit=limit,
-            dry_run=dry_run,
+            limit=most or limit,
+            dry_run=not execute,
             on_letter=lambda letter: shown.append(row_of(letter)),
         ) as walk,
     ):
         outcome = walk.run()
     print_rows(("PARTITION", "OFFSET", "SOURCE", "KEY", "REASON", "DELIVERIES", "AT", "MESSAGE"), shown, format)
     if format is Format.TABLE:
-        typer.echo(sentence_of(outcome, dry_run), err=True)
+        typer.echo(sentence_of(outcome, not execute), err=True)
+    tell_unchanged(execute, format)
     if outcome.scattered:
         raise Failure(
             f"Stopped early in partition {', '.join(map(str, outcome.scattered))} of {config.dead_letters}: the letters"
@@ -304,20 +317,10 @@ def reason_of(text: str | None) -> Any:
         raise NotUnderstood(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
 
 
-def time_ms(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise NotUnderstood(f"{text!r} is no time: expected one as 2026-01-31T08:00:00Z.") from None
-
-
 def row_of(letter: Letter) -> tuple[Any, ...]:
     source = letter.source
     key = letter.message.key()
     came = f"{source.topic}-{source.partition}@{source.offset}" if source.topic else None
-    at = None if source.at_ms is None else datetime.fromtimestamp(source.at_ms / 1000).astimezone().isoformat()
     return (
         letter.partition,
         letter.offset,
@@ -325,6 +328,6 @@ def row_of(letter: Letter) -> tuple[Any, ...]:
         key.decode(errors="backslashreplace") if isinstance(key, bytes) else key,
         source.reason,
         source.delivery_count,
-        at,
+        shown_time(source.at_ms),
         source.text,
     )

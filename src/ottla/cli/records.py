@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import resets
+from ottla.cli import existing, resets
 from ottla.cli.connection import (
     HERE,
     REQUEST_TIMEOUT_S,
@@ -38,6 +38,7 @@ def delete(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)],
     before: Annotated[str, typer.Option("--before", metavar="OFFSET", help="The new first offset, or: end.")],
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="May be given again.")] = None,
+    internal: existing.Internal = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
@@ -47,6 +48,8 @@ def delete(
     from confluent_kafka import TopicPartition
 
     offset = END if before == "end" else resets.parse_offset(before, "a number or end")
+    if not internal:
+        existing.refuse_internal([topic], "emptied")
     admin = connect(bootstrap, command_config, properties)
     named = topic if partition is None else f"{topic}:{','.join(map(str, partition))}"
     chosen = resets.partitions(admin, [named], False, {})

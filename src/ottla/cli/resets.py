@@ -14,14 +14,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime as DateTime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
 from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.times import in_range, parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 Partition: TypeAlias = tuple[str, int]
 
 OFFSET_MAX = (1 << 63) - 1
-TIME_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that ISO 8601 writes with four digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def target(
     if current:
         asked.append(Shift(0))
     if datetime is not None:
-        asked.append(Since(parse_datetime(datetime)))
+        asked.append(Since(parse_time(datetime)))
     if duration is not None:
         asked.append(Since(max(0, int(time.time() * 1000) - parse_duration(duration))))
     if shift is not None:
@@ -103,17 +100,6 @@ def target(
     if len(asked) != 1:
         raise NotUnderstood("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
     return asked[0]
-
-
-def parse_datetime(text: str) -> int:
-    """Milliseconds since the epoch of an ISO 8601 time; without a zone it is UTC, as Kafka's tool takes it."""
-    try:
-        parsed = DateTime.fromisoformat(text)
-    except ValueError:
-        raise NotUnderstood(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z.") from None
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=UTC)
-    return in_range(int(parsed.timestamp() * 1000), text)
 
 
 def parse_offset(text: str, expected: str = "a number") -> int:
@@ -134,13 +120,6 @@ def parse_duration(text: str) -> int:
     days, hours, minutes, seconds = (int(group or 0) for group in found.groups()[:4])
     millis = int((found.group(5) or "").ljust(3, "0"))
     return in_range(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis, text)
-
-
-def in_range(millis: int, text: str) -> int:
-    """A time that a log can hold, from 1970 on; raises Failure for any other."""
-    if not 0 <= millis <= TIME_MAX_MS:
-        raise NotUnderstood(f"{text!r} is outside of the times that a log can hold: they begin in 1970.")
-    return millis
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:

@@ -37,10 +37,13 @@ from ottla.cli.connection import (
     named,
     pairs,
     plain_errors,
+    with_done,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
+from ottla.cli.times import parse_time, shown_time
 
 if TYPE_CHECKING:
     from ottla.cli.redrive import Letter
@@ -157,12 +160,21 @@ def delete(
     format: Output = Format.TABLE,
 ) -> None:
     """Delete share groups without members, and where they stand."""
+    from ottla.client import ErrorAnswer
     from ottla.client.share_groups import delete_share_group, describe_share_group
 
+    deleted: list[str] = []
+    failures: list[str] = []
     with client(bootstrap, command_config, properties) as asked:
         for name in groups:
-            describe_share_group(asked, name)
-            delete_share_group(asked, name)
+            try:
+                describe_share_group(asked, name)
+                delete_share_group(asked, name)
+                deleted.append(name)
+            except ErrorAnswer as error:
+                failures.append(f"{error}.")
+    if failures:
+        raise Failure(with_done(failures, "Deleted", deleted))
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
 
 
@@ -175,7 +187,7 @@ def reset_offsets(
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="ISO", help="The first record since.")
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
@@ -187,8 +199,8 @@ def reset_offsets(
     from_group: Annotated[
         str | None, typer.Option("--from-consumer-group", metavar="GROUP", help="Where this consumer group is.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")] = False,
+    execute: Execute = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
@@ -197,8 +209,7 @@ def reset_offsets(
     """Let a share group without members go on somewhere else; shows the plan unless --execute is given."""
     from ottla.client.share_groups import alter_share_group_offsets
 
-    if execute and dry_run:
-        raise NotUnderstood("Choose one of --execute and --dry-run.")
+    choose_one(execute, dry_run)
     admin = connect(bootstrap, command_config, properties)
     if from_group is not None:
         committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, from_group)}
@@ -227,8 +238,7 @@ def reset_offsets(
         if execute:
             alter_share_group_offsets(asked, group, planned)
     print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), [(group, *row) for row in planned], format)
-    if not execute and format is Format.TABLE:
-        typer.echo("Nothing was changed: add --execute to do this.", err=True)
+    tell_unchanged(execute, format)
 
 
 @app.command(epilog="Example: ottla share-groups delete-offsets jobs --topic orders")
@@ -314,17 +324,17 @@ def redrive(
     reason: Annotated[
         Reason | None, typer.Option("--reason", help="Rejected by a member, or delivered too often.")
     ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="ISO", help="Records of this time or later.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="ISO", help="Records before this time.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Records of this time or later.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Records before this time.")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With this header; all if several.")
     ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0.001, help="At most N records a second.")
     ] = None,
-    most: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="At most so many.")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go back; the default.")] = False,
+    most: MaxRecords = None,
+    execute: Execute = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
@@ -335,13 +345,12 @@ def redrive(
 
     from ottla.cli.redrive import Pace, Redrive, Wanted, run
 
-    if execute and dry_run:
-        raise NotUnderstood("Choose one of --execute and --dry-run.")
+    choose_one(execute, dry_run)
     wanted = Wanted(
         topic,
         reason.value if reason else None,
-        resets.parse_datetime(since) if since else None,
-        resets.parse_datetime(until) if until else None,
+        None if since is None else parse_time(since),
+        None if until is None else parse_time(until),
         tuple(pairs(header, "A header").items()),
     )
     source = dead_letters or own_entries(connect(bootstrap, command_config, properties), "group", [group])[group].get(
@@ -359,8 +368,7 @@ def redrive(
             if not execute:
                 letters = islice((each for each in work.letters() if wanted.takes(each)), most)
                 print_rows(LETTER_COLUMNS, [letter_row(each) for each in letters], format)
-                if format is Format.TABLE:
-                    typer.echo("Nothing was changed: add --execute to do this.", err=True)
+                tell_unchanged(execute, format)
                 return
             producer = Producer({**given, "enable.idempotence": True, "linger.ms": 5})
             went, left, gone = run(work, producer, asked, wanted, most, Pace(rate))
@@ -492,7 +500,7 @@ def letter_row(letter: Letter) -> tuple[Any, ...]:
         letter.reason,
         letter.deliveries,
         letter.redrives,
-        letter.timestamp_ms,
+        shown_time(letter.timestamp_ms),
     )
 
 

@@ -25,16 +25,13 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
+from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
-
-PARTITIONS_MAX = 100_000
-REPLICAS_MAX = 10_000
-"""As many as librdkafka asks for in one topic."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
@@ -113,6 +110,7 @@ def create(
     from confluent_kafka.admin import NewTopic
 
     configs = pairs(config, "A config")
+    verb = "Could create" if validate_only else "Created"
     admin = connect(bootstrap, command_config, properties)
     wanted = topics
     if if_not_exists:
@@ -121,8 +119,7 @@ def create(
     with plain_errors():
         new = [NewTopic(name, partitions or -1, replication_factor or -1, config=configs) for name in wanted]
         if new:
-            wait(admin.create_topics(new, validate_only=validate_only))
-    verb = "Could create" if validate_only else "Created"
+            wait(admin.create_topics(new, validate_only=validate_only), verb)
     print_done(f"{verb} {', '.join(wanted) or 'nothing: all are there'}.", format, created=wanted)
 
 
@@ -147,12 +144,15 @@ def alter(
 def delete(
     topics: Topics,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when a topic is not there.")] = False,
+    internal: existing.Internal = False,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Delete topics and everything in them."""
+    if not internal:
+        existing.refuse_internal(topics, "deleted")
     admin = connect(bootstrap, command_config, properties)
     wanted = topics
     if if_exists:
@@ -160,7 +160,7 @@ def delete(
         wanted = [name for name in topics if name in there]
     with plain_errors():
         if wanted:
-            wait(admin.delete_topics(wanted))
+            wait(admin.delete_topics(wanted), "Deleted")
     print_done(f"Deleted {', '.join(wanted) or 'nothing: none is there'}.", format, deleted=wanted)
 
 
@@ -178,6 +178,7 @@ def add_partitions(
     """Give a topic more partitions; keys will map to other partitions from then on."""
     from confluent_kafka.admin import NewPartitions
 
+    existing.refuse_internal([topic], "given other partitions", meant=None)
     admin = connect(bootstrap, command_config, properties)
     with plain_errors():
         wait(admin.create_partitions([NewPartitions(topic, total)]))

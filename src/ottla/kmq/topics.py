@@ -55,6 +55,23 @@ def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int
     return counts[config.queue]
 
 
+def differences(client: Any, config: KmqConfig, *, partitions: int | None, replication_factor: int | None) -> list[str]:
+    """One sentence for each topic of the queue that is there already with another number of partitions or replicas
+    than asked for; None asks for nothing."""
+    found = client.list_topics(timeout=METADATA_TIMEOUT_S).topics
+    said: list[str] = []
+    for name in (config.queue, config.markers, config.dead_letters):
+        if name not in found or found[name].error is not None:
+            continue
+        count = len(found[name].partitions)
+        if partitions not in (None, count):
+            said.append(f"{name} has {count} partitions, not {partitions}, and keeps them.")
+        replicas = len(found[name].partitions[0].replicas) if count else 0
+        if replication_factor not in (None, replicas):
+            said.append(f"{name} has {replicas} replicas, not {replication_factor}, and keeps them.")
+    return said
+
+
 def create_topics(
     admin: AdminClient, config: KmqConfig, *, partitions: int = 1, replication_factor: int = -1
 ) -> list[str]:

@@ -28,6 +28,7 @@ from ottla.cli.pipeline.options import (
     run_options,
     session_of,
 )
+from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
 if TYPE_CHECKING:
     from ottla.spark.archive.proof import Verdict
@@ -246,24 +247,28 @@ def compact(
     print(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
 
 
-@app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --dry-run")
+@app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --execute")
 def vacuum(
     table: Table,
     hours: Annotated[
         float, typer.Option("--hours", min=0, help="Keep what is younger: readers and batches under way need it.")
     ] = 168.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    execute: Execute = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool, typer.Option("--force", help="Allow less than one hour: no archive may be running.")
     ] = False,
 ) -> None:
-    """Remove files that no reader needs: those of killed batches, and those that were put together."""
-    if hours < 1 and not (force or dry_run):
+    """Remove files that no reader needs, those of killed batches and those that were put together; shows them unless
+    --execute is given."""
+    choose_one(execute, dry_run)
+    if hours < 1 and execute and not force:
         raise Failure("Less than 1 hour may take the files of a batch under way: --force says that no archive runs.")
     with plain_failures():
         from ottla.spark.archive import open_table
 
-        found = open_table(table).vacuum(hours, dry_run=dry_run)
+        found = open_table(table).vacuum(hours, dry_run=not execute)
     for path in found:
         print(path)
-    print(f"{'Would remove' if dry_run else 'Removed'} {len(found)} files.")
+    print(f"{'Removed' if execute else 'Would remove'} {len(found)} files.")
+    tell_unchanged(execute, Format.TABLE)

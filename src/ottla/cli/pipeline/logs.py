@@ -25,6 +25,8 @@ from ottla.cli.pipeline.options import (
     plain_failures,
     run_options,
 )
+from ottla.cli.plans import Limit
+from ottla.cli.times import parse_time
 
 app = typer.Typer(
     help="Log lines to a table: time, level, component; error rates; find.",
@@ -126,7 +128,8 @@ def find(
     ] = None,
     regex: Annotated[bool, typer.Option("--regex", "-E", help="TEXT is a regular expression (RE2).")] = False,
     case: Annotated[bool, typer.Option("--case", help="Case counts.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The first so many, by time.")] = 1_000,
+    most: Annotated[int, typer.Option("--max-records", "-n", min=1, help="The first so many, by time.")] = 1_000,
+    limit: Limit = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Find text in the lines of a table. Needs no broker and no Spark."""
@@ -144,7 +147,7 @@ def find(
             until=moment(until),
             services=tuple(service or ()),
             levels=tuple(level or ()),
-            limit=limit,
+            limit=limit or most,
         )
         hits = look(table, wanted)
     if format is Format.JSON:
@@ -169,11 +172,6 @@ def plain(value: Any) -> Any:
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time; without a zone it is UTC."""
     if text is None:
         return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise Failure(f"{text!r} is no time: expected one as 2026-01-31 or 2026-01-31T08:00:00Z.") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(parse_time(text) / 1000, UTC)

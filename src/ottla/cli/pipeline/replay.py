@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ import typer
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_rows
 from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, reach, run_options, session_of
+from ottla.cli.times import time_or_none
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +114,7 @@ def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
     offsets: dict[tuple[str, int], int] = {}
     time_ms: int | None = None
     for text in given or ():
-        time = time_of(text)
+        time = time_or_none(text)
         place = re.fullmatch(r"(?:(.+)[-:])?(\d+):(\d+)", text)
         if time is not None and time_ms is not None:
             raise Failure(f"{option} has two times: {text!r} is the second.")
@@ -139,17 +139,6 @@ def offsets_of(text: str, option: str) -> dict[tuple[str, int], int]:
         return {(topic, int(part)): int(at) for topic, each in found.items() for part, at in each.items()}
     except (ValueError, TypeError, AttributeError):
         raise Failure(f'{option} must look like {{"clicks": {{"0": 23}}}}, not {text}.') from None
-
-
-def time_of(text: str) -> int | None:
-    """A time in ms since 1970, UTC where no zone is given; None where it is none."""
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def chosen(frame: DataFrame, where: str | None) -> DataFrame:

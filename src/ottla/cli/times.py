@@ -1,0 +1,49 @@
+"""Times as they are typed and shown, the same for every command.
+
+Typed: ISO 8601, UTC where no zone is given, or milliseconds since 1970. Shown: ISO 8601 in UTC, to the millisecond.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from ottla.cli.output import NotUnderstood
+
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that ISO 8601 writes with four digits."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def time_or_none(text: str) -> int | None:
+    """Milliseconds since 1970; None where the text is no time. Raises NotUnderstood for one that no log can hold."""
+    if text.isascii() and text.isdigit():
+        return in_range(int(text), text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return in_range(((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)) - EPOCH) // MILLISECOND, text)
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970. Raises NotUnderstood."""
+    found = time_or_none(text)
+    if found is None:
+        raise NotUnderstood(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z, or milliseconds since 1970.")
+    return found
+
+
+def in_range(millis: int, text: str) -> int:
+    """A time or duration in milliseconds, as long as a log can hold it. Raises NotUnderstood."""
+    if not 0 <= millis <= TIME_MAX_MS:
+        raise NotUnderstood(f"{text!r} is outside of the times that a log can hold, the years 1970 to 9999.")
+    return millis
+
+
+def shown_time(millis: int | None) -> str | None:
+    """2026-01-31T08:00:00.000Z; None where there is no time."""
+    if millis is None or not 0 <= millis <= TIME_MAX_MS:
+        return None
+    return (EPOCH + millis * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
