@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import api
 from ottla.broker.authz import Authorizer, Operation, ResourceType
@@ -32,6 +32,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
+from ottla.broker.slices import Slices
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
@@ -113,6 +114,7 @@ class Node:
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
         self.waiting = WaitingRoom()
+        self.slices = Slices(self)
         self._effects: list[Effect] = []
         self._ready_fetches: dict[Ticket, None] = {}
         self._unsynced: dict[Partition, None] = {}
@@ -224,8 +226,8 @@ class Node:
         self.timer_stale = True
         request = Request(context, api_key, version, correlation_id, header.client_id, now, body)
         answer = served.handle(self, request)
-        if answer is None or isinstance(answer, Parked):
-            return answer
+        if answer is None or isinstance(answer, Parked | list):
+            return cast("list[Part] | Parked | None", answer)
         return [encode_response(header, answer)]
 
     def disconnected(self, now: Millis, context: ConnectionContext) -> None:
@@ -376,7 +378,8 @@ class Node:
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
-        return [("the removal of deleted topics", self.topics.graves), *in_use, ("upkeep", self.upkeep)]
+        removal = ("the removal of deleted topics", self.topics.graves)
+        return [("long requests", self.slices), removal, *in_use, ("upkeep", self.upkeep)]
 
     def _expire(self, now: Millis, ticket: Ticket) -> None:
         """What a parked request waited for is there, or its deadline. Where that fails its connection is closed."""

@@ -79,6 +79,18 @@ class Message(Struct):
         raise NotImplementedError
 
 
+class Encoded(Struct):
+    """Stands in a message for a struct that is encoded already, in the version that the message will be written in."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def encode(self, out: bytearray, version: int) -> None:
+        out += self.content
+
+
 # Unsigned varints
 
 

@@ -16,7 +16,8 @@ Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.authz import (
     CLUSTER_NAME,
@@ -27,7 +28,8 @@ from ottla.broker.authz import (
     on_cluster,
     on_topic,
 )
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import SLICE_STEPS, Work, encoded
 from ottla.broker.topic_creation import TopicRefused, check_room, plan_default_topic
 from ottla.broker.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.broker.topics import NewTopic, Topic
@@ -49,22 +51,30 @@ KEY = 3
 VERSIONS = (0, 13)
 
 FIRST_VERSION_WITH_IDS_IN_REQUEST = 12
+NAMES_AT_ONCE = 50
+"""Topics that are missing are made so many in one commit."""
 
 
-def handle(node: Node, request: Request) -> MetadataResponse:
+def handle(node: Node, request: Request) -> MetadataResponse | Parked:
+    if _malformed(request.version, request.body):
+        return _refused(request.body)
+    return node.slices.begin(request, _answer(node, request))
+
+
+def _answer(node: Node, request: Request) -> Work:
+    """The whole answer, its topics a slice at a time."""
     body: MetadataRequest = request.body
-    asked = body.topics
-    if asked is None or (request.version == 0 and not asked):
-        visible = [t for t in node.topics.by_name.values() if on_topic(node, request, Operation.DESCRIBE, t.name)]
-        topics = [_described(node, request, topic) for topic in visible]
-    elif _malformed(request.version, body):
-        return _refused(body)
-    elif any(topic.topic_id != ZERO_UUID for topic in asked):
-        ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
-        topics = [_by_id(node, request, topic_id) for topic_id in ids]
-    else:
-        names = dict.fromkeys(topic.name or "" for topic in asked)
-        topics = _by_name(node, request, list(names))
+    topics: list[Any] = []
+    waiting: list[MetadataResponseTopic] = []
+    steps = 0
+    for described in _topics(node, request):
+        waiting += described
+        steps += sum(1 + len(topic.partitions) for topic in described)
+        if steps >= SLICE_STEPS:
+            topics += encoded(waiting, request.version)
+            waiting, steps = [], 0
+            yield
+    topics += waiting
     host, port = node.advertised(request.context)
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
@@ -78,6 +88,22 @@ def handle(node: Node, request: Request) -> MetadataResponse:
         topics=topics,
         cluster_authorized_operations=cluster_operations,
     )
+
+
+def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic]]:
+    """The topics of the answer, few at a time; topics that are missing are made so, too."""
+    asked = request.body.topics
+    if asked is None or (request.version == 0 and not asked):
+        for topic in list(node.topics.by_name.values()):
+            if on_topic(node, request, Operation.DESCRIBE, topic.name):
+                yield [_described(node, request, topic)]
+    elif any(topic.topic_id != ZERO_UUID for topic in asked):
+        for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
+            yield [_by_id(node, request, topic_id)]
+    else:
+        names = list(dict.fromkeys(topic.name or "" for topic in asked))
+        for first in range(0, len(names), NAMES_AT_ONCE):
+            yield _by_name(node, request, names[first : first + NAMES_AT_ONCE])
 
 
 def _malformed(version: int, body: MetadataRequest) -> bool:

@@ -13,15 +13,18 @@ Source: Kafka's ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.broker.authz import Operation
 from ottla.broker.config_answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
 from ottla.broker.configs import shown
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.slices import SLICE_STEPS, Work
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -30,6 +33,7 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from ottla.protocol.wire import write_array_length, write_uvarint
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -37,10 +41,17 @@ if TYPE_CHECKING:
 KEY = 32
 VERSIONS = (1, 4)
 
+FIRST_FLEXIBLE_VERSION = 4
+ANSWERED_AT_ONCE_MAX = 3
+"""Of more resources than these the answer is made in slices."""
+ANSWER_BYTES_MAX = 0x7FFF_FFFF
+
+_NOTHING = (b"\x00\x00\x00\x00", b"\x01\x00")
+"""How a struct ends whose last field is an empty array, before the flexible versions and in them."""
 _KNOWN = frozenset(ConfigResourceType)
 
 
-def handle(node: Node, request: Request) -> DescribeConfigsResponse:
+def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
     body: DescribeConfigsRequest = request.body
     if any(resource.resource_type not in _KNOWN for resource in body.resources):
         error = ErrorCode.INVALID_REQUEST
@@ -50,7 +61,80 @@ def handle(node: Node, request: Request) -> DescribeConfigsResponse:
                 for resource in body.resources
             ]
         )
+    if len(body.resources) > ANSWERED_AT_ONCE_MAX:
+        return node.slices.begin(request, _long_answer(node, request))
     return DescribeConfigsResponse(results=[_describe(node, request, resource) for resource in body.resources])
+
+
+def _long_answer(node: Node, request: Request) -> Work:
+    """The parts of an answer about many resources, a slice at a time.
+
+    A resource's properties take a hundred times the bytes of what names it. So resources whose configuration reads the
+    same share these bytes, and what would be an answer of gigabytes is a list of references to a few of them.
+    """
+    body: DescribeConfigsRequest = request.body
+    version = request.version
+    flexible = version >= FIRST_FLEXIBLE_VERSION
+    header = RequestHeader(KEY, version, request.correlation_id, request.client_id)
+    head = encode_response(header, DescribeConfigsResponse())[: -len(_NOTHING[flexible])]
+    if flexible:
+        write_uvarint(head, len(body.resources) + 1)
+    else:
+        write_array_length(head, len(body.resources))
+    parts: list[Part] = [head]
+    size = len(head)
+    known: dict[Hashable, bytes] = {}
+    for position, resource in enumerate(body.resources):
+        pieces = _result_in_pieces(node, request, resource, known)
+        parts += pieces
+        size += sum(len(piece) for piece in pieces)
+        if len(pieces) == 1 or position % SLICE_STEPS == 0:
+            yield
+        if size > ANSWER_BYTES_MAX:
+            node.close_connection(request.context, f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes")
+            return []
+    if flexible:
+        parts.append(b"\x00")
+        size += 1
+    struct.pack_into(">i", head, 0, size - 4)
+    return parts
+
+
+def _result_in_pieces(
+    node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
+) -> list[bytes]:
+    """One encoded result: whole where it is the first of its kind, else its head and the properties as `known`."""
+    nothing = _NOTHING[request.version >= FIRST_FLEXIBLE_VERSION]
+    name = bytearray()
+    DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name).encode(
+        name, request.version
+    )
+    del name[-len(nothing) :]
+    likeness = _likeness(node, request, resource)
+    if likeness in known:
+        return [bytes(name), known[likeness]]
+    result = _describe(node, request, resource)
+    whole = bytearray()
+    result.encode(whole, request.version)
+    if likeness is not None and not result.error_code:
+        known[likeness] = bytes(whole[len(name) :])
+    return [bytes(whole)]
+
+
+def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -> Hashable:
+    """Equal for resources that have the same properties to tell; None where there may be nothing to tell."""
+    kind, name = resource.resource_type, resource.resource_name
+    if denial(node, request, Operation.DESCRIBE_CONFIGS, kind, name) is not None:
+        return None
+    asked = tuple(resource.configuration_keys or ())
+    match kind:
+        case ConfigResourceType.TOPIC:
+            topic = node.topics.get(name)
+            return None if topic is None else (kind, asked, tuple(topic.overrides.items()))
+        case ConfigResourceType.GROUP:
+            return (kind, asked, tuple(node.topics.configs.of_group(name).items())) if name else None
+        case _:
+            return (kind, asked, name)
 
 
 def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -> DescribeConfigsResult:
@@ -63,7 +147,7 @@ def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -
     except ResourceRefused as refused:
         result.error_code, result.error_message = int(refused.error_code), refused.sentence
         return result
-    asked = resource.configuration_keys
+    asked = frozenset(resource.configuration_keys or ())
     names = [name for name in entries if name in asked] if asked else list(entries)
     result.configs = [_printed(name, entries[name](), request.body) for name in names]
     return result
