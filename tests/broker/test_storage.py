@@ -17,6 +17,7 @@ from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 from ottla.sim.disk import Disk
@@ -279,3 +280,41 @@ def test_a_full_disk_passes() -> None:
         "t0-0 could not be written to, every append tries again",
         "t0-0 takes writes again",
     ]
+
+
+def test_a_partition_that_can_not_be_read_is_answered_for_itself() -> None:
+    stage = Stage("page-cache")
+    for topic in TOPICS:
+        stage.produce(topic)
+    stage.disk.trouble = trouble_with("/t1-0/", "read")
+    told = dict(zip(TOPICS, stage.fetch(*TOPICS), strict=True))
+    assert {topic: partition.error_code for topic, partition in told.items()} == {
+        "t0": 0,
+        "t1": STORAGE,
+        "t2": 0,
+        "t3": 0,
+    }
+    assert all(told[topic].records for topic in ("t0", "t2", "t3"))
+    asked = [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, NOW - 5)]) for topic in TOPICS]
+    answer = stage.ask(ListOffsetsRequest(-1, 0, asked), 7)
+    assert [topic.partitions[0].error_code for topic in answer.topics] == [0, STORAGE, 0, 0]
+    stage.run(400_000)  # upkeep goes on
+    assert len([note for note in stage.notes if "could not be read" in note]) == 1
+    assert stage.produce("t1").responses[0].partition_responses[0].error_code == 0
+    stage.disk.trouble = None
+    assert stage.values("t1") == [b"v", b"v"]
+
+
+def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
+    stage = Stage("page-cache")
+    for _ in range(3):
+        stage.produce("t0", bytes(1000))
+    log = stage.node.topics.by_name["t0"].partitions[0].log
+    slices = [log.read(offset, 1).slice for offset in range(3)]
+    assert slices[1] is not None
+    stage.disk.trouble = trouble_with("/t0-0/", "read")
+    stage.node.unreadable(slices[1], "Input/output error")
+    assert stage.fetch("t0").error_code == STORAGE
+    stage.disk.trouble = None
+    assert stage.fetch("t0").error_code == 0
+    assert not log.unreadable

@@ -37,7 +37,7 @@ from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.waiting import ParkedWork, WaitingRoom
-from ottla.log.files import FileSystem
+from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import MetadataStore
@@ -67,6 +67,8 @@ def _let_through(what: str, error: Exception) -> None:
     raise error
 
 
+UNREADABLE_MAX = 16
+"""Places in one log that are remembered because they could not be read."""
 COMMIT_AGAIN_MS = 100
 """How long after a group commit could not begin, for want of a descriptor perhaps, the next one is tried."""
 
@@ -282,6 +284,17 @@ class Node:
         waiting = self.waiting.get(ticket)
         if waiting is not None and waiting.what.grew(size):
             self._ready_fetches[ticket] = None
+
+    def unreadable(self, part: FileSlice, why: str) -> None:
+        """The shell could not read this part of an answer that it was sending, when it was too late to say so in the
+        answer. Whoever asks for these bytes again is told, for this partition alone, until they can be read."""
+        for topic in self.topics.by_name.values():
+            for partition in topic.partitions:
+                log = partition.log
+                if any(segment.file is part.file for segment in log.segments):
+                    if part not in log.unreadable:
+                        log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
+                    self.upkeep.read_failed(partition, why)
 
     # ---- durability ------------------------------------------------------------------------------------------------
 

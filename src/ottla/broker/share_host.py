@@ -319,8 +319,11 @@ class ShareHost:
         if reset != "latest":
             try:
                 found = log.offset_for_timestamp(now - duration_ms(reset.partition(":")[2]))
-            except (OSError, OffsetOutOfRange):
+            except OffsetOutOfRange:
                 found = None
+            except OSError as error:
+                self._node.upkeep.read_failed(hosted.partition, str(error))
+                return log.log_start_offset  # rather too many records than to pass over some that nobody could look at
             if found is not None:
                 return found.offset
         return log.high_watermark

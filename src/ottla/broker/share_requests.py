@@ -22,7 +22,6 @@ from ottla.broker.share_answer import ShareAnswer
 from ottla.broker.share_partitions import HostedShare, ShareWaiter
 from ottla.broker.share_reading import Budget, Reader, readable_end
 from ottla.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
-from ottla.log.answers import StorageFailed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.share.standing import Acknowledge
@@ -281,9 +280,10 @@ class ShareFetching(ShareExchange):
                 share.slices,
             )
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
-        except (StorageFailed, OSError) as failed:
-            node.notes(f"{hosted.partition.name} can't be read: {failed}")
-            answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        except OSError as failed:
+            node.upkeep.read_failed(hosted.partition, str(failed))
+            if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
+                answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
         node.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
             self.by_place[answer.place] = answer
@@ -306,9 +306,12 @@ class ShareFetching(ShareExchange):
                 continue
             if piece.end is not None:
                 return True
-            result = log.read(
-                max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
-            )
+            try:
+                result = log.read(
+                    max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
+                )
+            except OSError:
+                return True  # whoever acquires there will say so
             size += 0 if result.slice is None else result.slice.length
         return size >= least
 

@@ -52,6 +52,8 @@ REST_MS: Final = 60_000
 """How long a log whose upkeep failed unexpectedly is left alone."""
 REOPEN_MS: Final = 5_000
 """How often a log that an fsync closed is looked at again."""
+AGAIN_MS: Final = 30_000
+"""How long after upkeep of a log failed it is tried again."""
 FLUSH_PINS: Final = 16
 """How many files a flush of one log may be thought to have; seldom more than five."""
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
@@ -278,7 +280,11 @@ class Upkeep:
                 waiting.what.expire(node, waiting.request.now, ticket)
 
     def _schedule(self, now: Millis, partition: Partition, not_before: Millis = 0) -> None:
-        deadline = partition.log.deadline(now)
+        try:
+            deadline = partition.log.deadline(now)
+        except OSError as error:
+            self.read_failed(partition, str(error))
+            deadline = now + AGAIN_MS
         if deadline is None:
             return
         deadline = max(deadline, not_before, self._resting.get(partition, 0))
@@ -346,6 +352,7 @@ class Upkeep:
                 self._flush(partition)
         except (OSError, StorageFailed) as error:
             self.storage_failed(partition, str(error))
+            self._schedule(now, partition, now + AGAIN_MS)
             return
         except Exception as error:
             self._resting[partition] = now + REST_MS

@@ -39,7 +39,7 @@ from ottla.log.answers import (
 from ottla.log.append import prepare_batch
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, write_partition_metadata
 from ottla.log.config import LONG_MAX, LogConfig
-from ottla.log.files import FileSystem
+from ottla.log.files import FileSlice, FileSystem
 from ottla.log.index import RELATIVE_OFFSET_MAX, TIME_ENTRY, IndexCache
 from ottla.log.producers import marker_in
 from ottla.log.recovery import Loaded
@@ -98,6 +98,7 @@ class Log:
         "snapshots",
         "syncing",
         "topic_id",
+        "unreadable",
     )
 
     @classmethod
@@ -173,6 +174,7 @@ class Log:
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.failed: str | None = None  # why the log is closed to writes
         self.in_doubt = False  # an fsync failed: what is above the recovery point may not reach the disk
+        self.unreadable: list[FileSlice] = []  # where the shell could not read when it sent an answer
         self._torn = False  # the active segment's file ends in a part of a batch that could not be cut off
         self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
         self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
@@ -607,7 +609,8 @@ class Log:
         """Whole batches from the one that holds `offset` on, at most `max_bytes` and one segment's. HOT.
 
         With `min_one_batch` a first batch larger than `max_bytes` comes whole. An offset between what the isolation
-        allows and the log end gives no slice and no error. Raises OffsetOutOfRange.
+        allows and the log end gives no slice and no error. Raises OffsetOutOfRange, and OSError where the disk gives
+        an error here, or gave one when a slice of these bytes was sent and gives it still.
         """
         return reading.read(self, offset, max_bytes, isolation, min_one_batch)
 

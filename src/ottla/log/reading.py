@@ -57,10 +57,21 @@ def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_ba
                 following = min(limit, _next_base(log, segment))
             if stop > position:
                 file_slice = FileSlice(segment.file, position, stop - position)
+                if log.unreadable:
+                    _try_unreadable(log, file_slice)
     aborted = None
     if isolation == 2:
         aborted = aborted_transactions(log, offset, following) if file_slice is not None else []
     return ReadResult(file_slice, following, high_watermark, stable, start, end, aborted)
+
+
+def _try_unreadable(log: Log, wanted: FileSlice) -> None:
+    """Bytes of `wanted` could not be read when they were sent, too late to say so: try them now. Raises OSError."""
+    end = wanted.position + wanted.length
+    for known in list(log.unreadable):
+        if known.file is wanted.file and known.position < end and wanted.position < known.position + known.length:
+            known.read()
+            log.unreadable.remove(known)
 
 
 def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:

@@ -368,6 +368,10 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except ConnectionError:
             self.close("the client is gone", expected=True)
+        except SliceUnreadable as unreadable:
+            # Its head has left, or speaks of other partitions too: the client asks again, and is told then.
+            self._node.unreadable(unreadable.part, str(unreadable))
+            self.close(f"the answer could not be read: {unreadable}")
         except OSError as error:
             self.close(f"the answer could not be sent: {error}")
 
@@ -409,6 +413,10 @@ class Connection(asyncio.BufferedProtocol):
             sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
         except BlockingIOError:
             return False
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise SliceUnreadable(part, self._outgoing_offset, error) from error
         if sent == 0:
             raise OSError(SHORT_SEGMENT)
         self._outgoing_offset += sent
@@ -427,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         part = self._outgoing[0]
         if type(part) is FileSlice:
             length = min(CHUNK_BYTES, part.length - self._outgoing_offset)
-            chunk = part.file.read(part.position + self._outgoing_offset, length)
+            chunk = _read(part, self._outgoing_offset, length)
             total = part.length
         else:
             whole = memoryview(cast(bytes, part))
@@ -460,8 +468,23 @@ class Connection(asyncio.BufferedProtocol):
             self._server.settle()
 
 
+class SliceUnreadable(OSError):
+    """The disk gave an error for a slice that was being sent; `part` is where."""
+
+    def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.part = FileSlice(part.file, part.position + offset, min(part.length - offset, INLINE_BYTES))
+
+
+def _read(part: FileSlice, offset: int, length: int) -> bytes:
+    try:
+        return part.file.read(part.position + offset, length)
+    except OSError as error:
+        raise SliceUnreadable(part, offset, error) from error
+
+
 def _read_whole(part: FileSlice) -> bytes:
-    content = part.file.read(part.position, part.length)
+    content = _read(part, 0, part.length)
     if len(content) < part.length:
         raise OSError(SHORT_SEGMENT)
     return content

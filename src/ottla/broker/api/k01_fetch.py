@@ -22,7 +22,7 @@ from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.requests import ConnectionContext, Parked, Part, Request
 from ottla.broker.waiting import ParkedWork
-from ottla.log.answers import Isolation, OffsetOutOfRange, StorageFailed
+from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
@@ -240,8 +240,8 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
     except OffsetOutOfRange:
         answer.error = int(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer
-    except StorageFailed as failed:
-        node.upkeep.storage_failed(partition, str(failed))
+    except OSError as failed:
+        node.upkeep.read_failed(partition, str(failed))
         answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
     answer.partition = partition

@@ -91,7 +91,11 @@ def _answer(
     partition = find_led(node, topic, asked.partition_index, asked.current_leader_epoch)
     if isinstance(partition, ErrorCode):
         return partition
-    found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
+    try:
+        found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
+    except OSError as error:
+        node.upkeep.read_failed(partition, str(error))
+        return ErrorCode.KAFKA_STORAGE_ERROR
     if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
         return ErrorCode.LEADER_NOT_AVAILABLE
     if isinstance(found, ErrorCode):
@@ -104,7 +108,7 @@ def _answer(
 
 
 def _find(partition: Partition, timestamp: int, committed: bool) -> TimestampOffset | ErrorCode | None:
-    """What stands for this time; None: nothing does. Raises nothing."""
+    """What stands for this time; None: nothing does. Raises OSError."""
     log = partition.log
     readable = log.last_stable_offset if committed else log.high_watermark
     match timestamp:
