@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark")
 
 from ottla.cli.output import Failure
-from ottla.cli.pipeline.replay import edge
+from ottla.cli.pipeline.options import plain_failures
+from ottla.cli.pipeline.replay import chosen, edge
 from ottla.spark.archive import run
 from ottla.spark.archive.export import export
 from ottla.spark.archive.restore import sent, write_topic
@@ -26,6 +27,27 @@ from tests.spark.test_archive import START_MS, Row, consumed, kept, options_of, 
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def test_a_condition_that_is_none_is_a_sentence(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """And not a word of Java's, in the sentence or on the standard error."""
+    frame = spark.range(3)
+    for where, said in (
+        ("nosuch = 1", "is no condition on the columns: A column, .* `nosuch` cannot be resolved"),
+        ("id === = 1", "is no condition on the columns: Syntax error at or near"),
+        ("'x'", "is no condition on the columns: .*is not a boolean"),
+    ):
+        with pytest.raises(Failure, match=said) as failed:
+            chosen(frame, where)
+        assert "\n" not in str(failed.value)
+    with (
+        pytest.raises(Failure, match=r"^The command run failed: nothing is\. ") as failed,
+        plain_failures(),
+    ):
+        chosen(frame, "assert_true(id < 0, 'nothing is') IS NULL").collect()
+    Path(str(failed.value).rpartition(" ")[2].rstrip(".")).unlink()
+    assert capfd.readouterr().err == ""
+
 
 bounds = st.tuples(st.integers(0, 30), st.integers(1, 20)).map(lambda each: (each[0], sum(each)))
 PLACE = ("t", 0)

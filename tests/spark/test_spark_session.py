@@ -94,6 +94,19 @@ def test_workers_import_pyspark_as_it_is_installed(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
+def test_workers_need_no_activated_environment(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import os, ottla.spark; print(os.environ['PYSPARK_PYTHON'])"]
+    for named, expected in (({}, sys.executable), ({"PYSPARK_PYTHON": "mine"}, "mine")):
+        assert subprocess.run(command, env=named, capture_output=True, text=True).stdout == f"{expected}\n"
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    sessions.require_ottla(sys.executable)
+    for python in (str(bare), "no-such-python"):
+        with pytest.raises(PipelineFailed, match=rf"workers run {python}, a .* set PYSPARK_PYTHON={sys.executable}\.$"):
+            sessions.require_ottla(python)
+
+
 def test_the_users_own_spark_home_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sessions.quick_workers("spark://somewhere:7077"):
         assert "SPARK_HOME" not in os.environ, "a cluster may need the archive"

@@ -145,7 +145,12 @@ def reason(text: str) -> str:
     return re.sub(r"( SQLSTATE: \w+)+$", "", first).strip() or "no reason was given"
 
 
-def sentence(name: str, checkpoint: str, text: str) -> str:
+def is_sparks(error: BaseException) -> bool:
+    """Whether it was raised by Spark, or on the way to its JVM."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
+def sentence(name: str, checkpoint: str, text: str, what: str = "query") -> str:
     """What the failure of the query `name` comes to. What nobody foresaw is written to a file whole."""
     plain = re.sub(r" SQLSTATE: \w+", "", text)
     for pattern, comes_to in ADVICE:
@@ -153,7 +158,7 @@ def sentence(name: str, checkpoint: str, text: str) -> str:
             parts = {key: value or "" for key, value in found.groupdict().items()}
             return comes_to.format(name=name, checkpoint=checkpoint, **parts)
     said = reason(text).rstrip(".")
-    return f"The query {name} failed: {said}. All that Spark says of it stands in {written(name, text)}."
+    return f"The {what} {name} failed: {said}. All that Spark says of it stands in {written(name, text)}."
 
 
 def written(name: str, text: str) -> Path:

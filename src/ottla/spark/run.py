@@ -26,6 +26,7 @@ from ottla.spark.paths import local_path
 from ottla.spark.progress import View
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
 from ottla.spark.reporting import ADVICE
+from ottla.spark.session import require_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,6 +178,7 @@ def read_stream(
     session: SparkSession, options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: object
 ) -> DataFrame:
     """A stream of the topics, from their beginning unless `startingOffsets` is given. `more`: options of the source."""
+    require_workers(session)
     told = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in more.items()}
     given = source_options(options, topics, **{"startingOffsets": "earliest", **told})
     return session.readStream.format("ottla").options(**given).load()

@@ -13,10 +13,13 @@ import contextlib
 import logging
 import os
 import re
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -101,7 +104,6 @@ def pipeline_session(
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # the latter from other threads
     if running is not None and running.sparkContext._jsc is not None:
         return adapted(running, conf or {})
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(conf or {})
     if master is not None:
         given["spark.master"] = master
@@ -116,6 +118,26 @@ def refuse_connect(conf: Mapping[str, str]) -> None:
         raise PipelineFailed(
             "Pipelines do not run through Spark Connect (SPARK_REMOTE, sc://...). Name the cluster itself: "
             "--master spark://HOST:PORT."
+        )
+
+
+def require_workers(session: SparkSession) -> None:
+    """Raise PipelineFailed where the workers of a local session are a Python that has no Ottla."""
+    if is_local(str(session.sparkContext.master)):
+        require_ottla(str(session.sparkContext.pythonExec))
+
+
+@cache
+def require_ottla(python: str) -> None:
+    """Raise PipelineFailed where a Python, by path or name, has no Ottla."""
+    found = shutil.which(python)
+    if found == sys.executable:
+        return
+    code = "import ottla.spark.source, pyspark_ottla"
+    if found is None or subprocess.run([found, "-c", code], capture_output=True, stdin=subprocess.DEVNULL).returncode:
+        raise PipelineFailed(
+            f"Spark's workers run {found or python}, a Python without Ottla. Before the session is made, import "
+            f"ottla.spark, or set PYSPARK_PYTHON={sys.executable}."
         )
 
 
@@ -184,6 +206,7 @@ def launch(conf: Mapping[str, str]) -> None:
 
     use_java()
     logging.getLogger().addFilter(not_from_py4j)
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # the same, as JSON with Java's stack in it
     spark_conf = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         spark_conf.set(key, value)

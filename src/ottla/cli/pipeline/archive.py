@@ -226,9 +226,11 @@ def restore(
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive import restore as write_back
+        from ottla.spark.archive.restore import only_topic
         from ottla.spark.run import require_topics
 
         lake = open_table(table)
+        topic = only_topic(lake, topic)
         require_topics(options, [to_topic])
     with session_of("ottla-archive-restore", options) as session:
         print(write_back(session, options, lake, to_topic, topic=topic, offset_header=offset_header))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from ottla.cli.connection import given_properties, pairs
@@ -111,8 +112,9 @@ def require_spark() -> None:
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """What a pipeline could not do, as a sentence; also that it was not installed."""
-    from ottla.spark.failures import PipelineFailed
+    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed."""
+    from ottla.spark.failures import PipelineFailed, is_sparks, sentence, text_of
+    from ottla.spark.reporting import ADVICE
 
     try:
         yield
@@ -122,6 +124,13 @@ def plain_failures() -> Iterator[None]:
         if (error.name or "").partition(".")[0] in NEVER_MISSING:
             raise
         raise Failure(MISSING.format(module=error.name)) from error
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        context = click.get_current_context(silent=True)
+        name = "run" if context is None else context.info_name or "run"
+        text = text_of(error).replace(ADVICE, "run it again")
+        raise Failure(sentence(name, "of this run", text, "command")) from error
 
 
 @contextmanager

@@ -14,12 +14,13 @@ import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
 from ottla.cli.output import Failure, Format, print_rows
-from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, reach, run_options, session_of
+from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, run_options, session_of
 from ottla.cli.times import time_or_none
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from ottla.spark.archive import Table
     from ottla.spark.run import RunOptions
 
 EPILOG = "Example: ottla pipeline replay -t clicks --table ./lake/clicks --from 2026-01-31 --to-topic clicks-again"
@@ -70,7 +71,7 @@ def replay(
         properties=properties,
         wait=wait,
     )
-    require_somewhere(options, topic, table, archive_only)
+    lake = prepared(options, topic, table, to_topic, to_table, archive_only)
     from ottla.spark.replay import replay as records
 
     with session_of("ottla-replay", options) as session:
@@ -78,7 +79,7 @@ def replay(
             session,
             None if archive_only else options.bootstrap,
             topic,
-            archive=table,
+            archive=lake,
             since=begin[0],
             until=end[0],
             first=begin[1],
@@ -98,15 +99,30 @@ def replay(
             print(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
 
 
-def require_somewhere(options: RunOptions, topics: list[str], table: str | None, archive_only: bool) -> None:
-    """Raise Failure where the records can be nowhere, before Spark starts: an archive may have a topic that is gone."""
-    if table is not None and not archive_only:
-        reach(options)
-    elif table is None:
-        with plain_failures():
-            from ottla.spark.run import require_topics
+def prepared(
+    options: RunOptions,
+    topics: Sequence[str],
+    table: str | None,
+    to_topic: str | None,
+    to_table: str | None,
+    archive_only: bool,
+) -> Table | None:
+    """The archive, once all has been looked at that needs no Spark: an archive may have a topic that is gone. Raises
+    Failure."""
+    if archive_only and table is None:
+        raise Failure("Say which archive: --archive-only needs --table DIR.")
+    with plain_failures():
+        from ottla.spark.archive import open_table
+        from ottla.spark.archive.export import require_new
+        from ottla.spark.run import require_topics
 
-            require_topics(options, topics)
+        lake = None if table is None else open_table(table)
+        if to_table is not None:
+            require_new(to_table)
+        wanted = [*(topics if lake is None else ()), *(() if to_topic is None else (to_topic,))]
+        if wanted or not archive_only:
+            require_topics(options, wanted)
+    return lake
 
 
 def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
@@ -146,10 +162,13 @@ def chosen(frame: DataFrame, where: str | None) -> DataFrame:
         return frame
     from pyspark.errors import PySparkException
 
+    from ottla.spark.failures import reason
+
     try:
         return frame.where(where)
     except PySparkException as error:
-        raise Failure(f"--where {where!r}: {str(error).splitlines()[0]}") from None
+        said = reason(str(error)).rstrip(".;")
+        raise Failure(f"--where {where!r} is no condition on the columns: {said}.") from None
 
 
 def print_counts(frame: DataFrame, output: Format) -> None:
@@ -173,9 +192,7 @@ def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str |
     import tempfile
 
     from ottla.spark.archive.restore import bounds_of, write_topic
-    from ottla.spark.run import require_topics
 
-    require_topics(options, [topic])
     before = {place: end for place, (_, end) in bounds_of(options, topic).items()}
     with tempfile.TemporaryDirectory(prefix="ottla-replay-") as own:
         write_id = None if staging is None else "replay"

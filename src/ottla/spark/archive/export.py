@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
     """Write records with the source's columns (with headers) into a new table; how many. Raises PipelineFailed."""
-    where = table_path(table)
-    if where.exists() and (not where.is_dir() or any(where.iterdir())):
-        raise PipelineFailed(f"{where} is there already; records are written to a new table.")
+    where = require_new(table)
     part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")
     part.mkdir(parents=True)
     try:
@@ -39,6 +37,14 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return sum(file.rows for file in files)
+
+
+def require_new(table: str) -> Path:
+    """Where a new table is to be. Raises PipelineFailed where something is there already."""
+    where = table_path(table)
+    if where.exists() and (not where.is_dir() or any(where.iterdir())):
+        raise PipelineFailed(f"{where} is there already; records are written to a new table.")
+    return where
 
 
 def log_files(root: Path, files: list[TableFile]) -> None:

@@ -14,6 +14,7 @@ from ottla.spark.archive.ranges import Place
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import stream_options
 from ottla.spark.run import RunOptions, source_options
+from ottla.spark.session import require_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ def log_frame(
 ) -> DataFrame:
     """The records of exactly these offsets, with headers; `called`: other names for their topics. The query fails where
     the records go while it runs."""
+    require_workers(session)
     assigned: dict[str, list[int]] = {}
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}

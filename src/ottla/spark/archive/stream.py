@@ -30,7 +30,7 @@ from ottla.spark.offsets import Cluster
 from ottla.spark.options import SourceOptions, stream_options
 from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
-from ottla.spark.session import pipeline_session
+from ottla.spark.session import pipeline_session, require_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,6 +221,7 @@ def run(
     try:
         checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
         publisher = Publisher(lake, checkpoint, compression, reading, log, allow_loss)
+        require_workers(spark)
         begun = begin(options, topics, starting, publisher)
         more = {"rangesOnly": "true", "startingOffsets": begun, "maxOffsetsPerTrigger": str(batch_rows)}
         frame = spark.readStream.format("ottla").options(**given, **more).load()
