@@ -23,6 +23,21 @@ def test_a_topic_is_created_described_and_deleted(ottla: Run, name: str) -> None
     assert name not in ottla("topics", "list").out
 
 
+def test_offsets_and_sizes_are_shown(ottla: Run, name: str) -> None:
+    ottla("topics", "create", name, "--partitions", "2")
+    ottla("produce", name, "-p", "1", stdin="a\nb\nc\n")
+    ottla("records", "delete", name, "-p", "1", "--before", "1")
+    described = ottla("topics", "describe", name)
+    heading, first, second = (line.split() for line in described.out.splitlines()[2:5])
+    assert heading[-3:] == ["EARLIEST", "LATEST", "SIZE"]
+    assert first[-3:] == ["0", "0", "0"]
+    assert second[-3:-1] == ["1", "3"]
+    (topic,) = ottla("topics", "describe", name, "--format", "json").json()
+    assert topic["partitions"][1]["size"] == int(second[-1]) > 0
+    assert ottla("topics", "describe", name, "-X", "client.id=me").out == described.out
+    ottla("topics", "delete", name)
+
+
 def test_what_kafka_says_is_told_in_a_sentence(ottla: Run, name: str) -> None:
     ottla("topics", "create", name)
     again = ottla("topics", "create", name, code=1)

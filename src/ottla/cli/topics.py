@@ -18,6 +18,7 @@ from ottla.cli.connection import (
     CommandConfig,
     Output,
     Properties,
+    client_properties,
     complete_topics,
     connect,
     named,
@@ -26,12 +27,16 @@ from ottla.cli.connection import (
     wait,
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
+from ottla.cli.extents import Extent, extents
 from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
+from ottla.cli.resets import Partition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+
+PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "EARLIEST", "LATEST", "SIZE")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
@@ -62,11 +67,18 @@ def describe(
     properties: Properties = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show partitions, leaders, replicas and the configs set on topics; all topics when none is named."""
+    """Show partitions, leaders, replicas, offsets, bytes on disk and the configs set on topics; all topics when none
+    is named."""
     admin = connect(bootstrap, command_config, properties)
     found = topics_of(admin, topics or None, internal=bool(topics))
     configs = own_entries(admin, "topic", list(found))
-    described = [describe_topic(topic, configs[name]) for name, topic in sorted(found.items())]
+    leaders = {
+        (name, part.id): part.leader.id if part.leader else None
+        for name, topic in found.items()
+        for part in topic.partitions
+    }
+    reach = extents(admin, client_properties(bootstrap, command_config, properties), leaders)
+    described = [describe_topic(topic, configs[name], reach) for name, topic in sorted(found.items())]
     if format is Format.JSON:
         print_json(described)
         return
@@ -76,10 +88,10 @@ def describe(
         counts = (each["topic"], each["topic_id"], len(each["partitions"]), each["replication_factor"], settings)
         print_rows(head, [counts], format)
         rows = [
-            (each["topic"], part["partition"], part["leader"], join(part["replicas"]), join(part["isr"]))
+            (each["topic"], *(join(cell) if isinstance(cell, list) else cell for cell in part.values()))
             for part in each["partitions"]
         ]
-        print_rows(("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"), rows, format)
+        print_rows(PARTITION_COLUMNS, rows, format)
         print()
 
 
@@ -204,7 +216,7 @@ def replication_factor(topic: Any) -> int:
     return len(topic.partitions[0].replicas)
 
 
-def describe_topic(topic: Any, configs: dict[str, str]) -> dict[str, Any]:
+def describe_topic(topic: Any, configs: dict[str, str], reach: dict[Partition, Extent]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": str(topic.topic_id),
@@ -217,6 +229,7 @@ def describe_topic(topic: Any, configs: dict[str, str]) -> dict[str, Any]:
                 "leader": each.leader.id if each.leader else None,
                 "replicas": [node.id for node in each.replicas],
                 "isr": [node.id for node in each.isr],
+                **reach[topic.name, each.id]._asdict(),
             }
             for each in sorted(topic.partitions, key=lambda part: part.id)
         ],

@@ -1,0 +1,71 @@
+"""How far the logs of partitions reach and what they weigh on disk, for people who look at topics.
+
+Knows ListOffsets and DescribeLogDirs (which confluent-kafka lacks). What a partition or a cluster does not say, a
+partition out of service or one behind SASL, stays unknown and spoils nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.cli.connection import REQUEST_TIMEOUT_S, own_clients
+from ottla.cli.output import Failure
+from ottla.cli.resets import Partition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+
+class Extent(NamedTuple):
+    """The first offset, the one after the last, and bytes on the leader's disk; None for what is not known."""
+
+    earliest: int | None
+    latest: int | None
+    size: int | None
+
+
+def extents(admin: AdminClient, given: dict[str, Any], leaders: dict[Partition, int | None]) -> dict[Partition, Extent]:
+    """By topic and partition, of which the leaders' node ids are given."""
+    from confluent_kafka.admin import OffsetSpec
+
+    led = [place for place, leader in leaders.items() if leader is not None]
+    earliest, latest = (known_offsets(admin, spec, led) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+    sizes = known_sizes(given, leaders)
+    return {place: Extent(earliest.get(place), latest.get(place), sizes.get(place)) for place in leaders}
+
+
+def known_offsets(admin: AdminClient, spec: Any, places: Iterable[Partition]) -> dict[Partition, int]:
+    from confluent_kafka import KafkaException, TopicPartition
+
+    asked = {TopicPartition(*place): spec for place in places}
+    found: dict[Partition, int] = {}
+    for place, future in (admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S) if asked else {}).items():
+        try:
+            found[place.topic, place.partition] = future.result(REQUEST_TIMEOUT_S).offset
+        except KafkaException:
+            continue
+    return found
+
+
+def known_sizes(given: dict[str, Any], leaders: dict[Partition, int | None]) -> dict[Partition, int]:
+    from ottla.client import ClientFailure
+    from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+    found: dict[Partition, int] = {}
+    try:
+        with own_clients(given)() as client:
+            for node_id in sorted({leader for leader in leaders.values() if leader is not None}):
+                topics: dict[str, list[int]] = {}
+                for (name, partition), leader in leaders.items():
+                    if leader == node_id:
+                        topics.setdefault(name, []).append(partition)
+                rows = [DescribableLogDirTopic(name, partitions) for name, partitions in topics.items()]
+                for directory in client.broker(node_id).send(DescribeLogDirsRequest(rows)).results:
+                    for topic in directory.topics:
+                        for part in topic.partitions:
+                            if not part.is_future_key:
+                                found[topic.name, part.partition_index] = part.partition_size
+    except (ClientFailure, Failure):
+        pass
+    return found
