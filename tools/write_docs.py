@@ -29,8 +29,10 @@ CONFIGURATION = """\
 Settings have the names, types, defaults and legal values of Apache Kafka 4.3. A node takes them from a properties file
 (`ottla serve --config server.properties`) and from `--set name=value`; what may change while it runs can be altered
 with `ottla configs alter`, and topics' and groups' configs with `ottla topics alter` and `ottla configs alter group`.
-An unknown name or an illegal value is refused with a sentence. Kafka's properties that mean nothing here are accepted
-and ignored, so that a `server.properties` written for Kafka starts a node.
+An unknown name or an illegal value is refused with a sentence. Kafka's properties that mean nothing here are passed
+over, and a line at the start names them, so that a `server.properties` written for Kafka starts a node; so does one of
+Kafka 4: the controller's listeners are passed over too, and a listener without a host is opened on loopback only,
+unless `ottla.allow.public.plaintext` is true.
 
 Different from Kafka's defaults: a node listens on loopback only, and internal topics have one replica.
 """

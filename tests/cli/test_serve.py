@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ottla import __version__
+from ottla.cli.server_properties import NotServed, take_listeners
 from ottla.client import Client
 from ottla.protocol.records import Record, build_batch
 
@@ -104,15 +105,30 @@ def test_a_directory_that_cannot_be_written_is_refused(serve: Serve) -> None:
         (["--set", "num.partitions=many"], "num.partitions"),
         (["--set", "nonsense"], "--set takes KEY=VALUE"),
         (["--listen", "nonsense"], "nonsense"),
-        (["--config", "/no/such/file"], "/no/such/file cannot be read"),
         (["--durability", "none"], "--durability"),
         (["--metrics", "nonsense"], "nonsense"),
         (["--no-such-option"], "--no-such-option"),
+        (["--data", ""], "--data DIR"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(serve: Serve, arguments: list[str], sentence: str) -> None:
     code, said = refusal(serve("--listen", "127.0.0.1:0", *arguments))
-    assert code in (1, 2)
+    assert code == 2
+    assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--config", "/no/such/file"], "/no/such/file cannot be read"),
+        (["--data", "/dev/null"], "The data directory /dev/null"),
+        (["--metrics", "0.0.0.0:0"], "0.0.0.0 can be reached from other machines, and metrics"),
+        (["--listen", "0.0.0.0:0"], "ottla.allow.public.plaintext=true"),
+    ],
+)
+def test_what_the_machine_refuses_is_told_in_a_sentence(serve: Serve, arguments: list[str], sentence: str) -> None:
+    code, said = refusal(serve("--listen", "127.0.0.1:0", *arguments))
+    assert code == 1
     assert sentence in said
 
 
@@ -129,6 +145,137 @@ def test_a_properties_file_in_kafkas_words(serve: Serve, tmp_path: Path) -> None
         answer = client.metadata(["made"], create=True)
         assert [broker.node_id for broker in answer.brokers] == [7]
         assert len(client.topic("made").leaders) == 4
+
+
+KRAFT = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,"
+    "SASL_SSL:SASL_SSL",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "log.dirs": "/tmp/kraft-combined-logs",
+    "num.partitions": "1",
+    "num.recovery.threads.per.data.dir": "1",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.retention.hours": "168",
+    "log.segment.bytes": "1073741824",
+    "log.retention.check.interval.ms": "300000",
+}
+"""What stands in config/server.properties of Kafka 4, comments left out."""
+
+
+def written(path: Path, properties: dict[str, str]) -> str:
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return str(path)
+
+
+def test_the_properties_that_come_with_kafka_start_a_node(serve: Serve, tmp_path: Path) -> None:
+    port = free_port()
+    properties = {name: value.replace("9092", str(port)) for name, value in KRAFT.items()}
+    process = serve("--config", written(tmp_path / "server.properties", properties), "--data", "kraft")
+    line = first_line(process)
+    assert f"serves Kafka clients at 127.0.0.1:{port}," in line
+    with Client(f"127.0.0.1:{port}") as client:
+        (broker,) = client.metadata([]).brokers
+        assert (broker.host, broker.port, broker.node_id) == ("localhost", port, 1)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    (ignored,) = [line for line in err.splitlines() if "controller.quorum.bootstrap.servers" in line]
+    assert "passed over" in ignored
+    assert "the listener CONTROLLER://:9093 is passed over" in err
+    assert "names no host" in err
+
+
+def test_listeners_by_name() -> None:
+    settings = {
+        "listeners": "inside://127.0.0.1:1,outside://10.0.0.1:2,ctl://:3",
+        "advertised.listeners": "OUTSIDE://example.org:2, CTL://example.org:3, INSIDE://localhost:1",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,outside:PLAINTEXT,CTL:SSL",
+        "controller.listener.names": "CTL",
+    }
+    listen, said = take_listeners(settings)
+    assert listen == ["127.0.0.1:1", "10.0.0.1:2"]
+    assert len(said) == 1
+    assert settings["advertised.listeners"] == "INSIDE://localhost:1,OUTSIDE://example.org:2"
+    public = {"listeners": "PLAINTEXT://:9092", "ottla.allow.public.plaintext": "true"}
+    assert take_listeners(public) == (["0.0.0.0:9092"], [])
+    assert take_listeners({}) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"process.roles": "controller"}, "one of its roles must be broker"),
+        ({"listeners": "SSL://:9093"}, "only PLAINTEXT is"),
+        ({"listeners": "INSIDE://:1", "listener.security.protocol.map": "INSIDE:SSL,nonsense"}, "only PLAINTEXT is"),
+        ({"listeners": "nonsense"}, "is no listener"),
+        ({"listeners": "C://:1", "controller.listener.names": "C"}, "no listener for clients"),
+        ({"listeners": "PLAINTEXT://:1", "advertised.listeners": "OTHER://a:1"}, "names OTHER"),
+        ({"listeners": "PLAINTEXT://:1,A://:2", "listener.security.protocol.map": "A:PLAINTEXT",
+          "advertised.listeners": "A://a:1"}, "PLAINTEXT are told"),
+    ],
+)  # fmt: skip
+def test_listeners_that_are_not_served(settings: dict[str, str], says: str) -> None:
+    with pytest.raises(NotServed, match=says):
+        take_listeners(settings)
+
+
+def test_why_there_is_no_node_is_json_too(serve: Serve, tmp_path: Path) -> None:
+    for arguments in (["--set", "nonsense"], ["--no-such-option"], ["--data", "/dev/null"]):
+        _, err = (process := serve("--log-format", "json", *arguments)).communicate(timeout=60)
+        line = json.loads(err.splitlines()[-1])
+        assert line["level"] == "error"
+        assert process.returncode == (1 if "--data" in arguments else 2)
+
+
+def test_a_node_that_was_killed_says_that_it_recovers(serve: Serve) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--log-format", "json")
+    process = serve(*arguments)
+    with Client(json.loads(first_line(process))["address"]) as client:
+        client.metadata(["made"], create=True)
+    process.kill()
+    _, before = process.communicate(timeout=60)
+    assert "did not stop cleanly" not in before
+    process = serve(*arguments)
+    first_line(process)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    (line,) = [line for line in map(json.loads, err.splitlines()) if "did not stop cleanly" in line["message"]]
+    assert "recovering 1 partitions" in line["message"]
+    process = serve(*arguments)
+    first_line(process)
+    process.terminate()
+    assert "did not stop cleanly" not in process.communicate(timeout=60)[1]
+
+
+def test_a_start_up_line_that_nobody_reads_stops_no_node(serve: Serve, tmp_path: Path) -> None:
+    port = free_port()
+    arguments = [sys.executable, "-m", "ottla", "serve", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "d")]
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        while "could not be written" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        with Client(f"127.0.0.1:{port}") as client:
+            assert client.metadata([]).brokers
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_json_for_programs(serve: Serve) -> None:

@@ -107,6 +107,10 @@ class Topics:
             for key, row in node.store.list(PREFIX)
         }
         records = self._survey(now, {name: record for name, (record, _) in rows.items()})
+        count = sum(len(record.partitions) for record in records.values())
+        if count and not clean_shutdown:
+            checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
+            node.notes(f"the last node here did not stop cleanly: recovering {count} partitions, {checked} checked")
         opened = {
             name: [
                 self._open_log(now, name, record, index, node.upkeep.checkpoint_of(name, index), clean_shutdown)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla import __version__
+from ottla.cli.server_properties import NotServed, take_listeners
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from ottla.server.main import Server, ServerOptions
 
 DEFAULT_DATA = "ottla-data"
@@ -27,10 +31,6 @@ examples:
   ottla serve --config server.properties --set log.retention.hours=24 --durability fsync
   ottla serve --log-format json --metrics 127.0.0.1:9100
 """
-
-
-class NotServed(Exception):
-    """Why there is no node, as one sentence."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,19 +70,44 @@ served. What a node drops is no circle, as a rule."""
 
 def main(arguments: list[str]) -> int:
     """Run a node; 0 after a clean stop, 1 where it could not start, 2 where the options make no sense."""
+    log_format = "json" if asks_for_json(arguments) else "text"
     try:
         given = parser().parse_args(arguments)
         if given.help or given.version:  # argparse's own actions keep it to themselves where nothing can be written
             print(parser().format_help() if given.help else f"ottla {__version__}", flush=True)
             return 0
-        options = options_of(given)
+        options, notes = options_of(given)
     except NotServed as failure:
-        print(f"ottla: {failure}", file=sys.stderr)
-        return 2
+        tell(str(failure), log_format)
+        return failure.code
+    log = logger(log_format)
+    for note in notes:
+        log.info(note)
+    return run(options, log_format)
+
+
+def asks_for_json(arguments: list[str]) -> bool:
+    """Whether failures are told as JSON, also where the arguments cannot be understood."""
+    pairs = [*arguments, *map("=".join, pairwise(arguments))]
+    return "--log-format=json" in pairs
+
+
+def logger(log_format: str) -> Logger:
+    """The server's log, written to standard error from now on."""
+    import logging
+
     from ottla.server.logs import configure
 
-    configure(given.log_format)
-    return run(options, given.log_format)
+    configure("json" if log_format == "json" else "text")
+    return logging.getLogger("ottla.server")
+
+
+def tell(sentence: str, log_format: str) -> None:
+    """Say why there is no node."""
+    if log_format == "json":
+        logger(log_format).error(sentence)
+    else:
+        print(f"ottla: {sentence}", file=sys.stderr)
 
 
 def run(options: ServerOptions, log_format: str) -> int:
@@ -92,19 +117,22 @@ def run(options: ServerOptions, log_format: str) -> int:
     gc.disable()  # what is imported now stays for good: looking through it again and again costs a tenth of the start
     import uvloop
 
-    from ottla.server.main import ServeRefused, serve
+    from ottla.server.main import ServeRefused, SettingsRefused, serve
 
     def ready(server: Server) -> None:
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         gc.enable()
-        print(greeting(server, log_format), flush=True)
+        try:
+            print(greeting(server, log_format), flush=True)
+        except OSError as error:  # a closed pipe, a full disk: no reason to serve nobody
+            logger(log_format).warning("the start-up line could not be written: %s", error.strerror)
 
     try:
         uvloop.run(serve(options, ready))
     except ServeRefused as refused:
-        print(f"ottla: {refused}", file=sys.stderr)
-        return 1
+        tell(str(refused), log_format)
+        return 2 if isinstance(refused, SettingsRefused) else 1
     return 0
 
 
@@ -120,8 +148,9 @@ def greeting(server: Server, log_format: str) -> str:
     return f"Ottla {__version__} serves Kafka clients at {server.address}, data in {server.options.directory}{also}"
 
 
-def options_of(given: argparse.Namespace) -> ServerOptions:
-    """What the server is to do; raises NotServed where an option cannot be read or understood."""
+def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
+    """What the server is to do, and what is otherwise than its properties say; raises NotServed where an option cannot
+    be read or understood."""
     import os
 
     settings = read_config(given.config) if given.config else {}
@@ -135,25 +164,17 @@ def options_of(given: argparse.Namespace) -> ServerOptions:
     directories = (settings.pop("log.dirs", None) or settings.pop("log.dir", None) or DEFAULT_DATA).split(",")
     if given.data is None and len(directories) > 1:
         raise NotServed("A node has one data directory: log.dirs names several.")
-    directory = os.path.abspath(given.data if given.data is not None else directories[0].strip())
-    listeners = settings.pop("listeners", None)
-    listen = given.listen or (addresses(listeners) if listeners else [DEFAULT_LISTEN])
+    chosen = given.data if given.data is not None else directories[0].strip()
+    if not chosen:
+        raise NotServed("The data directory has no name: choose one with --data DIR.")
+    if given.listen:
+        settings.pop("listeners", None)
+    of_file, notes = take_listeners(settings)
+    listen = given.listen or of_file or [DEFAULT_LISTEN]
     from ottla.server.main import ServerOptions
 
-    return ServerOptions(directory=directory, listen=tuple(listen), settings=settings, metrics=given.metrics)
-
-
-def addresses(listeners: str) -> list[str]:
-    """HOST:PORT of Kafka's `listeners`: PLAINTEXT://host:port, an empty host for every interface."""
-    found: list[str] = []
-    for each in listeners.split(","):
-        protocol, separator, address = each.strip().partition("://")
-        if not separator:
-            raise NotServed(f"{each.strip()!r} in listeners is no listener: expected PLAINTEXT://HOST:PORT.")
-        if protocol.upper() != "PLAINTEXT":
-            raise NotServed(f"The listener {each.strip()} is not served: only PLAINTEXT is.")
-        found.append(f"0.0.0.0{address}" if address.startswith(":") else address)
-    return found
+    directory = os.path.abspath(chosen)
+    return ServerOptions(directory=directory, listen=tuple(listen), settings=settings, metrics=given.metrics), notes
 
 
 def read_config(path: str) -> dict[str, str]:
@@ -163,4 +184,4 @@ def read_config(path: str) -> dict[str, str]:
     try:
         return read_properties(path)
     except BadProperties as error:
-        raise NotServed(str(error)) from None
+        raise NotServed(str(error), code=1) from None

@@ -19,6 +19,10 @@ class ServeRefused(Exception):
     """The server can't start; the text is one plain sentence."""
 
 
+class SettingsRefused(ServeRefused):
+    """It can't start because of what it was told, whatever the machine is like."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One bound address. `advertised` is None where clients are told the address they came in by."""
@@ -39,21 +43,17 @@ def open_listeners(
     """Bind HOST:PORT texts (port 0: any free one); all or none. Raises ServeRefused."""
     addresses = [split_address(text) for text in texts]
     if not addresses:
-        raise ServeRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
+        raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
     told = [split_address(text.rpartition("://")[2]) for text in advertised or ()]
     if told and len(told) != len(addresses):
-        raise ServeRefused(
+        raise SettingsRefused(
             f"advertised.listeners names {len(told)} addresses for {len(addresses)} listeners: give one for each."
         )
     for host, _ in told:
         if _is_wildcard(host):
-            raise ServeRefused(f"advertised.listeners can't be {host}: no client can connect to it.")
+            raise SettingsRefused(f"advertised.listeners can't be {host}: no client can connect to it.")
     for host, _ in addresses:
-        if not allow_public_plaintext and not _is_loopback(host):
-            raise ServeRefused(
-                f"{host} can be reached from other machines, and this listener has neither TLS nor SASL. If the "
-                "network is trusted, add --set ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
-            )
+        refuse_public(host, allow_public_plaintext, "this listener has neither TLS nor SASL")
     listeners: list[Listener] = []
     try:
         for at, (host, port) in enumerate(addresses):
@@ -70,11 +70,20 @@ def open_listeners(
     return listeners
 
 
+def refuse_public(host: str, allowed: bool, why: str) -> None:
+    """Raise ServeRefused where other machines can reach the host and nobody has said that the network is trusted."""
+    if not allowed and not _is_loopback(host):
+        raise ServeRefused(
+            f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
+            "ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
+        )
+
+
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT or [HOST]:PORT; an empty host is this machine. Raises ServeRefused."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise ServeRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
+        raise SettingsRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -31,7 +31,16 @@ from ottla.server.buffers import Buffers
 from ottla.server.connection import Connection
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread
-from ottla.server.listeners import BACKLOG, Listener, ServeRefused, join_address, open_listeners
+from ottla.server.listeners import (
+    BACKLOG,
+    Listener,
+    ServeRefused,
+    SettingsRefused,
+    join_address,
+    open_listeners,
+    refuse_public,
+    split_address,
+)
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -99,7 +108,12 @@ class Server:
         try:
             settings = BrokerSettings.load(self.options.settings, {})
         except ConfigRefused as refused:
-            raise ServeRefused(str(refused)) from refused
+            raise SettingsRefused(str(refused)) from refused
+        if settings.ignored:
+            log.info("passed over, for they change nothing here: %s", ", ".join(sorted(settings.ignored)))
+        if self.options.metrics is not None:
+            host, _ = split_address(self.options.metrics)
+            refuse_public(host, settings["ottla.allow.public.plaintext"], "metrics have neither TLS nor a password")
         listeners = open_listeners(
             self.options.listen, settings["advertised.listeners"], settings["ottla.allow.public.plaintext"]
         )
