@@ -23,6 +23,7 @@ from ottla.protocol.records.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_AT,
+    MAX_TIMESTAMP_AT,
     BatchHeader,
     has_valid_crc,
     peek,
@@ -36,6 +37,7 @@ from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch,
 LEGACY_RECORD_BYTES_MIN: Final = 14
 _length_of = Struct(">i").unpack_from
 _pack_attributes = Struct(">h").pack_into
+_pack_timestamp = Struct(">q").pack_into
 
 
 def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin) -> memoryview:
@@ -184,6 +186,10 @@ def _check_timestamps(
     )
     if wrong:
         raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", wrong)
+    if not lowest <= header.max_timestamp <= highest:
+        # Only the header is wrong: retention and lookups by time go by it, so it is put right, as Kafka does.
+        _pack_timestamp(batch, MAX_TIMESTAMP_AT, max((record.timestamp_ms for record in records), default=-1))
+        set_crc(batch)
 
 
 def _check_keys(records: list[Record]) -> None:

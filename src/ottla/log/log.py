@@ -145,6 +145,7 @@ class Log:
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
+        retention.close_ahead(log, now)
         return log
 
     def __init__(
@@ -565,6 +566,7 @@ class Log:
         self.write_snapshot()
         self._add_segment(now)  # up to here anything may fail, and the old segment goes on
         old.offset_index.deactivate()
+        old.created_ms = now
         self.syncing.closed(old)
         self.retention.due = True
 
@@ -730,14 +732,7 @@ class Log:
 
     def flush_due(self, now: int) -> bool:
         """Whether flush.messages or flush.ms ask for a sync."""
-        waiting = self.unflushed
-        if waiting <= 0:
-            return False
-        config = self.config
-        if waiting >= config.flush_messages:
-            return True
-        since = self.syncing.dirty_since_ms
-        return since is not None and now - since >= config.flush_ms
+        return retention.flush_due(self, now)
 
     def deadline(self, now: int) -> int | None:
         """The earliest moment at which `maintain` or a flush has something to do; None while nothing is in sight."""

@@ -1,7 +1,8 @@
 """What makes a log shorter: retention by time, size and log start; truncation; and the upkeep calendar of a log.
 
 A segment that goes is renamed `.deleted` at once, so that no restart finds it, and unlinked `file.delete.delay.ms`
-later, so that slower readers find it still. Retention stops at the high watermark (KAFKA-5634).
+later, so that slower readers find it still. Retention stops at the high watermark (KAFKA-5634). One timestamp of the
+future does not stop it for ever, as it does in Kafka.
 Source: Kafka's UnifiedLog.scala (deleteOldSegments, truncateTo, truncateFullyAndStartAt), LocalLog.scala.
 """
 
@@ -54,7 +55,7 @@ def deadline(log: Log, now: int) -> int | None:
             if now < upkeep.next_check_ms:  # do not even open its time index before
                 moments.append(upkeep.next_check_ms)
             else:
-                moments.append(max(log.segments[0].largest_timestamp() + log.config.retention_ms + 1, now))
+                moments.append(max(_newest(log, log.segments[0], now) + log.config.retention_ms + 1, now))
         if log.unflushed > 0 and log.config.flush_ms != LONG_MAX:
             if log.syncing.dirty_since_ms is None:
                 log.syncing.dirty_since_ms = now
@@ -62,6 +63,17 @@ def deadline(log: Log, now: int) -> int | None:
         if log.producers.entries:
             moments.append(upkeep.producer_check_ms)
     return min(moments, default=None)
+
+
+def flush_due(log: Log, now: int) -> bool:
+    """See Log.flush_due."""
+    waiting = log.unflushed
+    if waiting <= 0:
+        return False
+    if waiting >= log.config.flush_messages:
+        return True
+    since = log.syncing.dirty_since_ms
+    return since is not None and now - since >= log.config.flush_ms
 
 
 def maintain(log: Log, now: int) -> bool:
@@ -135,10 +147,30 @@ def _breaching_time(log: Log, now: int) -> int:
     while (
         count < len(log.segments)
         and _deletable(log, count)
-        and now - log.segments[count].largest_timestamp() > log.config.retention_ms
+        and now - _newest(log, log.segments[count], now) > log.config.retention_ms
     ):
         count += 1
     return count
+
+
+def close_ahead(log: Log, now: int) -> None:
+    """Close an active segment with a timestamp of the future, which would keep it from being closed by time."""
+    if log.active is not None and _is_ahead(log, log.active, now):
+        with suppress(StorageFailed):  # the next start tries again
+            log.roll(now)
+
+
+def _is_ahead(log: Log, segment: Segment, now: int) -> bool:
+    """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
+    return segment.size > 0 and segment.max_timestamp()[0] > now + log.config.message_timestamp_after_max_ms
+
+
+def _newest(log: Log, segment: Segment, now: int) -> int:
+    """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
+    counts from when the segment was closed or opened, which no record in it is newer than."""
+    if segment is not log.active and _is_ahead(log, segment, now):
+        return segment.created_ms
+    return segment.largest_timestamp()
 
 
 def _breaching_size(log: Log) -> int:

@@ -85,7 +85,7 @@ class Segment:
         self.offset_index = OffsetIndex(files, f"{self.path}.index{suffix}", base_offset, cache, active=create)
         self.time_index = TimeIndex(files, f"{self.path}.timeindex{suffix}", base_offset, empty=create)
         self.txn_index = TransactionIndex(files, f"{self.path}.txnindex{suffix}")
-        self.created_ms = now
+        self.created_ms = now  # when it was made or opened; of one closed since, when that was
         self.first_timestamp: int | None = None  # of the first batch; rolls by time count from it
         self.max_timestamp_known = create
         self.max_timestamp_value = -1
@@ -157,7 +157,7 @@ class Segment:
                     self.max_timestamp_offset = header[0] + header[6]
 
     def largest_timestamp(self) -> int:
-        """What retention by time goes by: the greatest record timestamp, or when the segment was opened if none."""
+        """What retention by time goes by: the greatest record timestamp, or `created_ms` if there is none."""
         timestamp, _ = self.max_timestamp()
         return timestamp if timestamp >= 0 else self.created_ms
 
