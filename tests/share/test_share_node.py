@@ -658,3 +658,14 @@ def test_acknowledgements_of_lost_records_do_not_count_for_those_that_follow(
     assert again.said((0, 3, [ACCEPT])) == 0
     stage.restart()
     assert stage.member(topic).fetch() == [(4, 11, 1)]
+
+
+def test_a_fetch_is_bounded_by_the_node_too(tmp_path: Path) -> None:
+    """The first batch comes however large it is."""
+    stage = ShareStage(tmp_path, {"fetch.max.bytes": "1024"})
+    topic = stage.topic()
+    earliest(stage)
+    for _ in range(3):
+        stage.produce(100)
+    assert stage.member(topic).fetch(max_bytes=2**31 - 1) == [(0, 99, 1)]
+    stage.node.share.check()

@@ -3,8 +3,10 @@
 Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
 Does not know: how records are read.
 
-Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; an id is never 0 and never in use twice. A
-session is evicted when it was idle for two minutes, or is that old and the newcomer has more partitions.
+Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, with `PARTITIONS_MAX` partitions together; an
+id is never 0 and never in use twice. Where slots are wanting, a session is evicted when it was idle for two minutes, or
+is that old and the newcomer has more partitions. Where room for partitions is wanting, the largest go, the newcomer
+among them. A session ends with the connection it was last used on; Kafka keeps it until somebody needs its slot.
 
 Source: KIP-227, Kafka's FetchSession.scala.
 """
@@ -26,6 +28,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 NOT_TOLD = -1
+PARTITIONS_MAX = 200_000
+"""Twice what a node may have; each takes some 350 bytes."""
 
 
 class FetchPartition:
@@ -84,10 +88,13 @@ class FetchPartition:
 class FetchSession:
     """One client's session. `epoch` is what its next request must carry."""
 
-    __slots__ = ("created", "epoch", "identity", "last_used", "partitions")
+    __slots__ = ("connection", "created", "epoch", "identity", "last_used", "partitions")
 
-    def __init__(self, identity: int, now: Millis, partitions: dict[tuple[TopicKey, int], FetchPartition]) -> None:
+    def __init__(
+        self, identity: int, connection: int, now: Millis, partitions: dict[tuple[TopicKey, int], FetchPartition]
+    ) -> None:
         self.identity = identity
+        self.connection = connection
         self.epoch = 1
         self.created = now
         self.last_used = now
@@ -117,27 +124,44 @@ class FetchSessions:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._sessions: dict[int, FetchSession] = {}
+        self._of_connection: dict[int, dict[int, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, now: Millis, partitions: dict[tuple[TopicKey, int], FetchPartition]) -> FetchSession | None:
+    def open(
+        self, now: Millis, connection: int, partitions: dict[tuple[TopicKey, int], FetchPartition]
+    ) -> FetchSession | None:
         """A new session, or None when the cache is full of better ones: the client then goes on without."""
         slots: int = self._node.settings["max.incremental.fetch.session.cache.slots"]
+        if not self._make_room(len(partitions), None):
+            return None
         if len(self._sessions) >= slots and not self._evict(now, len(partitions)):
             return None
         identity = 0
         while identity == 0 or identity in self._sessions:
             identity = 1 + self._node.entropy.randrange(0x7FFF_FFFE)
-        session = FetchSession(identity, now, partitions)
+        session = FetchSession(identity, connection, now, partitions)
         self._sessions[identity] = session
+        self._of_connection.setdefault(connection, {})[identity] = None
         return session
 
     def close(self, identity: int) -> None:
-        self._sessions.pop(identity, None)
+        session = self._sessions.pop(identity, None)
+        if session is not None:
+            self._leave_connection(session)
 
-    def resume(self, now: Millis, identity: int, epoch: int, by_id: bool) -> FetchSession | ErrorCode:
-        """The session an incremental request belongs to, its epoch moved on; or the error that ends the request."""
+    def connection_lost(self, connection: int) -> None:
+        for identity in self._of_connection.pop(connection, ()):
+            del self._sessions[identity]
+
+    def resume(
+        self, now: Millis, connection: int, identity: int, epoch: int, by_id: bool, more: int
+    ) -> FetchSession | ErrorCode:
+        """The session an incremental request belongs to, its epoch moved on; or the error that ends the request.
+
+        `more`: how many partitions the request names; a session that there is no room for then is at its end.
+        """
         session = self._sessions.get(identity)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -146,21 +170,51 @@ class FetchSessions:
         key = next(iter(session.partitions), None)
         if key is not None and isinstance(key[0], bytes) != by_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if more and not self._make_room(len(session.partitions) + more, session):
+            self.close(identity)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFF_FFFF else 1
         session.last_used = now
         del self._sessions[identity]
         self._sessions[identity] = session
+        if session.connection != connection:
+            self._leave_connection(session)
+            session.connection = connection
+            self._of_connection.setdefault(connection, {})[identity] = None
         return session
+
+    def _leave_connection(self, session: FetchSession) -> None:
+        identities = self._of_connection[session.connection]
+        del identities[session.identity]
+        if not identities:
+            del self._of_connection[session.connection]
+
+    def _make_room(self, wanted: int, but: FetchSession | None) -> bool:
+        """Let `wanted` partitions fit beside those of the sessions without `but`; False where they are too many."""
+        others = [session for session in self._sessions.values() if session is not but]
+        total = wanted + sum(len(session.partitions) for session in others)
+        if total <= PARTITIONS_MAX:
+            return True
+        others.sort(key=lambda session: len(session.partitions))
+        while total > PARTITIONS_MAX and others and len(others[-1].partitions) > wanted:
+            largest = others.pop()
+            total -= len(largest.partitions)
+            self.close(largest.identity)
+        return total <= PARTITIONS_MAX
 
     def _evict(self, now: Millis, newcomers_partitions: int) -> bool:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
         if now - oldest.last_used > EVICTION_MS:
-            del self._sessions[oldest.identity]
+            self.close(oldest.identity)
             return True
         smallest = min(self._sessions.values(), key=lambda session: len(session.partitions))
         if len(smallest.partitions) < newcomers_partitions and now - smallest.created > EVICTION_MS:
-            del self._sessions[smallest.identity]
+            self.close(smallest.identity)
             return True
         return False
+
+    def check(self) -> None:
+        assert sum(len(session.partitions) for session in self._sessions.values()) <= PARTITIONS_MAX
+        assert {i for identities in self._of_connection.values() for i in identities} == set(self._sessions)

@@ -239,6 +239,7 @@ class Node:
             if waiting is not None:
                 waiting.what.abandon(self, ticket)
             self._ready_fetches.pop(ticket, None)
+        self.fetch_sessions.connection_lost(context.identity)
         for host in self._in_use("share", "share_members"):
             host.disconnected(now, context)
 

@@ -1,7 +1,8 @@
 """Fetch, key 1, versions 4 to 18: read record batches, waiting for them if asked to.
 
 What it does: finds or opens the fetch session, reads each partition up to the client's isolation level, answers when
-`min_bytes` can be read, an error stands, or `max_wait_ms` is over. Records leave as file slices.
+`min_bytes` can be read, an error stands, or `max_wait_ms` is over. Records leave as file slices: at most what the
+request and `fetch.max.bytes` of the node allow, or the one batch that comes first (KIP-74).
 
 What changed per version: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12 flexible and diverging
 epochs (KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hints (KIP-951), 17 directory ids,
@@ -57,12 +58,14 @@ class Fetch:
         "version",
     )
 
-    def __init__(self, context: ConnectionContext, version: int, correlation_id: int, body: FetchRequest) -> None:
+    def __init__(
+        self, context: ConnectionContext, version: int, correlation_id: int, body: FetchRequest, bytes_max: int
+    ) -> None:
         self.context = context
         self.version = version
         self.correlation_id = correlation_id
         self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
-        self.max_bytes = body.max_bytes
+        self.max_bytes = min(body.max_bytes, bytes_max)
         self.replica_id = body.replica_id
         if version >= 15 and body.replica_state is not None:
             self.replica_id = body.replica_state.replica_id
@@ -101,16 +104,17 @@ def receive(
     """Serve one Fetch frame; see `Node.receive`. Raises MalformedFrame."""
     header, position = decode_request_header(frame)
     body, _ = FetchRequest.decode(frame, position, version)
-    fetch = Fetch(context, version, correlation_id, body)
+    fetch = Fetch(context, version, correlation_id, body, node.settings["fetch.max.bytes"])
     error = _resolve_session(node, now, fetch, body)
     if error is not None:
         return encode_fetch_response(version, correlation_id, int(error), 0, [], None)
     answers, size, hurry = read_all(node, fetch)
-    if hurry or size >= body.min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
+    min_bytes = min(body.min_bytes, fetch.max_bytes)
+    if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, fetch, answers)
     watched = [answer.partition for answer in answers if answer.partition is not None]
     request = Request(context, KEY, version, correlation_id, header.client_id, now, None)
-    ticket = node.park(request, now + body.max_wait_ms, ParkedFetch(fetch, body.min_bytes - size, watched))
+    ticket = node.park(request, now + body.max_wait_ms, ParkedFetch(fetch, min_bytes - size, watched))
     for partition in watched:
         partition.fetch_waiters[ticket] = None
     return Parked(ticket)
@@ -187,10 +191,10 @@ def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) 
         if body.session_id:
             sessions.close(body.session_id)
         if epoch == INITIAL_EPOCH and fetch.version >= 7:
-            fetch.session = sessions.open(now, asked)
+            fetch.session = sessions.open(now, fetch.context.identity, asked)
         fetch.partitions = list(asked.values())
         return None
-    session = sessions.resume(now, body.session_id, epoch, by_id)
+    session = sessions.resume(now, fetch.context.identity, body.session_id, epoch, by_id, len(asked))
     if isinstance(session, ErrorCode):
         return session
     forgotten = [

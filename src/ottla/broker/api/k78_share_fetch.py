@@ -36,6 +36,7 @@ def receive(
     """Serve one ShareFetch frame; see `Node.receive`. Raises MalformedFrame."""
     header, position = decode_request_header(frame)
     body, _ = ShareFetchRequest.decode(frame, position, version)
+    body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
     fetch = ShareFetch(Request(context, KEY, version, correlation_id, header.client_id, now, body))
     error = fetch.refusal(node)
     if error is None and version >= 2:
