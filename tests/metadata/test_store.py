@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.metadata import store as store_module
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.producer_ids import BLOCK, KEY, NoProducerIds, ProducerIds
+from ottla.metadata.producer_ids import BLOCK, ProducerIds
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
 
@@ -163,9 +163,3 @@ def test_producer_ids_are_never_given_twice(store: MetadataStore) -> None:
     taken += [ProducerIds(store).take() for _ in range(3)]
     assert len(set(taken)) == len(taken)
     assert min(taken) == 0
-
-
-def test_producer_ids_run_out_with_a_sentence(store: MetadataStore) -> None:
-    store.commit([Put(KEY, b'{"next_producer_id": 9223372036854775000}')])
-    with pytest.raises(NoProducerIds, match="every producer id"):
-        ProducerIds(store).take()

@@ -120,7 +120,7 @@ class Topics:
         }
         for logs in opened.values():
             for log in logs:
-                self.producer_ids.skip_to(max(log.producers.entries, default=-1) + 1)
+                self.producer_ids.seen(log.producers.entries)
         raised = {name: _raised(record, opened[name], node.node_id) for name, record in records.items()}
         if raised:
             versions = {name: version for name, (_, version) in rows.items()}

@@ -2,9 +2,13 @@
 
 A block is committed to the store before its first id leaves; what a crash leaves unused of it is lost for good.
 Several nodes may share the store: the block is taken by compare-and-set.
+
+Clients may write any producer id into a log, so logs are asked only where the store is new or has lost commits, and ids
+that no store can have reached are not believed. Kafka does not ask logs at all.
 """
 
 import json
+from collections.abc import Iterable
 
 from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
 
@@ -12,11 +16,15 @@ KEY = "producer-ids"
 BLOCK = 1000
 """Ids a block holds, as Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""
 
-_LAST = (1 << 63) - 1
+_SEEN_MAX = 1 << 60
+"""Ids from here on were made up by a client: a thousand blocks a second take 36,000 years to come here."""
+_STORED_MAX = 1 << 62
+_RESTART = 1 << 61
+"""Where a store goes on that was led beyond `_STORED_MAX` by such ids: nobody honest has been here."""
 
 
 class NoProducerIds(Exception):
-    """All 2^63 ids have been handed out, or the store kept changing under us."""
+    """The store kept changing under us."""
 
 
 class ProducerIds:
@@ -30,9 +38,10 @@ class ProducerIds:
         self._next = 0
         self._end = 0
 
-    def skip_to(self, producer_id: int) -> None:
-        """Hand out nothing below `producer_id` in the blocks to come: the logs have seen what lies there."""
-        self._floor = max(self._floor, producer_id)
+    def seen(self, producer_ids: Iterable[int]) -> None:
+        """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""
+        known = max((each for each in producer_ids if each < _SEEN_MAX), default=-1)
+        self._floor = max(self._floor, known + 1)
 
     def take(self) -> int:
         """A producer id nobody ever had. Raises NoProducerIds, StoreFailed."""
@@ -47,10 +56,12 @@ class ProducerIds:
         for _ in range(10):
             row = self._store.get(KEY)
             stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
+            if stored >= _STORED_MAX:
+                stored = _RESTART
             # Each commit that the store lost may have handed out a block.
-            first = max(self._floor, stored + self._store.lost * BLOCK)
-            if first > _LAST - BLOCK:
-                raise NoProducerIds("every producer id has been handed out")
+            first = stored + self._store.lost * BLOCK
+            if row is None or self._store.lost:
+                first = max(first, self._floor)
             value = json.dumps({"next_producer_id": first + BLOCK}).encode()
             try:
                 self._store.commit([Put(KEY, value, row.version if row else ABSENT)])
