@@ -334,3 +334,9 @@ def test_what_went_back_is_remembered_in_a_few_bytes() -> None:
     assert 14 in progress
     assert 16 not in progress
     assert Progress.of(3, "somebody else's") == Progress(3)
+
+
+def test_a_dead_letter_topic_that_takes_nothing_is_refused(ottla: Run) -> None:
+    said = ottla("configs", "alter", "group", "q", "--set", "errors.deadletterqueue.topic.name=foo", code=1).err
+    assert "must begin with dlq." in said
+    assert "INVALID_CONFIG" in said

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
+from ottla.broker.config_key import ConfigRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
 
@@ -129,9 +130,39 @@ def test_the_topic_is_made_where_the_node_may(tmp_path: Path) -> None:
     assert len(stage.read("dlq.jobs")) == 2
 
 
+PREFIX = "errors.deadletterqueue.topic.name.prefix"
+
+
+@pytest.mark.parametrize("name", ["morgue", "dlq.a b", "dlq." + 249 * "x", "."])
+def test_a_name_that_cannot_take_letters_is_refused(stage: ShareStage, name: str) -> None:
+    with pytest.raises(ConfigRefused, match=r"errors\.deadletterqueue\.topic\.name"):
+        stage.configure("g", errors_deadletterqueue_topic_name=name)
+    for prefix in ("a b", 300 * "x"):
+        with pytest.raises(ConfigRefused, match=r"topic\.name\.prefix"):
+            stage.node.topics.configs.alter_broker(stage.now, "", {PREFIX: prefix})
+
+
+def test_the_cause_is_told_each_time_that_it_is_another(stage: ShareStage) -> None:
+    said: list[str] = []
+    stage.node.notes = said.append
+    member = begun(stage, 1, **DEAD)
+    member.fetch()
+    member.said((0, 0, [REJECT]))
+    stage.run(70_000)
+    stage.topic("dlq.jobs")
+    stage.run(70_000)
+    assert said == [
+        "dead letters of g wait: there is no dead-letter topic dlq.jobs",
+        "dead letters of g wait: dlq.jobs does not have errors.deadletterqueue.group.enable=true",
+    ]
+
+
 def test_a_name_without_the_prefix_takes_nothing(stage: ShareStage) -> None:
-    stage.topic("morgue", errors_deadletterqueue_group_enable="true")
-    member = begun(stage, 1, errors_deadletterqueue_topic_name="morgue")
+    """It was legal when it was set."""
+    stage.topic("dlq.jobs", errors_deadletterqueue_group_enable="true")
+    member = begun(stage, 1, **DEAD)
+    stage.node.topics.configs.alter_broker(stage.now, "", {PREFIX: "letters."})
+    stage.configure("g", share_record_lock_duration_ms="20000")
     member.fetch()
     member.said((0, 0, [REJECT]))
     stage.run(2_000)

@@ -229,7 +229,7 @@ def _group(node: Node, request: Request, name: str) -> Configurable:
         GROUP_CONFIGS,
         overrides,
         lambda key: printed(group_value(node.settings, overrides, key)),
-        lambda wanted: check_group(wanted, node.settings),
+        lambda wanted: check_group(wanted, node.settings, overrides),
         lambda wanted: configs.alter_group(request.now, name, wanted, by),
         ErrorCode.INVALID_CONFIG,
     )

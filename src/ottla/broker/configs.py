@@ -22,6 +22,7 @@ from typing import Any, Final
 from ottla.broker.config_key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
 from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.topic_names import fault_of
 from ottla.log.config import LogConfig
 
 __all__ = ["BrokerSettings", "ConfigRefused", "Layer", "Source", "topic_log_config"]
@@ -175,6 +176,10 @@ def _parse(table: Mapping[str, ConfigKey], texts: Mapping[str, str]) -> dict[str
 
 
 def _check_broker(settings: BrokerSettings) -> None:
+    prefix: str = settings[DEAD_LETTERS_PREFIX]
+    why = fault_of(prefix + "x")
+    if why is not None:
+        raise ConfigRefused(f"Invalid value {prefix} for configuration {DEAD_LETTERS_PREFIX}: {why}")
     for low, high in _ORDERED:
         if settings[low] > settings[high]:
             raise ConfigRefused(f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}")
@@ -285,8 +290,13 @@ def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> d
 # ---- groups ---------------------------------------------------------------------------------------------------------
 
 
-def check_group(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
-    """Raise ConfigRefused where these overrides can't be a group's (GroupConfig.validate)."""
+def check_group(
+    overrides: Mapping[str, str], settings: BrokerSettings, before: Mapping[str, str] | None = None
+) -> None:
+    """Raise ConfigRefused where these overrides can't be a group's (GroupConfig.validate). `before` is what it has: a
+    dead-letter topic that was legal when it was set must not keep other properties from being changed."""
+    if overrides.get(DEAD_LETTERS) != (before or {}).get(DEAD_LETTERS):
+        _check_dead_letters(overrides.get(DEAD_LETTERS, "").strip(), settings)
     for name, text in overrides.items():
         key = GROUP_CONFIGS.get(name)
         if key is None:
@@ -305,6 +315,20 @@ def check_group(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
             settings, overrides, silence
         ):
             raise ConfigRefused(f"{silence} must be greater than {beat}")
+
+
+DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTERS_PREFIX: Final = DEAD_LETTERS + ".prefix"
+
+
+def _check_dead_letters(name: str, settings: BrokerSettings) -> None:
+    """Raise ConfigRefused where letters of a group could never be written to this topic; '' is none (KIP-1191)."""
+    prefix: str = settings[DEAD_LETTERS_PREFIX]
+    why = fault_of(name) if name else None
+    if name and not name.startswith(prefix):
+        why = f"the name must begin with {prefix} ({DEAD_LETTERS_PREFIX})"
+    if why is not None:
+        raise ConfigRefused(f"Invalid value {name} for configuration {DEAD_LETTERS}: {why}")
 
 
 def group_value(settings: BrokerSettings, overrides: Mapping[str, str], name: str) -> Any:

@@ -72,7 +72,7 @@ class Parcel:
 class Outbox:
     """The letters of one group that are still to be written."""
 
-    __slots__ = ("due_at", "minute", "parcels", "pause_ms", "this_minute")
+    __slots__ = ("due_at", "minute", "parcels", "pause_ms", "this_minute", "why")
 
     def __init__(self) -> None:
         self.parcels: deque[Parcel] = deque()
@@ -80,6 +80,8 @@ class Outbox:
         self.pause_ms = 0
         self.minute = 0
         self.this_minute = 0
+        self.why = ""
+        """Why they wait, as it was told."""
 
 
 class AwaitedLetters(ParkedWork):
@@ -171,12 +173,13 @@ class Letters:
                 self._send(now, part)
             except (Unusable, AppendRefused, StorageFailed, StoreFailed, OSError) as failed:
                 self.failures += part.end - part.first
-                if not box.pause_ms:
+                if box.why != str(failed):
+                    box.why = str(failed)
                     self._host.node.notes(f"dead letters of {group_id} wait: {failed}")
                 box.parcels.appendleft(part)
                 self._retry_later(now, box)
                 return
-            box.pause_ms = 0
+            box.pause_ms, box.why = 0, ""
         if box.parcels:
             box.due_at = now
             self._host.node.timer_stale = True
