@@ -1,6 +1,8 @@
 """What a start makes of the data directory: topics the store lost, deletions that did not happen, long names."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from ottla.metadata.topics import TopicRecord, key_of
 from ottla.protocol.messages.alter_configs import AlterableConfig as PlainConfig
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     IncrementalAlterConfigsRequest,
@@ -24,6 +28,14 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource as IncrementalResource,
 )
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.records.record import Record, build_batch
 
 DAY_MS = 86_400_000
 LONGEST = "t" * 249
@@ -36,11 +48,12 @@ class PlainFiles(DiskFiles):
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[tuple[str, str]] = set()
+        self.error = errno.EACCES
 
     def _perhaps(self, call: str, path: str) -> None:
         for name, part in self.failing:
             if name == call and part in path:
-                raise PermissionError(13, "Permission denied", path)
+                raise OSError(self.error, os.strerror(self.error), path)
 
     def rename(self, old: str, new: str) -> None:
         self._perhaps("rename", old)
@@ -247,7 +260,7 @@ def test_a_stranger_with_a_long_name_is_put_aside(stage: NodeStage) -> None:
     assert len(stray_path(f"/d/{LONGEST}-0", None, ".ffffffff").rpartition("/")[2]) == 255
 
 
-@pytest.mark.parametrize("failing", [{("rename", "t-0")}, {("rename", "t-0"), ("rmtree", "t-0")}])
+@pytest.mark.parametrize("failing", [{("rename", "/t-0")}, {("rename", "/t-0"), ("rmtree", "/t-0")}])
 def test_no_topic_finds_the_records_of_a_deleted_one(ailing: tuple[NodeStage, PlainFiles], failing: set[Any]) -> None:
     stage, files = ailing
     assert create(stage, "t") == 0
@@ -279,7 +292,7 @@ def test_a_directory_that_cannot_be_removed_delays_no_other(ailing: tuple[NodeSt
         assert create(stage, name, partitions) == 0
         for index in range(partitions):
             stage.append(name, index)
-    files.failing = {("rename", "bad-"), ("rmtree", "bad-")}
+    files.failing = {("rename", "/bad-"), ("rmtree", "/bad-")}
     assert delete(stage, "bad") == 0
     assert delete(stage, "good") == 0
     stage.run(100)
@@ -324,8 +337,99 @@ def test_sorting_names_what_nobody_can_read(tmp_path: Path) -> None:
     files = PlainFiles()
     (tmp_path / "x-0").mkdir()
     (tmp_path / "y-0").write_text("a file, no directory")
-    files.failing = {("read_bytes", "x-0")}
+    files.failing = {("read_bytes", "/x-0")}
     found = sort_directories(files, str(tmp_path), {}, set())
     assert found.left == [f"{tmp_path}/x-0/partition.metadata can't be read: Permission denied; it is left as it is"]
     assert not found.strangers
     assert not found.gone
+
+
+# ---- partitions that can't be read -----------------------------------------------------------------------------------
+
+
+def asked(stage: NodeStage, index: int) -> list[int]:
+    """The error codes of Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords for a partition of t."""
+    topic = stage.node.topics.by_name["t"]
+    batch = bytes(build_batch([Record(0, stage.now, b"k", b"v")]))
+    produced = stage.ask(
+        ProduceRequest(acks=1, topic_data=[TopicProduceData("t", topic.id, [PartitionProduceData(index, batch)])])
+    )
+    fetched = stage.ask(
+        FetchRequest(topics=[FetchTopic("t", topic.id, [FetchPartition(index, partition_max_bytes=1000)])]), 12
+    )
+    listed = stage.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(index, timestamp=-2)])]))
+    epoch = stage.ask(
+        OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [OffsetForLeaderPartition(index, -1, 0)])])
+    )
+    deleted = stage.ask(DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(index, 0)])]))
+    return [
+        produced.responses[0].partition_responses[0].error_code,
+        fetched.responses[0].partitions[0].error_code,
+        listed.topics[0].partitions[0].error_code,
+        epoch.topics[0].partitions[0].error_code,
+        deleted.topics[0].partitions[0].error_code,
+    ]
+
+
+@pytest.mark.parametrize("call", ["listdir", "read_bytes", "damage", "nonsense"])
+def test_an_unreadable_partition_is_out_of_service_alone_until_it_can_be_read(
+    ailing: tuple[NodeStage, PlainFiles], call: str
+) -> None:
+    stage, files = ailing
+    assert create(stage, "t", 3) == 0
+    for index in range(3):
+        for _ in range(4):
+            stage.append("t", index)
+    assert stage.node.topics.by_name["t"].partitions[1].log.delete_records_before(2)
+    stage.node.stop(stage.now)
+    metadata = stage.directory / "t-1" / "partition.metadata"
+    whole = metadata.read_bytes()
+    if call in ("damage", "nonsense"):
+        metadata.write_bytes(b"\xff\xfe" if call == "nonsense" else whole.replace(b"topic_id", b"uopic_id"))
+    else:
+        files.failing = {(call, "/t-1")}
+    stage.restart(clean=False)
+    (note,) = stage.notes
+    assert note.startswith("t-1 is out of service, which is looked at again: ")
+    assert str(stage.directory / "t-1") in note
+    assert asked(stage, 0) == asked(stage, 2) == [0] * 5
+    assert asked(stage, 1) == [56] * 5
+    stage.run(60_000)
+    stage.restart()  # nothing is forgotten of what was checkpointed
+    assert asked(stage, 1) == [56] * 5
+    files.failing = set()
+    metadata.write_bytes(whole)
+    stage.run(15_000)
+    assert any("t-1 is in service again" in note for note in stage.notes)
+    assert ends(stage, "t")[1] == (2, 4)
+    assert asked(stage, 1)[0] == 0
+    assert ends(stage, "t")[1] == (2, 5)
+    stage.restart()
+    assert ends(stage, "t")[1] == (2, 5)
+
+
+def test_a_partition_out_of_service_can_be_deleted_or_emptied(ailing: tuple[NodeStage, PlainFiles]) -> None:
+    stage, files = ailing
+    assert create(stage, "t", 2) == 0
+    assert create(stage, "u") == 0
+    stage.append("t", 1)
+    stage.append("u")
+    files.failing = {("listdir", "/t-1"), ("listdir", "/u-0")}
+    stage.restart()
+    shutil.rmtree(stage.directory / "t-1")
+    stage.run(15_000)
+    assert ends(stage, "t") == [(0, 0), (0, 0)]
+    assert asked(stage, 1)[0] == 0
+    assert delete(stage, "u") == 0
+    stage.run(30_000)
+    assert directories(stage) == ["t-1"]
+
+
+def test_a_full_disk_at_the_start_is_not_one_partitions_matter(ailing: tuple[NodeStage, PlainFiles]) -> None:
+    stage, files = ailing
+    assert create(stage, "t") == 0
+    stage.append("t")
+    files.failing = {("listdir", "/t-0")}
+    files.error = errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        stage.restart()

@@ -108,6 +108,6 @@ def produce(broker: EmbeddedBroker, topic: str) -> int:
 
     offsets: list[int] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(topic, b"v", on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.produce(topic, b"v", on_delivery=lambda _, message: offsets.append(message.offset() or 0))
     assert producer.flush(20) == 0
     return offsets[0]

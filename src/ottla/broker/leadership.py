@@ -29,4 +29,6 @@ def find_led(node: Node, topic: str, index: int, current_leader_epoch: int) -> P
             return ErrorCode.UNKNOWN_LEADER_EPOCH
     if partition.leader != node.node_id:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if partition.log.unopened:
+        return ErrorCode.KAFKA_STORAGE_ERROR
     return partition

@@ -392,8 +392,7 @@ class Node:
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
-        removal = ("the removal of deleted topics", self.topics.graves)
-        return [("long requests", self.slices), removal, *in_use, ("upkeep", self.upkeep)]
+        return [("long requests", self.slices), *self.topics.parts(), *in_use, ("upkeep", self.upkeep)]
 
     def _expire(self, now: Millis, ticket: Ticket) -> None:
         """What a parked request waited for is there, or its deadline. Where that fails its connection is closed."""

@@ -196,6 +196,8 @@ class ShareHost:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.partitions[place[1]].log.unopened:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         hosted = self._hosted[key] = HostedShare(self, key, topic.partitions[place[1]])
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._loading[key] = hosted

@@ -95,6 +95,8 @@ class ShareExchange(ShareWaiter):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.partitions[place[1]].log.unopened:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     # ---- acknowledging ---------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ Sources: Kafka's ReplicationControlManager.java, LogManager.scala; the design's 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,8 +30,11 @@ from ottla.broker.dynamic_configs import DynamicConfigs
 from ottla.broker.graves import Graves
 from ottla.broker.partition import Partition
 from ottla.broker.topic_names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
+from ottla.broker.unopened import Unopened
+from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
+from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, Delete, Put, decoded
@@ -39,6 +43,10 @@ from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, Partitio
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
+OF_THE_WHOLE_NODE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+"""Errors at the start that no single partition is to blame for."""
 NAMES_SHOWN: Final = 10
 """How many topics a sentence of the log names."""
 
@@ -81,6 +89,12 @@ class Topics:
         self.partition_count = 0
         self._folded: dict[str, set[str]] = {}
         self.graves = Graves(node)
+        self.unopened = Unopened(node)
+        self._unowned: dict[tuple[str, int], str] = {}
+
+    def parts(self) -> list[tuple[str, Graves | Unopened]]:
+        """What has timers, by name."""
+        return [("the removal of deleted topics", self.graves), ("partitions out of service", self.unopened)]
 
     # ---- looking up ------------------------------------------------------------------------------------------------
 
@@ -113,8 +127,7 @@ class Topics:
             node.notes(f"the last node here did not stop cleanly: recovering {count} partitions, {checked} checked")
         opened = {
             name: [
-                self._open_log(now, name, record, index, node.upkeep.checkpoint_of(name, index), clean_shutdown)
-                for index in range(len(record.partitions))
+                self._open_or_leave(now, name, record, index, clean_shutdown) for index in range(len(record.partitions))
             ]
             for name, record in records.items()
         }
@@ -142,6 +155,7 @@ class Topics:
             self._put_aside(stranger)
         for sentence in found.left:
             node.notes(sentence)
+        self._unowned = found.unreadable
         records = dict(stored)
         if node.store.lost:
             records = {name: self._doubted(name, record) for name, record in stored.items()}
@@ -218,15 +232,65 @@ class Topics:
             notes=node.notes,
         )
 
+    def _open_or_leave(self, now: Millis, name: str, record: TopicRecord, index: int, clean_shutdown: bool) -> Log:
+        """The log of a partition that was there before; what can't be read takes its partition out of service alone."""
+        node = self._node
+        checkpoint = node.upkeep.checkpoint_of(name, index)
+        directory = f"{node.directory}/{name}-{index}"
+        why = self._unowned.get((name, index))
+        try:
+            if why is None:
+                return self._open_log(now, name, record, index, checkpoint, clean_shutdown)
+        except OSError as error:
+            if error.errno in OF_THE_WHOLE_NODE:
+                raise
+            why = f"{error.filename or directory} can't be read: {error.strerror or error}"
+        except Exception as error:
+            why = f"{directory} can't be opened: {error!r}"
+            node.fault(f"{name}-{index} is out of service", error)
+        return UnopenedLog(
+            node.files,
+            directory,
+            topic_log_config(node.settings, record.configs),
+            topic_id=record.topic_id,
+            now=now,
+            checkpoint=checkpoint,
+            why=why,
+        )
+
+    def open_again(self, now: Millis, partition: Partition) -> bool:
+        """Look whether a partition that is out of service can be read now; True where it is in service again."""
+        node, topic = self._node, partition.topic
+        directory = partition.log.directory
+        try:
+            if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
+                return False
+            self._unowned.pop((topic.name, partition.index), None)
+            log = self._open_or_leave(now, topic.name, topic.record, partition.index, clean_shutdown=False)
+        except (OSError, CheckpointUnreadable):
+            return False
+        if log.unopened:
+            return False
+        partition.log = log
+        self.producer_ids.skip_to(max(log.producers.entries, default=-1) + 1)
+        self._begin(now, partition)
+        return True
+
     def _lead(self, now: Millis, topic: Topic, log: Log) -> None:
         """Begin to lead the topic's next partition, whose log this is."""
-        node, index = self._node, len(topic.partitions)
+        index = len(topic.partitions)
         placed = topic.record.partitions[index]
-        log.assign_epoch(placed.leader_epoch)
-        partition = Partition(node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
+        partition = Partition(self._node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
         topic.partitions.append(partition)
         self.partition_count += 1
-        if node.group_commit and log.recovery_point < log.log_end_offset:
+        self._begin(now, partition)
+
+    def _begin(self, now: Millis, partition: Partition) -> None:
+        node, log = self._node, partition.log
+        log.assign_epoch(partition.leader_epoch)
+        if isinstance(log, UnopenedLog):
+            self.unopened.add(now, partition, log.why)
+        elif node.group_commit and log.recovery_point < log.log_end_offset:
             partition.holding = True
             node.sync_soon(partition)
         else:
@@ -312,6 +376,8 @@ class Topics:
                 del self._folded[folded(topic.name)]
             self.partition_count -= len(topic.partitions)
             self._node.topic_deleted(now, topic)
+            for partition in topic.partitions:
+                self.unopened.forget(partition)
             self.graves.add(graves[topic.name], [partition.log for partition in topic.partitions])
 
     def delete(self, now: Millis, topic: Topic) -> None:

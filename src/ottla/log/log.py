@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import ClassVar, Final
 
 from crc32c import crc32c
 
@@ -100,6 +100,7 @@ class Log:
         "topic_id",
         "unreadable",
     )
+    unopened: ClassVar[bool] = False
 
     @classmethod
     def open(

@@ -280,6 +280,8 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
 
 def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
     """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
+    if partition.log.unopened:
+        return ErrorCode.KAFKA_STORAGE_ERROR
     epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE

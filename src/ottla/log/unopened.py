@@ -1,0 +1,71 @@
+"""A log that could not be opened: it stands for its partition while that is out of service.
+
+Knows: why, and the offsets that were checkpointed of it, so that the next checkpoints say the same. Touches no file of
+the partition, unless that is deleted. Appends, reads and look-ups raise StorageFailed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ottla.log.answers import Isolation, ReadResult, StorageFailed, TimestampOffset
+from ottla.log.config import LogConfig
+from ottla.log.epochs import EpochCache
+from ottla.log.files import FileSystem
+from ottla.log.index import IndexCache
+from ottla.log.log import Log
+from ottla.log.producers import ProducerState
+from ottla.log.recovery import Loaded
+
+
+class UnopenedLog(Log):
+    """`why` is the sentence that every attempt gets."""
+
+    __slots__ = ("why",)
+    unopened: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        topic_id: bytes,
+        now: int,
+        checkpoint: tuple[int, int, int],
+        why: str,
+    ) -> None:
+        """`checkpoint`: recovery point, log start, high watermark."""
+        recovery_point, log_start_offset, high_watermark = checkpoint
+        end = max(checkpoint)
+        loaded = Loaded(
+            EpochCache(),
+            ProducerState(0),
+            log_start_offset=log_start_offset,
+            log_end_offset=end,
+            recovery_point=recovery_point,
+            on_disk=True,
+        )
+        super().__init__(files, directory, config, topic_id, loaded, high_watermark, IndexCache(), now)
+        self.why = self.failed = why
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        min_one_batch: bool = True,
+    ) -> ReadResult:
+        raise StorageFailed(self.why)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        raise StorageFailed(self.why)
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        raise StorageFailed(self.why)
+
+    def delete_records_before(self, offset: int) -> bool:
+        raise StorageFailed(self.why)
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Nothing: the epochs are in a file that nobody could read."""
