@@ -272,7 +272,7 @@ class Topics:
         if log.unopened:
             return False
         partition.log = log
-        self.producer_ids.skip_to(max(log.producers.entries, default=-1) + 1)
+        self.producer_ids.seen(log.producers.entries)
         self._begin(now, partition)
         return True
 

@@ -58,9 +58,9 @@ class ProducerIds:
             stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
             if stored >= _STORED_MAX:
                 stored = _RESTART
-            # Each commit that the store lost may have handed out a block.
-            first = stored + self._store.lost * BLOCK
-            if row is None or self._store.lost:
+            lost = 0 if self._end else self._store.lost  # of an earlier life; each may have handed out a block
+            first = stored + lost * BLOCK
+            if row is None or lost:
                 first = max(first, self._floor)
             value = json.dumps({"next_producer_id": first + BLOCK}).encode()
             try:
