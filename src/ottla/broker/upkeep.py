@@ -58,6 +58,7 @@ FLUSH_PINS: Final = 16
 """How many files a flush of one log may be thought to have; seldom more than five."""
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
 """What may be wrong with a partition."""
+NOTED_MAX: Final = 1_000
 SLICE_PAUSE_MS: Final = 5
 """Between two slices of a compaction, so that it takes at most about half of the loop."""
 
@@ -92,6 +93,7 @@ class Upkeep:
         self._flushing: dict[Partition, None] = {}
         self._resting: dict[Partition, Millis] = {}
         self._uncleanable: set[Partition] = set()
+        self._noted: set[str] = set()
         self._to_flush: dict[Partition, None] = {}
         self._ailing: dict[Partition, str] = {}
         self._reopen_at: Millis | None = None
@@ -484,8 +486,16 @@ class Upkeep:
             from ottla.log.compaction import Compaction  # most nodes never need it, and all of them start
 
             self._compacted.add(best)
-            self._compaction = (best, iter(Compaction(best.log, now)))
+            self._compaction = (best, iter(Compaction(best.log, now, notes=self._note_once)))
             self._slice_at = now
+
+    def _note_once(self, note: str) -> None:
+        """What every compaction of a log meets again need not be said again."""
+        if note not in self._noted:
+            if len(self._noted) >= NOTED_MAX:
+                self._noted.clear()
+            self._noted.add(note)
+            self._node.notes(note)
 
     def _cleanable_ratio(self, now: Millis, partition: Partition) -> float:
         """How much one log needs it; a log that can't say so does not keep the others from theirs."""

@@ -8,7 +8,10 @@ last sequence of a live producer, how far this compaction looked, or where a seg
 
 A tombstone stays `delete.retention.ms` after the compaction that first saw it: that one writes the moment into the
 batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in the
-same way once its data is gone. Data of aborted transactions goes at once. A batch whose records can't be read stays.
+same way once its data is gone. Data of aborted transactions goes at once.
+
+A batch that is damaged or whose records can't be read stays as it is and takes no other record away. Where a segment
+can't be walked to its end, its group stays as it is. Both are told to `notes`; the rest of the log is compacted.
 
 Safe at any step: the new segment is `.cleaned` until it is complete and synced; renaming its `.log` to `.swap`, and
 syncing that name, decides; from there on a restart completes what is left (recovery.py): old segments to `.deleted`,
@@ -22,20 +25,22 @@ Source: Kafka's LogCleaner.scala (Cleaner), MemoryRecords.filterTo, CleanedTrans
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import heappop, heappush
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from ottla.log import cleaning, reading, retention
-from ottla.log.filtering import BatchFilter, key_offsets
+from ottla.log.filtering import BatchFilter, Kept, is_sound, key_offsets
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.producers import marker_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.log.syncing import Syncable
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
+from ottla.protocol.records.errors import CorruptRecords
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -47,6 +52,10 @@ SLICE_RECORDS: Final = 1500
 SLICE_BYTES: Final = 2 << 20
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
+
+
+class Damaged(Exception):
+    """A segment that can't be walked to its end. `str` says where."""
 
 
 class GaveUp(Exception):
@@ -67,9 +76,17 @@ class CompactionStats:
 class Compaction:
     """One compaction of one log. Iterate it to its end, on the log's thread; see the module for what it yields."""
 
-    def __init__(self, log: Log, now: int, *, map_bytes_max: int = MAP_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        log: Log,
+        now: int,
+        *,
+        map_bytes_max: int = MAP_BYTES_MAX,
+        notes: Callable[[str], None] = lambda note: None,
+    ) -> None:
         self.log = log
         self.now = now
+        self._notes = notes
         self.stats = CompactionStats()
         self._keys_max = max(1, map_bytes_max // MAP_ENTRY_BYTES)
         self._epoch = log.compaction_epoch
@@ -90,7 +107,10 @@ class Compaction:
             end = self._latest + 1
             transactions = Transactions()
             for group in self._groups(end):
-                yield from self._clean_group(group, transactions)
+                try:
+                    yield from self._clean_group(group, transactions)
+                except Damaged as damaged:
+                    self._notes(f"{damaged}; the segment is not compacted")
             self._check()
             cleaning.write_checkpoint(self.log, end)
             self.stats.cleaned_to = end
@@ -135,24 +155,40 @@ class Compaction:
                 continue
             transactions.add(reading.aborted_transactions(log, segment.base_offset, end))
             start = segment.offset_index.lookup(dirty.first)
-            for _, header, batch in walk_batches(segment.file, start, segment.size):
-                last = header[0] + header[6]
-                if last < dirty.first:
-                    continue
-                if last >= dirty.end:
-                    return
-                if transactions.is_settled(header, batch) or header[5] & ATTRIBUTES_CONTROL:
+            try:
+                for header, batch in self._walk(segment, start):
+                    last = header[0] + header[6]
+                    if last < dirty.first:
+                        continue
+                    if last >= dirty.end:
+                        return
+                    if not is_sound(header, batch) or (
+                        transactions.is_settled(header, batch) or header[5] & ATTRIBUTES_CONTROL
+                    ):
+                        self._latest = last
+                        continue
+                    found = key_offsets(header, batch)
+                    if offsets and len(offsets) + len(found) > self._keys_max:
+                        return
+                    offsets.update((_short(key), offset) for key, offset in found if offset >= dirty.first)
                     self._latest = last
-                    continue
-                if offsets and len(offsets) + header[12] > self._keys_max:
-                    return
-                for key, offset in key_offsets(header, batch):
-                    if offset >= dirty.first:
-                        offsets[_short(key)] = offset
-                self._latest = last
-                if self._pause(header[12], len(batch)):
-                    yield None
-                    self._check()
+                    if self._pause(len(found), len(batch)):
+                        yield None
+                        self._check()
+            except Damaged:
+                self._latest = end - 1  # the second pass tells; what stands there takes nothing away
+
+    def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
+        """Its batches from position `start` on. Raises Damaged where something else stands."""
+        expected, end, walked = segment.base_offset, self._end_of(segment), start
+        for position, header, batch in walk_batches(segment.file, start, segment.size):
+            last = header[0] + header[6]
+            if header[0] < expected or header[6] < 0 or last >= end:
+                break
+            expected, walked = last + 1, position + len(batch)
+            yield header, batch
+        if walked < segment.size:
+            raise Damaged(f"{segment.file.path}, position {walked}: no batch of this segment begins there")
 
     def _end_of(self, segment: Segment) -> int:
         log = self.log
@@ -207,7 +243,7 @@ class Compaction:
             with contextlib.suppress(BaseException):
                 self._undo(cleaned)
             raise
-        except (GaveUp, OSError):
+        except Exception:
             self._undo(cleaned)
             raise
         self._replace(group, cleaned)
@@ -237,9 +273,8 @@ class Compaction:
         decide = BatchFilter(self._offsets, self._latest, self.now, log.config, ends, log.producers.entries, _short)
         for segment in group:
             transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
-            for _, header, batch in walk_batches(segment.file, 0, segment.size):
-                settled = transactions.is_settled(header, batch)
-                kept = decide(header, batch, settled)
+            for header, batch in self._walk(segment, 0):
+                kept = self._kept(decide, transactions, segment, header, batch)
                 stats.bytes_read += len(batch)
                 stats.records_read += header[12]
                 if kept is not None:
@@ -247,9 +282,29 @@ class Compaction:
                     cleaned.append(octets, len(octets), header[0] + header[6], max_timestamp, interval)
                     stats.bytes_written += len(octets)
                     stats.records_kept += count
-                if self._pause(header[12], len(batch)):
+                if self._pause(min(header[12], len(batch)), len(batch)):
                     yield None
                     self._check()
+
+    def _kept(
+        self,
+        decide: BatchFilter,
+        transactions: Transactions,
+        segment: Segment,
+        header: RawHeader,
+        batch: memoryview,
+    ) -> Kept | None:
+        """What the rules keep of the batch: all of it, if it is damaged or its records can't be read."""
+        fault = "its checksum does not match"
+        if is_sound(header, batch):
+            try:
+                return decide(header, batch, transactions.is_settled(header, batch))
+            except (CorruptRecords, ValueError, StructError) as error:  # the last two: fields that no batch can have
+                fault = str(error)
+        self._notes(
+            f"{segment.file.path}: the batch at offset {header[0]} stays as it is, for it can't be read: {fault}"
+        )
+        return batch, header[12], header[8]
 
     def _replace(self, group: list[Segment], cleaned: Segment) -> None:
         """The decision is on the disk: no restart goes back. In one step for everybody else."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.log.config import LogConfig
+from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.producers import ProducerEntry
 from ottla.log.segment import RawHeader
 from ottla.protocol.records.batch import (
+    ATTRIBUTES_AT,
     ATTRIBUTES_COMPRESSION,
     ATTRIBUTES_CONTROL,
     ATTRIBUTES_DELETE_HORIZON,
@@ -22,6 +23,7 @@ from ottla.protocol.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    crc_of,
     set_crc,
 )
 from ottla.protocol.records.compression import GZIP, LZ4, ZSTD, compress, decompress
@@ -35,12 +37,19 @@ Piece = tuple[int, int, int, int, bytes | None, bool]
 Kept = tuple[bytes | bytearray | memoryview, int, int]
 
 
+def is_sound(header: RawHeader, batch: memoryview) -> bool:
+    """Whether the batch matches its checksum: a new one must not hide what happened to the old."""
+    return crc_of(batch, ATTRIBUTES_AT, len(batch)) == header[4]
+
+
 def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]:
     """(key, offset) of every record with a key; nothing of a batch that can't be read."""
     base = header[0]
     try:
         plain = decompress(header[5] & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:])
         found = pieces(plain, header[12])
+        if not all(piece[5] for piece in found):
+            decode_records(batch)  # as the second pass must, to write it anew
     except CorruptRecords:
         return []
     return [(piece[4], base + piece[3]) for piece in found if piece[4] is not None]
@@ -76,7 +85,8 @@ class BatchFilter:
     def __call__(self, header: RawHeader, batch: memoryview, settled: bool) -> Kept | None:
         """(bytes, records, max_timestamp) of what stays of the batch, None for nothing.
 
-        `settled`: its transaction was aborted, or it is a marker without data.
+        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords where it would
+        have to be written anew and can't be read.
         """
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
@@ -164,6 +174,8 @@ class BatchFilter:
     def _with_horizon(self, header: RawHeader, batch: memoryview, kept: set[int] | None) -> Kept:
         """The batch with the moment its tombstones (or its marker) may go in place of the base timestamp."""
         records = [record for record in decode_records(batch) if kept is None or record.offset in kept]
+        if not records:
+            raise CorruptRecords("its records are not where they say")
         attributes = header[5]
         codec = attributes & ATTRIBUTES_COMPRESSION
         append_time = bool(attributes & ATTRIBUTES_LOG_APPEND_TIME)
@@ -181,7 +193,7 @@ class BatchFilter:
             partition_leader_epoch=header[2],
             max_timestamp=header[8] if append_time else None,
             last_offset_delta=header[6],
-            delete_horizon_ms=self._now + self._config.delete_retention_ms,
+            delete_horizon_ms=min(self._now + self._config.delete_retention_ms, LONG_MAX),
         )
         max_timestamp = header[8] if append_time else max(record.timestamp_ms for record in records)
         return octets, len(records), max_timestamp
