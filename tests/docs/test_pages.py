@@ -29,11 +29,6 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
 
 PROVEN_ELSEWHERE = {
     "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
-    "docs/pipelines/activity.md": "",
-    "docs/pipelines/logs.md": "",
-    "docs/pipelines/archive.md": "",
-    "docs/pipelines/replay.md": "",
-    "docs/pipelines/kmq-tracker.md": "",
 }
 
 

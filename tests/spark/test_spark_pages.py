@@ -23,6 +23,11 @@ PAGES = [
     "docs/spark.md",
     "docs/pipelines/source.md",
     "docs/pipelines/sink.md",
+    "docs/pipelines/activity.md",
+    "docs/pipelines/logs.md",
+    "docs/pipelines/archive.md",
+    "docs/pipelines/replay.md",
+    "docs/pipelines/kmq-tracker.md",
 ]
 
 ELSEWHERE = {
