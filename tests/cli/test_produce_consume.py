@@ -101,7 +101,7 @@ def test_records_without_a_key_are_spread(ottla: Run, ottla_broker: EmbeddedBrok
     with Client(ottla_broker.bootstrap_servers) as client:
         ends = client.list_offsets(topic, range(6))
     assert sum(ends.values()) == 1000
-    assert min(ends.values()) > 80, ends
+    assert max(ends.values()) < 400, ends  # a partition that librdkafka learns of a moment later has fewer
 
 
 def test_a_record_is_shown_as_a_format_string_says(ottla: Run, ottla_topic: str) -> None:
@@ -168,8 +168,9 @@ def test_a_group_does_not_go_past_what_left_the_process(
     consumer.subscribe([ottla_topic])
     pipe = Pipe(70_000)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe)))
+    printed, waiting = consume.Printed(consumer), consume.Waiting()
     with pytest.raises(BrokenPipeError):
-        consume.print_records(consumer, consume.Printed(consumer), lambda record: f"{record.value!s}\n", None, 30, True)
+        consume.print_records(consumer, printed, waiting, lambda record: f"{record.value!s}\n", None, 30, True)
     monkeypatch.undo()
     consumer.close()
     with Client(ottla_broker.bootstrap_servers) as client:
@@ -200,6 +201,34 @@ def test_a_group_goes_on_where_it_stopped(ottla: Run, ottla_topic: str) -> None:
     member = ("consume", ottla_topic, "--group", ottla_topic, "--from-beginning", "-n", "2")
     assert ottla(*member).out == "0\n1\n"
     assert ottla(*member).out == "2\n3\n"
+
+
+def test_why_no_record_comes_is_said(ottla: Run, ottla_topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume, "SILENT_S", 0.1)
+    reader = ("consume", ottla_topic, "--timeout", "0.6")
+    assert f"ottla: waiting at the end of {ottla_topic} for what is produced from now on; --from" in ottla(*reader).err
+    assert "waiting at the end" not in ottla(*reader, "--from-beginning").err
+    assert "waiting at the end" in ottla(*reader, "--group", ottla_topic).err
+    ottla("produce", ottla_topic, stdin="x\n")
+    ottla("consume", ottla_topic, "--group", ottla_topic, "-f", "-n", "1")
+    assert "waiting at the end" not in ottla(*reader, "--group", ottla_topic).err
+
+
+def test_a_broker_that_goes_is_told_of(ottla: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker() as broker:
+        topic = broker.create_topic()
+        ottla("produce", topic, "-b", broker.bootstrap_servers, stdin="x\n")
+        make = consume.Printed.flush
+
+        def flush(self: consume.Printed) -> None:
+            if self.pending:
+                broker.stop()
+            make(self)
+
+        monkeypatch.setattr(consume.Printed, "flush", flush)
+        told = ottla("consume", topic, "-b", broker.bootstrap_servers, "-f", "--timeout", "1").err
+    assert f"ottla: {broker.bootstrap_servers}: " in told
+    assert "; trying on since " in told
 
 
 def test_idle_is_an_end(ottla: Run, ottla_topic: str) -> None:

@@ -201,6 +201,17 @@ def with_done(failures: list[str], verb: str, done: Iterable[str]) -> str:
     return "\n".join(failures) + (f" {verb} {names} all the same." if names else "")
 
 
+BROKER = re.compile(r"^(?:\S*://)?([^/\s]+)/\S+?: (.*?)(?: \(after .*)?$", re.DOTALL)
+"""HOST:PORT/NODE: what failed (after some time in some state)."""
+
+
+def trouble(error: Any) -> str:
+    """What librdkafka says of a broker that it can't reach, as one sentence that begins with its address."""
+    text = sentence(error)
+    found = BROKER.match(text)
+    return text if found is None else f"{found[1]}: {found[2].rstrip('.')}."
+
+
 def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
     """The results of an admin call, by name; raises Failure naming every one that failed, and those that did not."""
     from confluent_kafka import KafkaException

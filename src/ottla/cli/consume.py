@@ -28,8 +28,9 @@ from ottla.cli.connection import (
     matching,
     plain_errors,
     sentence,
+    trouble,
 )
-from ottla.cli.consume_share import Acknowledging, ShareReading, consume_share
+from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
 from ottla.cli.output import Failure, NotUnderstood
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 from ottla.cli.times import parse_time
@@ -132,7 +133,9 @@ def consume_topics(
     """Print records, as a member of the group or on one's own; how many there were."""
     from confluent_kafka import Consumer
 
+    waiting = Waiting()
     settings = {
+        "error_cb": waiting.failed,
         "group.id": group or f"ottla-consume-{uuid.uuid4().hex[:12]}",
         "auto.offset.reset": "earliest" if start.earliest else "latest",
         "enable.auto.commit": group is not None,
@@ -145,11 +148,16 @@ def consume_topics(
         printed = Printed(consumer)
         try:
             known = existing(consumer, topics)
+            if not exit_at_end and begins_at_the_end(consumer, known, group, start):
+                waiting.why = (
+                    f"waiting at the end of {', '.join(known)} for what is produced from now on; "
+                    "--from-beginning begins at the first record."
+                )
             if group is not None:
                 consumer.subscribe(topics, on_revoke=lambda *_: printed.flush())
             else:
                 consumer.assign(positions(consumer, known, start))
-            return print_records(consumer, printed, shown, most, timeout, exit_at_end)
+            return print_records(consumer, printed, waiting, shown, most, timeout, exit_at_end)
         finally:
             consumer.close()
 
@@ -170,6 +178,15 @@ def existing(consumer: Consumer, topics: list[str]) -> dict[str, Any]:
     if absent:
         raise Failure(f"There is no topic {', '.join(absent)}.")
     return found
+
+
+def begins_at_the_end(consumer: Consumer, known: dict[str, Any], group: str | None, start: Start) -> bool:
+    from confluent_kafka import TopicPartition
+
+    if start.earliest or start.offset is not None or start.since_ms is not None:
+        return False
+    every = [TopicPartition(name, each) for name, topic in known.items() for each in topic.partitions]
+    return group is None or all(each.offset < 0 for each in consumer.committed(every, timeout=30))
 
 
 def positions(consumer: Consumer, known: dict[str, Any], start: Start) -> list[TopicPartition]:
@@ -213,6 +230,7 @@ def position(consumer: Consumer, partition: TopicPartition, text: str) -> int:
 def print_records(
     consumer: Consumer,
     printed: Printed,
+    waiting: Waiting,
     shown: Callable[[Shown], str],
     most: int | None,
     timeout: float | None,
@@ -227,6 +245,7 @@ def print_records(
             message = consumer.poll(0 if printed.pending else POLL_S)
             if message is None:
                 printed.flush()
+                waiting.idle(time.monotonic() - last)
                 if timeout is not None and time.monotonic() - last >= timeout:
                     break
                 continue
@@ -234,6 +253,7 @@ def print_records(
             place = (str(message.topic()), int(message.partition() or 0))
             if error is None:
                 ended.discard(place)
+                waiting.moved()
                 printed.write(message, shown(of_message(message)))
                 count, last = count + 1, time.monotonic()
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -247,6 +267,35 @@ def print_records(
     finally:
         printed.flush()
     return count
+
+
+class Waiting:
+    """Says, once, why no record comes: `why` at first, or that no broker answers."""
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+        self._trouble = "No broker answers"
+        self._is_away = self._is_told = False
+
+    def idle(self, idle_s: float) -> None:
+        if self.why is not None and idle_s >= SILENT_S:
+            tell(self.why)
+            self.why = None
+        if self._is_away and not self._is_told:
+            self._is_told = True
+            tell(f"{self._trouble.rstrip('.')}; trying on since {time.strftime('%H:%M:%S')}.")
+
+    def moved(self) -> None:
+        self.why = None
+        self._is_away = self._is_told = False
+
+    def failed(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_away = True
+        else:
+            self._trouble = trouble(error)
 
 
 class Printed:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ottla.client.share_groups import ShareOffset
     from ottla.client.share_member import Delivered, ShareMember
 
-RECORDS_AT_ONCE = 500
+RECORDS_AT_ONCE = 1000
 POLL_MS = 250
 SILENT_S = 1.5
 """After so long without a record the command says why there may be none."""
@@ -258,8 +258,9 @@ def ask(each: Delivered) -> Acknowledging | None:
     while True:
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
+        if not line or not sys.stdin.isatty():
+            print(file=sys.stderr)  # nobody pressed Enter
         if not line:
-            print(file=sys.stderr)
             return None
         answer = line.strip().lower()[:1]
         if answer in ANSWERS:

@@ -20,7 +20,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.connection import sentence
+from ottla.cli.connection import sentence, trouble
 from ottla.cli.output import Failure
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ AGAIN_S = 30.0
 
 REFUSED = re.compile(r"encountered error: (?:Broker: |Local: )?(.*?) \(actions .*Retry")
 """What librdkafka logs of a batch that it will send again."""
-BROKER = re.compile(r"^(?:\S*://)?([^/\s]+)/\S+?: (.*?)(?: \(after .*)?$", re.DOTALL)
-"""HOST:PORT/NODE: what failed (after some time in some state)."""
 
 
 class Deliveries:
@@ -133,9 +131,7 @@ class Deliveries:
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._why:
-            text = sentence(error)
-            found = BROKER.match(text)
-            self._why = text if found is None else f"{found[1]}: {found[2].rstrip('.')}."
+            self._why = trouble(error)
 
     def _log(self) -> logging.Logger:
         """Where librdkafka logs to: nothing is shown of it, but why a batch is sent again is remembered."""

@@ -7,11 +7,11 @@ know how it is shown. Of another Kafka, which knows no pause, it finds nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cli.configs import own_entries
 from ottla.cli.output import Failure
+from ottla.cli.times import shown_time
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -42,10 +42,8 @@ def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
     found: dict[str, Pause] = {}
     for group, entries in configs.items():
         if entries.get(PAUSED) == "true":
-            since_ms = int(entries.get(f"{PAUSED}.since.ms", -1))
-            since = (
-                datetime.fromtimestamp(since_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if since_ms > 0 else None
-            )
+            since_ms = entries.get(f"{PAUSED}.since.ms")
+            since = shown_time(int(since_ms)) if since_ms else None
             found[group] = Pause(since, entries.get(f"{PAUSED}.by"))
     return found
 
