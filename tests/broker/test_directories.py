@@ -1,8 +1,10 @@
 """What a start makes of the data directory: topics the store lost, deletions that did not happen, long names."""
 
 import errno
+import gc
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 from node_stage import NodeStage
 
 from ottla.broker.adoption import sort_directories, stray_path
-from ottla.log.files import DiskFiles
+from ottla.broker.requests import Sync
+from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Delete
 from ottla.metadata.topics import TopicRecord, key_of
@@ -438,3 +441,57 @@ def test_a_full_disk_at_the_start_is_not_one_partitions_matter(ailing: tuple[Nod
     files.error = errno.ENOSPC
     with pytest.raises(OSError, match="No space left"):
         stage.restart()
+
+
+# ---- the space of what was deleted -----------------------------------------------------------------------------------
+
+
+def still_open(stage: NodeStage) -> list[str]:
+    """Deleted files of the node's whose space the system can't take back yet."""
+    links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return [target for target in targets if target.startswith(str(stage.directory)) and target.endswith(" (deleted)")]
+
+
+@pytest.mark.parametrize("trouble", ["none", "write", "roll", "sync", "sync under way", "read"])
+@pytest.mark.parametrize("durability", ["page-cache", "fsync"])
+def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, durability: str
+) -> None:
+    stage = NodeStage(tmp_path / "node", ottla_durability=durability)
+    assert create(stage, "t") == 0
+    stage.append("t")
+    stage.run()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    gc.disable()
+    try:
+        with monkeypatch.context() as patched:
+            if trouble in ("write", "read"):
+                patched.setattr(DiskFile, trouble, fails)
+                patched.setattr(DiskFile, "readinto", fails)
+            if trouble == "roll":
+                patched.setattr(type(stage.node.files), "open", fails)
+            for _ in range(2):
+                with suppress(OSError):
+                    partition = stage.node.topics.by_name["t"].partitions[0]
+                    partition.log.roll(stage.now) if trouble == "roll" else None
+                    partition.append(stage.now, memoryview(bytearray(build_batch([Record(0, 1, b"k", b"v")]))))
+                    partition.log.read(0, 1000)
+        del partition
+        tokens = [effect.token for effect in stage.node.take_effects(stage.now) if isinstance(effect, Sync)]
+        if trouble == "sync":
+            for token in tokens:
+                stage.node.synced(stage.now, token, dict.fromkeys(range(9), "Input/output error"))
+            tokens = []
+        assert delete(stage, "t") == 0
+        stage.node.tick(stage.now)
+        for token in tokens:
+            stage.node.synced(stage.now, token, {0: "No such file"} if trouble == "sync under way" else {})
+        stage.node.tick(stage.now)
+        assert still_open(stage) == []
+    finally:
+        gc.enable()
+    assert directories(stage) == []

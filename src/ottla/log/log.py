@@ -778,7 +778,9 @@ class Log:
             segment.close_indexes()
         if self.on_disk:
             removal.remove_partition(self.files, self.directory, self.topic_id)
-        self.segments, self.bases, self.active = [], [], None
+        # Who still has this log, perhaps in a cycle, must not keep the space of its files.
+        self.segments, self.bases, self.active, self.unreadable = [], [], None, []
+        self.syncing.log_deleted()
         self.cursors.clear()
 
     def check(self) -> None:

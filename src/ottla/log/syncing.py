@@ -93,6 +93,12 @@ class Syncing:
         for under_way in self._rounds:
             under_way.segments = [segment for segment in under_way.segments if segment not in segments]
 
+    def log_deleted(self) -> None:
+        """Nobody needs any of it on the disk. Files that a round is at are let go when that ends."""
+        self._closed, self._replaced, self._directory, self._dirty = [], {}, False, []
+        for under_way in self._rounds:
+            under_way.segments, under_way.replaced, under_way.directory = [], {}, False
+
     def begin(self, log: Log) -> list[Syncable]:
         """Start a round for everything below the log end. Raises OSError, and what waited goes on waiting."""
         segments = list(self._closed)
