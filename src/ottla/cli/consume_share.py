@@ -10,6 +10,7 @@ delivered too often.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -147,13 +148,14 @@ class Hint:
     reading: ShareReading
     asked: Client
     is_new: bool
-    is_told: bool = False
+    ask_at: float = 0.0
 
     def tell(self) -> None:
-        if not self.is_told:
-            self.is_told = True
+        now = time.monotonic()
+        if now >= self.ask_at:
             why = self.why()
-            if why:
+            self.ask_at = now + SILENT_S if why is None else math.inf
+            if why is not None:
                 tell(why)
 
     def why(self) -> str | None:
@@ -171,7 +173,10 @@ class Hint:
                 f"{group} is new and waits at the end of {topics} for what is produced from now on. "
                 "With --from-beginning a new group begins at the first record."
             )
-        lag = sum(max(each.lag, 0) for each in standing(self.asked, self.reading))
+        lags = [each.lag for each in standing(self.asked, self.reading)]
+        if not lags or min(lags) < 0:
+            return None  # no member has been given its partitions yet
+        lag = sum(lags)
         if lag:
             return f"{lag} records of {topics} are not done: they are held by members of {group}, or held back."
         return (

@@ -45,6 +45,9 @@ FETCH_BYTES_MAX: Final = 50 << 20
 LOOK_S: Final = 0.25
 """How often the thread looks whether a heartbeat or a renewal is due."""
 
+JOIN_S: Final = 30.0
+JOIN_AGAIN_S: Final = 0.1
+
 _JOIN_AGAIN = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
 _SESSION_LOST = {
     ErrorCode.SHARE_SESSION_NOT_FOUND,
@@ -105,7 +108,7 @@ class ShareMember:
         self._renew_at = 0.0
         self._renews_every_s = 10.0
         try:
-            self._beat()
+            self._join()
         except BaseException:
             self._close_clients()
             raise
@@ -320,6 +323,17 @@ class ShareMember:
                     return
             except ClientFailure:
                 pass  # the broker is away: the next heartbeat finds it, or `poll` says so
+
+    def _join(self) -> None:
+        """The first heartbeat; a group's coordinator may have to be made or loaded first."""
+        until = time.monotonic() + JOIN_S
+        while True:
+            try:
+                return self._beat()
+            except ErrorAnswer as error:
+                if not error.retriable or time.monotonic() > until:
+                    raise
+            time.sleep(JOIN_AGAIN_S)
 
     def _beat(self) -> None:
         joins = self._epoch == JOIN_EPOCH
