@@ -36,6 +36,7 @@ class Case:
 
 CASES = {
     "serve": Case("--data {none} --listen 127.0.0.1:0 --set no.such.property=1"),
+    "help": Case("nosuch"),
     "produce": Case("{here}"),
     "consume": Case("{here} --exit-at-end", "nosuch --exit-at-end"),
     "ship": Case("{none} --once --state {none}", waits="what lines there are is kept until a broker is back"),
@@ -160,7 +161,7 @@ def jvm_runs() -> bool:
 
 
 def test_every_command_has_a_case() -> None:
-    assert list(CASES) == list(TREE)
+    assert set(CASES) == set(TREE)
 
 
 @names

@@ -194,3 +194,23 @@ def test_share_groups_are_in_sight(broker: Measured) -> None:
     assert of(samples, acks, group=f"{topic}/queue", ackType="accept") == len(received)
     assert all(each["group"] != "nothing" for each in json.loads(fetch(broker, "/share-groups"))["groups"])
     assert json.loads(fetch(broker, "/share-groups/nothing"))["groups"] == []
+
+
+def test_health_and_readiness(broker: Measured) -> None:
+    assert fetch(broker, "/healthz") == "ok\n"
+    topic = broker.create_topic(partitions=2)
+    assert fetch(broker, "/readyz") == "ready\n"
+    node = broker.server.node
+    every = [part for each in node.topics.by_name.values() for part in each.partitions]
+    shut = node.topics.by_name[topic].partitions
+    try:
+        shut[1].log.failed = "no space"
+        assert fetch(broker, "/readyz") == f"ready, but for 1 of {len(every)} partitions: {topic}-1\n"
+        for part in every:
+            part.log.failed = "no space"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            fetch(broker, "/readyz")
+        assert fetch(broker, "/healthz") == "ok\n"
+    finally:
+        for part in every:
+            part.log.failed = None

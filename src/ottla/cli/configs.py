@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli import existing
+from ottla.cli.completing import AppendConfigs, DeleteConfigs, SetConfigs, SubtractConfigs, kind_of
 from ottla.cli.connection import (
     HERE,
     Bootstrap,
@@ -20,6 +21,8 @@ from ottla.cli.connection import (
     Output,
     Properties,
     client,
+    complete_groups,
+    complete_topics,
     connect,
     named,
     plain_errors,
@@ -55,8 +58,19 @@ class Resource(StrEnum):
     GROUP = "group"
 
 
+def complete_resource(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics or groups, by the kind that stands before."""
+    kind = kind_of(ctx)
+    return {"topic": complete_topics, "group": complete_groups}.get(kind, lambda incomplete: [])(incomplete)
+
+
 Kind = Annotated[Resource, typer.Argument(help="What the configs belong to.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", callback=named, help="A topic, a broker's id, a group.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", callback=named, autocompletion=complete_resource, help="A topic, a broker's id, a group."
+    ),
+]
 
 
 @app.command(epilog="Example: ottla configs describe broker 1 --all")
@@ -91,14 +105,10 @@ def describe(
 def alter(
     kind: Kind,
     name: Name,
-    set: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Back to its default.")
-    ] = None,
-    append: Annotated[list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list.")] = None,
-    subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list.")
-    ] = None,
+    set: SetConfigs = None,
+    delete: DeleteConfigs = None,
+    append: AppendConfigs = None,
+    subtract: SubtractConfigs = None,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,

@@ -243,13 +243,15 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def complete_topics(incomplete: str) -> list[str]:
-    """Names of topics for shell completion; nothing when no broker answers."""
+    """Names of topics for shell completion, the cluster's own only where they are begun; nothing when no broker
+    answers."""
     bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
     try:
         topics = connect(bootstrap, None, None).list_topics(timeout=2).topics
     except Exception:
         return []
-    return sorted(name for name in topics if name.startswith(incomplete))
+    hidden = () if incomplete.startswith("_") else ("__",)
+    return sorted(name for name in topics if name.startswith(incomplete) and not name.startswith(hidden))
 
 
 def complete_groups(incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli import existing
+from ottla.cli.completing import DeleteConfigs, SetConfigs, TopicConfigs
 from ottla.cli.configs import alter_entries, own_entries
 from ottla.cli.connection import (
     HERE,
@@ -106,9 +107,7 @@ def create(
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX)
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config.")
-    ] = None,
+    config: TopicConfigs = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Be content with a topic that is there.")
     ] = False,
@@ -138,10 +137,8 @@ def create(
 @app.command(epilog="Example: ottla topics alter clicks --set retention.ms=3600000 --delete cleanup.policy")
 def alter(
     topic: Topic,
-    set: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Back to its default.")
-    ] = None,
+    set: SetConfigs = None,
+    delete: DeleteConfigs = None,
     bootstrap: Bootstrap = HERE,
     command_config: CommandConfig = None,
     properties: Properties = None,

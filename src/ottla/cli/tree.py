@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable, Iterable
 from functools import cache
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +27,7 @@ from ottla.cli import (
     ship,
     topics,
 )
+from ottla.cli.completing import complete_broker_settings, starting
 
 app = typer.Typer(
     name="ottla",
@@ -35,18 +39,50 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    "serve", add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
-def run_node(context: typer.Context) -> int:
+def run_node(**given: Any) -> int:
     """Run a node. See: ottla serve --help."""
-    return serve.main(context.args)
+    return serve.main(sys.argv[2:])
+
+
+def serve_options() -> list[Parameter]:
+    """The options of `serve` as typer knows them: for completion only, for main.py hands them to serve's own parser."""
+    made: list[Parameter] = []
+    for action in serve.parser()._actions:
+        shown = typer.Option(
+            *action.option_strings,
+            help=action.help,
+            metavar=str(action.metavar) if action.metavar else None,
+            autocompletion=completion_of(action.dest, action.choices),
+        )
+        kind = bool if action.nargs == 0 else list[str] | None if action.default == [] else str | None
+        default = False if kind is bool else None
+        made.append(Parameter(action.dest, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown]))
+    return made
+
+
+def completion_of(name: str, choices: Iterable[str] | None) -> Callable[[str], list[str]] | None:
+    if name == "set":
+        return complete_broker_settings
+    return (lambda incomplete: starting(choices, incomplete)) if choices is not None else None
+
+
+run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined]
+app.command("serve", add_help_option=False)(run_node)
 
 
 for noun in (topics, groups, share_groups, kmq, pipeline, records, configs, log):
     app.add_typer(noun.app, name=noun.__name__.rsplit(".", 1)[-1].replace("_", "-"))
 for verb in (produce, consume, ship, demo):
     app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))
+
+
+@app.command("help")
+def show_help(words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...]")] = None) -> int:
+    """Show what a command does, as --help behind it."""
+    if words and words[0] == "serve":
+        return serve.main(["--help"])
+    command()(args=[*(words or ()), "--help"], prog_name="ottla", standalone_mode=False)
+    return 0
 
 
 def show_version(wanted: bool) -> None:

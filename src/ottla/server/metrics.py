@@ -1,6 +1,7 @@
 """Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
 
-`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_sight.py).
+`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_sight.py);
+`/healthz` and `/readyz` are for those who restart a node and those who send it clients.
 
 Knows: how Kafka's JMX names become Prometheus names (the jmx_exporter's form), and a little HTTP. Does not know: how
 anything is counted (broker/metrics.py).
@@ -61,6 +62,7 @@ LOGS = {
 """What is shown of each partition, by the field that holds it; the metric is named without underscores."""
 
 PARTITIONS_PER_SLICE = 500
+SHUT_NAMED_MAX = 20
 HEAD_BYTES_MAX = 8192
 HEAD_TIMEOUT_S = 10.0
 
@@ -327,7 +329,24 @@ class MetricsListener:
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
             sight = share_sight.take(self._node, clock(), group, share_sight.HELD_MAX)
             return "200 OK", "application/json", await asyncio.to_thread(share_sight.as_json, sight)
-        return "404 Not Found", plain, b"Metrics are at /metrics, share groups at /share-groups\n"
+        if path == "/healthz":
+            return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
+        if path == "/readyz":
+            status, sentence = readiness(self._node)
+            return status, plain, sentence.encode()
+        return "404 Not Found", plain, b"There are /metrics, /share-groups, /healthz and /readyz\n"
+
+
+def readiness(node: Node) -> tuple[str, str]:
+    """(status, sentence): ready as long as one partition is in service, for there may be clients of that one."""
+    partitions = [each for topic in node.topics.by_name.values() for each in topic.partitions]
+    shut = [each for each in partitions if each.log.failed is not None]
+    if partitions and len(shut) == len(partitions):
+        return "503 Service Unavailable", "no partition is in service\n"
+    if shut:
+        named = ", ".join(sorted(each.name for each in shut)[:SHUT_NAMED_MAX])
+        return "200 OK", f"ready, but for {len(shut)} of {len(partitions)} partitions: {named}\n"
+    return "200 OK", "ready\n"
 
 
 def clock() -> Millis:

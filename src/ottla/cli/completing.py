@@ -1,0 +1,66 @@
+"""Names of configs for shell completion.
+
+Knows: the tables of configs that this version has, so no broker is asked. Does not know: names of topics and groups,
+which a cluster has (connection.py).
+"""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+
+def starting(names: Iterable[str], incomplete: str, after: str = "") -> list[str]:
+    return sorted(name + after for name in names if name.startswith(incomplete))
+
+
+def config_names(kind: str) -> Iterable[str]:
+    """Names of configs of a topic, a broker or a group."""
+    from ottla.broker.config_table import BROKER_CONFIGS
+    from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+
+    return {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}.get(kind, {})
+
+
+def kind_of(ctx: typer.Context) -> str:
+    """What stands before on the command line; a topic where the command has no such argument."""
+    if "kind" not in ctx.params:
+        return "topic"
+    return str(ctx.params["kind"] or next(iter(ctx.args), ""))  # an unfinished line leaves arguments where they are
+
+
+def complete_settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """NAME= of a config of the kind that stands before."""
+    return starting(config_names(kind_of(ctx)), incomplete, "=")
+
+
+def complete_configs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """NAME of a config of the kind that stands before."""
+    return starting(config_names(kind_of(ctx)), incomplete)
+
+
+def complete_broker_settings(incomplete: str) -> list[str]:
+    """NAME= of a broker's config."""
+    return starting(config_names("broker"), incomplete, "=")
+
+
+SetConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", autocompletion=complete_settings, help="Set a config."),
+]
+DeleteConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--delete", "-d", metavar="KEY", autocompletion=complete_configs, help="Back to its default."),
+]
+AppendConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--append", metavar="KEY=VALUE", autocompletion=complete_settings, help="Add to a list."),
+]
+SubtractConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--subtract", metavar="KEY=VALUE", autocompletion=complete_settings, help="Take from a list."),
+]
+TopicConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", autocompletion=complete_settings, help="A topic config."),
+]
