@@ -387,10 +387,12 @@ def test_tables_are_not_mixed_up(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables.make(str(tmp_path / "site"), Settings())
     schema = "value binary, timestamp timestamp, topic string, partition int, offset long"
     frame = spark.createDataFrame([(bytearray(b"x"), START, "t", 0, 0)], schema)
-    Batches(tables, lambda: "one", 600.0)(frame, 0)
+    batches = Batches(tables, lambda: "one", 600.0)
+    batches(frame, 0)
+    assert batches.counts == {0: (1, 0)}, "one record, none of them late"
     with pytest.raises(PipelineFailed, match="from another checkpoint"):
         Batches(tables, lambda: "two", 600.0)(frame, 0)
-    with pytest.raises(PipelineFailed, match="window_s 300, not 60"):
+    with pytest.raises(PipelineFailed, match=r"made with --window 300 s, not with --window 60 s. Give the same"):
         Tables.make(str(tmp_path / "site"), replace(Settings(), window_s=60))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

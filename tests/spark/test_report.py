@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -100,6 +101,20 @@ def test_a_timeline_has_a_labelled_mark_for_every_value() -> None:
             ]
         )
     assert chart.legend == [("a", "var(--s1)"), ("b", "var(--bad)")]
+
+
+def test_what_lies_on_each_other_is_seen_and_what_differs_looks_so() -> None:
+    starts = report.buckets(FIRST, FIRST + timedelta(hours=3), 3600)
+    same = [Series(name, [1, 2, 3, 4]) for name in ("one", "two")]
+    chart = report.timeline("t", starts, 3600, same, lines=True)
+    dashes = [each.get("stroke-dasharray") for each in ElementTree.fromstring(chart.wide).iter()]
+    assert {"1,0", "6,4"} <= set(dashes)
+    levels = [Series(name, [1, 1, 1, 1], role) for name, role in (("FATAL", "worst"), ("ERROR", "bad"))]
+    assert len({colour for _, colour in report.timeline("t", starts, 3600, levels).legend}) == 2
+    rows = [("api", 1, "15.9%"), ("web", 2, "0%")]
+    assert report.table("t", ("Service", "Lines", "Errors"), rows).numeric == [False, True, True]
+    head = report.drawn_from({"logs", "access"}, Path("lake") / "site", FIRST)
+    assert head == "Topics access, logs; table site; drawn 01 March 2024 00:00 UTC."
 
 
 def test_a_series_of_another_length_is_refused() -> None:

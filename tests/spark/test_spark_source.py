@@ -49,6 +49,8 @@ def test_a_batch_has_the_columns_and_rows_of_a_topic(spark: SparkSession, broker
     ]
     assert sorted(rows) == rows_by_confluent(broker.bootstrap_servers, topic, 3)
     assert sum(row.headers is None for row in found) == sum(not row[6] for row in rows)
+    produce(broker.bootstrap_servers, topic, mixed(1))
+    assert (frame.count(), batch(spark, broker, topic).count()) == (200, 201), "one load, one set of offsets"
 
 
 def test_a_batch_of_nothing_and_refusals(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:

@@ -195,7 +195,9 @@ def the_lake(stage: Stage) -> None:
         archived = pipelines.rows_of(lake / "archive")
         if archived != produced:
             raise ActFailed(f"{produced:,} records were acknowledged and {archived:,} archived.")
-        pipelines.run(["pipeline", "activity", *source, *activity, "--report", str(stage.report), "--once"], stage.say)
+        title = "The demonstration's shop" if stage.source is None else f"Website activity: {stage.source.name}"
+        page = ["--report", str(stage.report), "--title", title]
+        pipelines.run(["pipeline", "activity", *source, *activity, *page, "--once"], stage.say)
     except pipelines.CommandFailed as failure:
         raise ActFailed(str(failure)) from None
     stage.say(f"[green]All {produced:,} records stand in the lake, each offset once.[/green]")

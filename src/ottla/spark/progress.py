@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,6 +22,14 @@ SAME_EVERY_S = 60.0
 DRAW_EVERY_S = 0.5
 RATE_OVER_S = 10.0
 PARTITIONS_SHOWN = 12
+
+
+class BatchRows(NamedTuple):
+    """What a pipeline itself counted of a batch, where Spark's own figures are of something else."""
+
+    rows: int
+    late: int = 0
+
 
 Progress = dict[str, Any]
 Lag = dict[tuple[str, int], int]
@@ -58,6 +66,7 @@ class Figures:
         self.state_rows = sum(each["numRowsTotal"] for each in operators)
         self.state_bytes = sum(state_bytes_of(each) for each in operators)
         self.late_rows += sum(each.get("numRowsDroppedByWatermark", 0) for each in operators)
+        self.late_rows += progress.get("numLateRows", 0)
         self.arrived.append((now_s, progress["numInputRows"]))
 
     def in_rate(self, now_s: float, began_s: float) -> float:

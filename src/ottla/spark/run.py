@@ -23,7 +23,7 @@ from ottla.client import Client, ClientFailure, ErrorAnswer
 from ottla.spark.checkpoints import examine, kept_partitions
 from ottla.spark.failures import PipelineFailed, means_away, sentence, text_of
 from ottla.spark.paths import local_path
-from ottla.spark.progress import View
+from ottla.spark.progress import BatchRows, View
 from ottla.spark.properties import ClientProperties, WrongOption, client_properties
 from ottla.spark.reporting import ADVICE
 from ottla.spark.session import require_workers
@@ -191,7 +191,7 @@ def run_queries(
     options: RunOptions,
     session: SparkSession,
     writers: Sequence[DataStreamWriter],
-    counts: Mapping[str, Callable[[int], int]] | None = None,
+    counts: Mapping[str, Callable[[int], BatchRows]] | None = None,
     enough: threading.Event | None = None,
 ) -> Finished:
     """Run the queries until they have worked off what is there (`once`), a signal comes, or `enough` is set: then they
@@ -235,10 +235,11 @@ def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] 
     return found
 
 
-def counted(progress: Mapping[str, Any], rows: int) -> dict[str, Any]:
+def counted(progress: Mapping[str, Any], found: BatchRows) -> dict[str, Any]:
     """What a progress report has of a batch's rows, of another number of them."""
     spent_ms = progress["durationMs"].get("triggerExecution", 0)
-    return {"numInputRows": rows, "processedRowsPerSecond": rows * 1000 / spent_ms if spent_ms else 0.0}
+    rate = found.rows * 1000 / spent_ms if spent_ms else 0.0
+    return {"numInputRows": found.rows, "processedRowsPerSecond": rate, "numLateRows": found.late}
 
 
 class Run:
@@ -255,7 +256,7 @@ class Run:
         self.query: StreamingQuery | None = None
         self._java: Any = None
         self.ended = False
-        self.count: Callable[[int], int] | None = None
+        self.count: Callable[[int], BatchRows] | None = None
         """The rows of a batch, where the source's are not what is counted."""
         self.rows = 0
         self.batches = 0

@@ -20,6 +20,8 @@ from ottla.cli.pipeline.options import (
     Master,
     Once,
     Quiet,
+    Report,
+    Title,
     Trigger,
     Wait,
     plain_failures,
@@ -50,9 +52,8 @@ def activity(
     output_topic: Annotated[
         str | None, typer.Option("--output-topic", metavar="TOPIC", help="Results as JSON, as soon as they are final.")
     ] = None,
-    report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts, at the end of the run.")
-    ] = None,
+    report: Report = None,
+    title: Title = "Website activity",
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is.")] = "5 minutes",
     gap: Annotated[
         str, typer.Option("--gap", metavar="TIME", help="A session ends after more silence than this.")
@@ -107,6 +108,7 @@ def activity(
             delay_s=delay_s,
             output_topic=output_topic,
             report=report,
+            title=title,
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )

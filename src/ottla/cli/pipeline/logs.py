@@ -20,6 +20,8 @@ from ottla.cli.pipeline.options import (
     Master,
     Once,
     Quiet,
+    Report,
+    Title,
     Trigger,
     Wait,
     plain_failures,
@@ -55,7 +57,8 @@ def logs(
     output_topic: Annotated[
         str | None, typer.Option("--output-topic", metavar="TOPIC", help="Error rates as JSON, as they change.")
     ] = None,
-    report: Annotated[str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts.")] = None,
+    report: Report = None,
+    title: Title = "Logs",
     batch_rows: Annotated[
         int | None, typer.Option("--batch-rows", min=1, help="At most so many lines a batch.")
     ] = None,
@@ -99,6 +102,7 @@ def logs(
             settings=Settings(window, delay, zone, hints(hint)),
             output_topic=output_topic,
             report=report,
+            title=title,
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )

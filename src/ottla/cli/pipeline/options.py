@@ -35,6 +35,10 @@ Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")]
+Report = Annotated[
+    str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts, at the end of the run.")
+]
+Title = Annotated[str, typer.Option("--title", metavar="TEXT", help="What the page is headed with: your site, say.")]
 AllowLoss = Annotated[bool, typer.Option("--allow-loss", help="Go on where the log dropped what was not read yet.")]
 Wait = Annotated[
     float | None,

@@ -34,6 +34,7 @@ from ottla.spark.activity.staging import Stage, stage
 from ottla.spark.activity.tables import COME, SCHEMAS, Entry, Tables, micros, moment, replace
 from ottla.spark.activity.visits import Goals
 from ottla.spark.failures import PipelineFailed
+from ottla.spark.progress import BatchRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +59,7 @@ class Batches:
     source: SourceOptions | None = None
     near_rows: int = NEAR_ROWS
     failure: PipelineFailed | None = None
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, BatchRows] = field(default_factory=dict)
     _goals: Goals | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -109,7 +110,7 @@ class Batches:
         entry = self.close_windows(session, entry, folder)
         lake.keep(folder / "open", self.tables.open_sessions(number))
         self.tables.keep(entry)
-        self.counts[number] = events.rows + late.rows + malformed.rows
+        self.counts[number] = BatchRows(events.rows + late.rows + malformed.rows, late.rows)
 
     def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, Written]:
         """Write the batch in one pass into files, by what became of each record."""

@@ -20,7 +20,6 @@ from ottla.spark.activity.proof import Totals
 from ottla.spark.activity.tables import Tables
 from ottla.spark.report import Section, Series
 
-TITLE = "Website activity"
 TOP, FEW, EXAMPLES = 15, 8, 10
 Classes: TypeAlias = tuple[tuple[int | None, str], ...]
 """Of a histogram: upper bound (that bound included) and name."""
@@ -73,15 +72,16 @@ class Asked:
         return self.rows(sql)[0]
 
 
-def picture(tables: Tables, found: Totals) -> str:
+def picture(tables: Tables, found: Totals, title: str) -> str:
     """The page as HTML text."""
     asked = Asked(tables)
+    source = report.drawn_from(topics_of(asked), tables.root, datetime.now(UTC))
     told = str(found)
     warning = "" if not found.problems else f"The figures do not add up: {' '.join(found.problems)}"
     shown = span_of(asked)
     if shown is None:
         return report.page(
-            TITLE, "No events yet.", [("Malformed", whole(found.malformed))], odd(asked, found), note=told
+            title, f"No events yet. {source}", [("Malformed", whole(found.malformed))], odd(asked, found), note=told
         )
     sums, visits = events_in_all(asked), sessions_in_all(asked)
     series = by_bucket(asked, shown, "events", "time", EVENT_FIGURES) | sizes_over_time(asked, shown)
@@ -94,9 +94,15 @@ def picture(tables: Tables, found: Totals) -> str:
         visits_section(visits, tables),
         *odd(asked, found),
     ]
-    subtitle = f"{day(shown.starts[0])} to {day(datetime.fromtimestamp(shown.end - 1, UTC))}, all times in UTC"
+    last = datetime.fromtimestamp(shown.end - 1, UTC)
+    subtitle = f"{day(shown.starts[0])} to {day(last)}, all times in UTC. {source}"
     figures = headline(found, sums, visits, tables)
-    return report.page(TITLE, subtitle, figures, sections, note=told, warning=warning)
+    return report.page(title, subtitle, figures, sections, note=told, warning=warning)
+
+
+def topics_of(asked: Asked) -> list[str]:
+    each = (f"select distinct topic from {name}" for name in ("events", "late", "malformed"))
+    return [row["topic"] for row in asked.rows(" union ".join(each))]
 
 
 # In all
@@ -314,10 +320,12 @@ def answers(names: Counts, series: dict[str, list[float]], sums: Any, shown: Spa
 
 
 def visits_section(visits: Any, tables: Tables) -> Section:
-    settings = tables.settings
+    settings, middle = tables.settings, visits["middle"]
+    half = f"{middle:,.0f} s or less" if middle else "less than a second"
+    bounced = share(visits["bounces"], visits["many"])
     note = (
-        f"A session ends when its visitor is silent for more than {settings.gap_s / 60:g} minutes. Half of them last "
-        f"{visits['middle'] or 0:,.0f} s or less; {share(visits['bounces'], visits['many'])} see one page or none."
+        f"A session ends when its visitor is silent for more than {settings.gap_s / 60:g} minutes. At least half of "
+        f"them last {half}; {bounced} see one page or none."
     )
     if settings.conversion:
         note += f" {share(visits['converted'], visits['many'])} reach a page that matches {settings.conversion}."

@@ -15,6 +15,7 @@ from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.options import stream_options
 from ottla.spark.paths import table_path
+from ottla.spark.progress import BatchRows
 from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import (
     Finished,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY = "activity"
+TITLE = "Website activity"
 DELAY_S = 10 * 60.0
 
 
@@ -57,6 +59,7 @@ def run(
     delay_s: float = DELAY_S,
     output_topic: str | None = None,
     report: str | None = None,
+    title: str = TITLE,
     batch_rows: int | None = None,
     allow_loss: bool = False,
     session: SparkSession | None = None,
@@ -86,7 +89,7 @@ def run(
         batches.finish(spark)
         found = totals(spark, tables)
         if report is not None:
-            draw(tables, found, report)
+            draw(tables, found, report, title)
     finally:
         if session is None:
             spark.stop()
@@ -98,7 +101,7 @@ def run(
 def work_off(options: RunOptions, spark: SparkSession, frame: DataFrame, batches: Batches) -> Finished:
     writer = frame.writeStream.queryName(QUERY).foreachBatch(batches)
     try:
-        return run_queries(options, spark, [writer], {QUERY: lambda batch: batches.counts.pop(batch, 0)})
+        return run_queries(options, spark, [writer], {QUERY: lambda batch: batches.counts.pop(batch, BatchRows(0))})
     except PipelineFailed as failure:
         if batches.failure is not None and batches.failure is not failure:
             raise batches.failure from failure
@@ -123,11 +126,11 @@ def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callab
     return publish
 
 
-def draw(tables: Tables, found: Totals, path: str) -> None:
+def draw(tables: Tables, found: Totals, path: str, title: str) -> None:
     """Write the report page. Raises PipelineFailed where it can't be written."""
     from ottla.spark.activity.picture import picture
 
     try:
-        Path(path).write_text(picture(tables, found), encoding="utf-8")
+        Path(path).write_text(picture(tables, found, title), encoding="utf-8")
     except OSError as error:
         raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None

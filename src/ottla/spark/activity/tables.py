@@ -110,8 +110,10 @@ class Tables:
             found = json.loads(own.read_text())
             differ = [name for name in wanted if found.get(name) != wanted[name]]
             if differ:
-                told = ", ".join(f"{name} {found.get(name)!r}, not {wanted[name]!r}" for name in differ)
-                raise PipelineFailed(f"The tables in {root} were made with {told}. Choose another directory.")
+                told = ", ".join(
+                    f"{option(name, found.get(name))}, not {option(name, wanted[name])}" for name in differ
+                )
+                raise PipelineFailed(f"The tables in {root} were made {told}. Give the same, or another --table.")
         elif root.is_dir() and any(each.name not in ("_checkpoint", "_activity") for each in root.iterdir()):
             raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
         else:
@@ -147,6 +149,12 @@ def moment(micros: int | None) -> datetime | None:
 
 def micros(when: datetime) -> int:
     return round(when.timestamp() * 1e6)
+
+
+def option(name: str, value: object) -> str:
+    """A setting as it is given on the command line."""
+    flag = f"--{name.removesuffix('_s')}"
+    return f"without {flag}" if value is None else f"with {flag} {value}{' s' if name.endswith('_s') else ''}"
 
 
 __all__ = ["COME", "MADE", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]

@@ -28,6 +28,7 @@ from ottla.spark.checkpoints import Checkpoint
 from ottla.spark.failures import PipelineFailed
 from ottla.spark.offsets import Cluster
 from ottla.spark.options import SourceOptions, stream_options
+from ottla.spark.progress import BatchRows
 from ottla.spark.reporting import ALLOW_LOSS
 from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
 from ottla.spark.session import pipeline_session, require_workers
@@ -249,7 +250,7 @@ def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting
 
 def run_publisher(options: RunOptions, spark: SparkSession, writer: Any, publisher: Publisher) -> Finished:
     try:
-        return run_queries(options, spark, [writer], {QUERY: lambda batch: publisher.counts.pop(batch, 0)})
+        return run_queries(options, spark, [writer], {QUERY: lambda batch: BatchRows(publisher.counts.pop(batch, 0))})
     except PipelineFailed as failed:
         raise publisher.failure or failed from None
 

@@ -29,6 +29,7 @@ from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs.lake import Lake
 from ottla.spark.logs.staging import Place, Settings, Stage, Staged, stage
+from ottla.spark.progress import BatchRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -150,9 +151,10 @@ class Batches:
             self.failure = failure
             raise
 
-    def read(self, number: int) -> int:
+    def read(self, number: int) -> BatchRows:
         """How many records a batch had."""
-        return self.counts[number].read if number in self.counts else 0
+        found = self.counts.get(number, Counts())
+        return BatchRows(found.read, found.late)
 
     def _take(self, frame: DataFrame, number: int) -> None:
         tables = self._tables

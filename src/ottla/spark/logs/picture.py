@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ottla.spark.logs.counting import KEYS
 from ottla.spark.logs.formats import ERRORS
 from ottla.spark.logs.phrases import COMPONENTS, MESSAGES, OF_ERRORS, top_phrases
-from ottla.spark.report import Chart, Section, Series, bars, buckets, page, step_seconds, table, timeline
+from ottla.spark.report import Chart, Section, Series, bars, buckets, drawn_from, page, step_seconds, table, timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 SERVICES_MAX = 12
 """Timelines of single services: those with the most errors."""
 LEVELS = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "none")
+UNTIMED = "No line has a time."
 
 
-def picture(session: SparkSession, tables: Tables) -> str:
+def picture(session: SparkSession, tables: Tables, title: str) -> str:
     """The page as HTML text."""
     counts = counted(tables)
     total = sum(row["rows"] for row in counts)
@@ -36,18 +37,19 @@ def picture(session: SparkSession, tables: Tables) -> str:
     unparsed = sum(row["rows"] for row in counts if row["format"] is None)
     late = sum(row["rows"] for row in counts if row["late"])
     headline = [
-        ("lines", f"{total:,}"),
-        ("services", f"{len({row['service'] for row in counts}):,}"),
-        ("errors", f"{errors:,}"),
-        ("unparsed", f"{unparsed:,} ({share(unparsed, total)})"),
-        ("late", f"{late:,}"),
+        ("Lines", f"{total:,}"),
+        ("Services", f"{len({row['service'] for row in counts}):,}"),
+        ("Errors", f"{errors:,}"),
+        ("Unparsed", f"{unparsed:,} ({share(unparsed, total)})"),
+        ("Late", f"{late:,}"),
     ]
     times = [row["start"] for row in counts if row["start"] is not None]
-    subtitle = f"{min(times):%d %b %Y %H:%M} to {max(times):%d %b %Y %H:%M} UTC" if times else "No line has a time."
+    subtitle = f"{min(times):%d %B %Y %H:%M} to {max(times):%d %B %Y %H:%M}, all times in UTC." if times else UNTIMED
+    source = drawn_from({topic for topic, _ in tables.places()}, tables.root, datetime.now(UTC))
     tables.lines.delta.update_incremental()
     phrases = top_phrases(session, tables.lines.files(), total)
     sections = [over_time(counts), services(counts), *texts(phrases), formats(counts)]
-    return page("Logs", subtitle, headline, sections)
+    return page(title, f"{subtitle} {source}", headline, sections)
 
 
 def counted(tables: Tables) -> list[dict[str, Any]]:
@@ -87,7 +89,7 @@ def drawn(title: str, counts: Sequence[Mapping[str, Any]], levels: Sequence[str]
     for row in counts:
         start = datetime.fromtimestamp(int(row["start"].timestamp()) // step * step, UTC)
         values[row["level"] or "none"][places[start]] += row["rows"]
-    roles = {"FATAL": "bad", "ERROR": "bad", "WARN": "warn", "INFO": "good"}
+    roles = {"FATAL": "worst", "ERROR": "bad", "WARN": "warn", "INFO": "good"}
     series = [Series(name, values[name], roles.get(name, "quiet")) for name in levels if name in values]
     return timeline(title, starts, step, series, unit="lines")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY = "logs"
+TITLE = "Logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def run(
     settings: Settings | None = None,
     output_topic: str | None = None,
     report: str | None = None,
+    title: str = TITLE,
     batch_rows: int | None = None,
     allow_loss: bool = False,
     session: SparkSession | None = None,
@@ -89,7 +91,7 @@ def run(
         except PipelineFailed as failure:
             raise batches.failure or failure from failure
         if report is not None:
-            draw(spark, tables, report)
+            draw(spark, tables, report, title)
     finally:
         if session is None:
             spark.stop()
@@ -135,11 +137,11 @@ def told(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
 
 
-def draw(spark: SparkSession, tables: Tables, path: str) -> None:
+def draw(spark: SparkSession, tables: Tables, path: str, title: str) -> None:
     """Write the report page. Raises PipelineFailed where it can't be written."""
     from ottla.spark.logs.picture import picture
 
     try:
-        Path(path).write_text(picture(spark, tables), encoding="utf-8")
+        Path(path).write_text(picture(spark, tables, title), encoding="utf-8")
     except OSError as error:
         raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None

@@ -19,7 +19,7 @@ from ottla.spark.report.charts import (
     table,
     timeline,
 )
-from ottla.spark.report.page import Section, page
+from ottla.spark.report.page import Section, drawn_from, page
 
 __all__ = [
     "Bars",
@@ -29,6 +29,7 @@ __all__ = [
     "Table",
     "bars",
     "buckets",
+    "drawn_from",
     "histogram",
     "page",
     "step_seconds",

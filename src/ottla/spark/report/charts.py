@@ -7,6 +7,7 @@ narrow screens; the page shows one. What a mark stands for is its aria-label, wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from typing import Any
 WIDE, NARROW = 860, 330
 HEIGHT = 190
 PALETTE = tuple(f"var(--s{n})" for n in range(1, 8))
-ROLES = {"good": "var(--good)", "warn": "var(--warn)", "bad": "var(--bad)", "quiet": "var(--quiet)"}
+ROLES = {name: f"var(--{name})" for name in ("good", "warn", "bad", "worst", "quiet")}
 """Colours that mean something; any other series takes the palette's next."""
 
 STEPS_S = (
@@ -24,11 +25,14 @@ STEPS_S = (
 )  # fmt: skip
 BUCKETS_MAX = 96
 LABEL_MAX = 300
+DASHES = ((1, 0), (6, 4), (2, 3))
+"""Of the lines of a timeline, one after the other: where two run together, each is seen through the other."""
+SHARE = re.compile(r"[\d.,]+%")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One colour of a timeline: a value per bucket. `role`: good, warn, bad, quiet, or None for the palette."""
+    """One colour of a timeline: a value per bucket. `role`: good, warn, bad, worst, quiet, or None for the palette."""
 
     name: str
     values: Sequence[float]
@@ -45,6 +49,7 @@ class Chart:
     legend: Sequence[tuple[str, str]] = ()
     note: str = ""
     half: bool = False
+    lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +130,12 @@ def timeline(
             label = f"{span(start, step_s)} · {cut(each.name, 80)}: {told(value)} {unit}".strip()
             base = 0.0 if lines else below[place]
             row = {"x": millis(start), "x2": millis(start) + step_s * 1000, "y": base + value, "y2": base}
-            rows.append({**row, "colour": colour, "label": cut(label)})
+            rows.append({**row, "colour": colour, "name": each.name, "label": cut(label)})
             below[place] = base + value
     edge = (millis(starts[0]), millis(starts[-1]) + step_s * 1000) if starts else (0, 1)
     wide, narrow = (drawn(time_spec(rows, edge, width, lines)) for width in (WIDE, NARROW))
     legend = list(zip((each.name for each in series), colours, strict=True)) if len(series) > 1 else []
-    return Chart(title, wide, narrow, legend, note)
+    return Chart(title, wide, narrow, legend, note, lines=lines)
 
 
 def histogram(title: str, rows: Sequence[tuple[str, float]], *, unit: str = "", note: str = "") -> Chart:
@@ -175,13 +180,17 @@ def bars(
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, note: str = "") -> Table:
-    """Rows of figures and texts; columns of numbers alone are set to the right. Times are shown in UTC."""
+    """Rows of figures and texts; columns of numbers or shares alone are set to the right. Times are shown in UTC."""
     found = [list(row) for row in rows]
-    numeric = [bool(found) and all(isinstance(row[at], int | float) for row in found) for at in range(len(columns))]
+    numeric = [bool(found) and all(is_number(row[at]) for row in found) for at in range(len(columns))]
     return Table(title, columns, [[shown(cell) for cell in row] for row in found], numeric, note)
 
 
 # Texts
+
+
+def is_number(cell: object) -> bool:
+    return isinstance(cell, int | float) or (isinstance(cell, str) and SHARE.fullmatch(cell) is not None)
 
 
 def shown(cell: object) -> str:
@@ -245,7 +254,10 @@ def time_spec(rows: list[dict[str, Any]], edge: tuple[int, int], width: int, lin
     colour = alt.Color("colour:N", legend=None, scale=None)
     label = alt.Description("label:N")
     if lines:
-        line = base.mark_line(strokeWidth=2, interpolate="monotone").encode(x=x, y=y, color=colour, detail="colour:N")
+        dash = alt.StrokeDash("name:N", legend=None, sort=None)
+        dash = dash.scale(domain=list(dict.fromkeys(row["name"] for row in rows)), range=[list(one) for one in DASHES])
+        line = base.mark_line(strokeWidth=2, interpolate="monotone")
+        line = line.encode(x=x, y=y, color=colour, detail="colour:N", strokeDash=dash)
         points = base.mark_point(size=60, filled=True, opacity=0).encode(x=x, y=y, color=colour, description=label)
         return framed(line + points, width)
     mark = base.mark_rect(stroke="var(--card)", strokeWidth=0.3 if width == NARROW else 0.6)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,13 @@ def page(
         digest=digest,
         kind=lambda item: type(item).__name__,
     )
+
+
+def drawn_from(topics: Iterable[str], table: Path, now: datetime) -> str:
+    """Where a page's figures are from, as a sentence for its head. `now` in UTC."""
+    named = sorted(topics)
+    what = f"{'Topic' if len(named) == 1 else 'Topics'} {', '.join(named)}" if named else "No topic yet"
+    return f"{what}; table {table.name}; drawn {now:%d %B %Y %H:%M} UTC."
 
 
 @cache
