@@ -59,7 +59,7 @@ def test_a_follower_becomes_the_leader_byte_for_byte(steps: list[str], fetched: 
         result = leader.read(follower.log_end_offset, fetched, Isolation.LOG_END)
         assert result.slice is not None
         before = follower.log_end_offset
-        taken = follower.append_as_follower(memoryview(bytearray(result.slice.read())))
+        taken = follower.append_as_follower(memoryview(bytearray(result.slice.read())), now=NOW)
         assert taken is not None
         assert taken.base_offset == before
         follower.advance_high_watermark(min(result.high_watermark, follower.log_end_offset))
@@ -80,36 +80,39 @@ def test_a_follower_stops_before_what_it_should_not_take() -> None:
     octets = bytearray(raw(leader))
     positions = [position for _, position in iter_batches(octets)]
     follower = open_log(disk())
-    assert follower.append_as_follower(memoryview(octets[: positions[1] - 1])) is None
-    taken = follower.append_as_follower(memoryview(octets[:-1]), leader_epoch=1)
+    assert follower.append_as_follower(memoryview(octets[: positions[1] - 1]), now=NOW) is None
+    taken = follower.append_as_follower(memoryview(octets[:-1]), leader_epoch=1, now=NOW)
     assert taken is not None
     assert (taken.base_offset, taken.last_offset) == (0, 3), "the fifth is of an epoch above the one asked with"
     broken = bytearray(octets[positions[4] :])
     broken[-3] ^= 1
-    assert follower.append_as_follower(memoryview(broken)) is None
-    assert follower.append_as_follower(memoryview(octets[positions[4] :])) is not None
+    assert follower.append_as_follower(memoryview(broken), now=NOW) is None
+    assert follower.append_as_follower(memoryview(octets[positions[4] :]), now=NOW) is not None
     assert raw(follower) == octets
 
 
 def test_a_follower_refuses_what_does_not_continue_its_log() -> None:
     follower = open_log(disk())
     first = batch(b"a", b"b", base_offset=0, partition_leader_epoch=0)
-    follower.append_as_follower(first)
+    follower.append_as_follower(first, now=NOW)
     with pytest.raises(DivergingOffset):
-        follower.append_as_follower(first)
-    assert follower.append_as_follower(batch(b"gap", base_offset=7, partition_leader_epoch=0)) is not None
+        follower.append_as_follower(first, now=NOW)
+    assert follower.append_as_follower(batch(b"gap", base_offset=7, partition_leader_epoch=0), now=NOW) is not None
     assert follower.log_end_offset == 8
 
 
 def test_an_empty_follower_restarts_at_a_batch_that_straddles_its_end() -> None:
     follower = open_log(disk())
     follower.truncate_fully_and_start_at(12, now=NOW)
-    assert follower.append_as_follower(batch(b"a", b"b", b"c", base_offset=10, partition_leader_epoch=3)) is not None
+    assert (
+        follower.append_as_follower(batch(b"a", b"b", b"c", base_offset=10, partition_leader_epoch=3), now=NOW)
+        is not None
+    )
     assert (follower.log_start_offset, follower.log_end_offset) == (10, 13)
     assert follower.epochs.entries == [(3, 10)]
     follower.truncate_fully_and_start_at(20, now=NOW)
     with pytest.raises(DivergingOffset):
-        follower.append_as_follower(batch(b"a", base_offset=10, partition_leader_epoch=3))
+        follower.append_as_follower(batch(b"a", base_offset=10, partition_leader_epoch=3), now=NOW)
 
 
 def test_isolation_levels_see_up_to_their_limit() -> None:

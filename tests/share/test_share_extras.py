@@ -342,3 +342,55 @@ def test_who_holds_what_is_in_sight(stage: ShareStage) -> None:
     assert first.lock_deadline - first.since == 30_000
     assert stage.node.share.in_sight(stage.now, "nobody") == []
     assert other.said((4, 9, [ACCEPT])) == ErrorCode.NONE
+
+
+# ---- the wall clock ------------
+
+HOUR_MS = 3_600_000
+
+
+def set_wall_clock(stage: ShareStage, by_ms: int) -> None:
+    """Somebody sets the wall clock; the shell tells the node when it notices."""
+    stage.node.wall_clock_is(stage.now, stage.node.wall.ahead_ms + by_ms)
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, 15_000, HOUR_MS])
+def test_a_lock_ends_when_it_should_whoever_sets_the_wall_clock(stage: ShareStage, by_ms: int) -> None:
+    member = begun(stage, 3)
+    assert member.fetch() == [(0, 2, 1)]
+    set_wall_clock(stage, by_ms)
+    stage.run(29_000)
+    assert member.fetch() == []
+    stage.run(2_000)
+    assert member.fetch() == [(0, 2, 2)]
+
+
+def test_a_delayed_message_is_due_by_the_wall_clock(stage: ShareStage) -> None:
+    member = begun(stage, 0, share_delayed_delivery_enable="true")
+    delayed(stage, ("ottla-delay-ms", str(2 * HOUR_MS).encode()))
+    assert member.fetch() == []
+    set_wall_clock(stage, HOUR_MS)
+    stage.run(HOUR_MS - 1_000)
+    assert member.fetch() == []
+    set_wall_clock(stage, -HOUR_MS)
+    stage.run(2_000)
+    assert member.fetch() == []
+    stage.run(HOUR_MS - 2_000)
+    assert member.fetch() == []
+    stage.run(2_000)
+    assert member.fetch() == [(0, 0, 1)]
+
+
+def test_a_letter_whose_record_is_from_the_future_is_written_all_the_same(stage: ShareStage) -> None:
+    """The clock was an hour ahead when the record came; the dead-letter topic refuses such timestamps."""
+    set_wall_clock(stage, 2 * HOUR_MS)
+    member = with_letters(stage, 1)
+    stage.append(build_batch([Record(-1, stage.now + 2 * HOUR_MS, b"k", b"ahead")]))
+    assert member.fetch() == [(0, 1, 1)]
+    set_wall_clock(stage, -2 * HOUR_MS)
+    assert member.said((0, 1, [REJECT, REJECT])) == 0
+    stage.run()
+    assert [(letter.value, letter.timestamp_ms - stage.now) for letter in stage.read("dlq.jobs")] == [
+        (b"0", 0),
+        (b"ahead", 0),
+    ]

@@ -141,7 +141,7 @@ def test_a_flush_behind_a_slow_disk_is_asked_for_once() -> None:
     assert world.start_node()
     assert world.life is not None
     node = node_of(world.life)
-    now = world.clock.wall_ms
+    now = world.clock.now_ms
     partition = node.topics.create(now, "t", 1, {}).partitions[0]
     partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
     syncs = 0
@@ -243,10 +243,10 @@ def test_a_node_with_nothing_left_to_compact_rests() -> None:
     assert world.start_node()
     assert world.life is not None
     node = node_of(world.life)
-    partition = node.topics.create(world.clock.wall_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
+    partition = node.topics.create(world.clock.now_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
     for _ in range(10):
         world.run(world.clock.now_us + 300_000)
-        now = world.clock.wall_ms
+        now = world.clock.now_ms
         partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
     world.run(world.clock.now_us + 3_000_000)
     assert len(partition.log.segments) < 6
@@ -265,7 +265,7 @@ def test_no_coordinator_while_the_store_is_full() -> None:
     world.disk.capacity = world.disk.used
     header = RequestHeader(10, 6, 7, "test")
     frame = memoryview(encode_request(header, FindCoordinatorRequest(coordinator_keys=["g"])))[4:]
-    answer = node_of(world.life).receive(world.clock.wall_ms, ConnectionContext(1, "test"), frame)
+    answer = node_of(world.life).receive(world.clock.now_ms, ConnectionContext(1, "test"), frame)
     assert isinstance(answer, list)
     _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
     assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -312,7 +312,7 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     assert world.life is not None
     node = node_of(world.life)
     node.notes = notes.append
-    now = world.clock.wall_ms
+    now = world.clock.now_ms
     topic = node.topics.create(now, "t", 1, {})
     other = node.topics.create(now, "u", 1, {}).partitions[0]
     node.topics.delete(now, topic)

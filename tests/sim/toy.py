@@ -100,6 +100,8 @@ class ToyNode:
         effects, self.effects = self.effects, []
         return effects
 
+    def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
+
     def synced(self, now: int, token: int, failures: Mapping[int, str]) -> None:
         for ticket, identity, frame in self.waiting.pop(token, []):
             if not failures:

@@ -12,7 +12,7 @@ from ottla.broker.configs import BrokerSettings, group_value
 from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.shard import GroupShard
 from ottla.groups.share_surroundings import ShareTiming
-from ottla.machine import Call
+from ottla.machine import Call, WallClock
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class GroupShards:
     def __init__(self, node: Node) -> None:
         self.surroundings = GroupSurroundings(node)
 
-    def of(self, settings: Settings, entropy: Entropy, notes: Callable[[str], None]) -> GroupShard:
-        return GroupShard(GroupSettings.of(settings), entropy, notes, self.surroundings)
+    def of(self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> GroupShard:
+        return GroupShard(GroupSettings.of(settings), entropy, notes, self.surroundings, wall)
 
     def refuse(self, call: Call, error: ErrorCode) -> object:
         return GroupShard.refuse(call, error)

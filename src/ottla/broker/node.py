@@ -9,6 +9,10 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
     disconnected(now, context)        ->
     take_effects(now)                 ->     Reply, Close, Mute, Sync, Store
     synced(now, token, failures)      ->
+    wall_clock_is(now, ahead_ms)      ->
+
+`now` is a moment of the monotonic clock: every deadline is one, so that nobody who sets the wall clock makes a request
+wait or a member late. What is a timestamp comes from `wall`, see `machine.WallClock`.
 
 Invariant: each frame gets exactly one answer, in `receive` or later by a Reply effect; acks=0 gets none.
 
@@ -39,7 +43,7 @@ from ottla.broker.upkeep import Upkeep
 from ottla.broker.waiting import ParkedWork, WaitingRoom
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
-from ottla.machine import Millis, Ticket
+from ottla.machine import Millis, Ticket, WallClock
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from ottla.broker.share_members import ShareMembers
 
 _PREFIX = struct.Struct(">hhi")
+CLOCK_STEP_MS: Final = 1_000
+"""A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
 REST_MS: Final = 60_000
 """How long a part of the node whose timer failed is left alone."""
 
@@ -97,6 +103,7 @@ class Node:
         same_boot: bool,
         notes: Callable[[str], None],
         faults: Callable[[str, Exception], None] = _let_through,
+        wall: WallClock | None = None,
     ) -> None:
         self.settings = settings
         self.files = files
@@ -107,6 +114,7 @@ class Node:
         self.notes = notes
         self.fault = faults
         """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
+        self.wall = wall if wall is not None else WallClock()
         self.node_id: int = settings["node.id"]
         self.cluster_id = ""
         self.authorizer: Authorizer | None = None
@@ -406,6 +414,16 @@ class Node:
             context = waiting.request.context
             self.close_connection(context, "an error of the broker")
             self.fault(f"a waiting request of {context.client_host or 'the node itself'} failed", error)
+
+    def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
+        """The wall clock is so far ahead of the monotonic one from now on: somebody set it, or it drifts."""
+        by_ms, self.wall.ahead_ms = ahead_ms - self.wall.ahead_ms, ahead_ms
+        if abs(by_ms) >= CLOCK_STEP_MS:
+            self.timer_stale = True
+            self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
+            self.upkeep.wall_clock_was_set(now)
+            for host in self._in_use("share"):
+                host.wall_clock_was_set(now, by_ms)
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""

@@ -30,7 +30,7 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.waiting import ParkedWork
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
-from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision, Millis, Shard, ShardRecord, Ticket
+from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision, Millis, Shard, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
@@ -68,7 +68,7 @@ class ShardClass(Protocol):
     """A kind of shard."""
 
     @staticmethod
-    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None]) -> Shard: ...
+    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> Shard: ...
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
@@ -332,9 +332,10 @@ class ShardHost:
                 partition.committed_waiters.append((required, errand.ticket, None))
 
     def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
-        batch = build_batch(Record(timestamp_ms=now, key=each.key, value=each.value) for each in records)
+        wall_ms = self.node.wall.at(now)
+        batch = build_batch(Record(timestamp_ms=wall_ms, key=each.key, value=each.value) for each in records)
         base = hosted.partition.append(now, memoryview(batch), Origin.COORDINATOR).base_offset
-        applied = [AppliedRecord(base + i, now, each.key, each.value) for i, each in enumerate(records)]
+        applied = [AppliedRecord(base + i, wall_ms, each.key, each.value) for i, each in enumerate(records)]
         hosted.shard.apply(now, AppliedBatch(base, applied))
 
     def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
@@ -399,8 +400,7 @@ class ShardHost:
         return self._open(now, partition)
 
     def _open(self, now: Millis, partition: Partition) -> Hosted:
-        node = self.node
-        hosted = Hosted(self, partition, self.shard_class.of(node.settings, node.entropy, node.notes))
+        hosted = Hosted(self, partition, self._new_shard())
         self._hosted[partition.index] = hosted
         if hosted.replay.done:
             self._loaded(now, hosted)
@@ -433,10 +433,13 @@ class ShardHost:
             self._give_up(hosted)
             self.node.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error)
 
+    def _new_shard(self) -> Shard:
+        node = self.node
+        return self.shard_class.of(node.settings, node.entropy, node.notes, node.wall)
+
     def _begin_again(self, hosted: Hosted) -> None:
         """Compaction or pruning replaced the segment that was being read."""
-        node = self.node
-        hosted.shard = self.shard_class.of(node.settings, node.entropy, node.notes)
+        hosted.shard = self._new_shard()
         hosted.replay = Replay(hosted.partition.log)
 
     def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:

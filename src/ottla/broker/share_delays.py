@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.machine import Millis
+from ottla.machine import WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, decode_records
@@ -23,19 +23,22 @@ _COMMON_BYTES: Final = b"ottla-del"
 _DIGITS_MAX: Final = 18
 
 
-def delays_in(batch: bytes, low: int, high: int, now: Millis) -> list[tuple[int, int, Millis]]:
-    """(first, end, until) of the records in [low, high) that must wait beyond `now`, ascending; neighbours joined."""
+def delays_in(batch: bytes, low: int, high: int, wall_ms: WallMillis) -> list[tuple[int, int, int]]:
+    """(first, end, until) of the records in [low, high) that must wait beyond `wall_ms`, ascending; neighbours joined.
+
+    `until` is what the wall clock will show then.
+    """
     if not batch[22] & ATTRIBUTES_COMPRESSION and _COMMON_BYTES not in batch:
         return []
     try:
         records = decode_records(batch)
     except CorruptRecords:
         return []  # whoever reads it will say so
-    held: list[tuple[int, int, Millis]] = []
+    held: list[tuple[int, int, int]] = []
     for record in records:
         if record.headers and low <= record.offset < high:
             until = due(record)
-            if until > now:
+            if until > wall_ms:
                 if held and held[-1][1] == record.offset and held[-1][2] == until:
                     held[-1] = (held[-1][0], record.offset + 1, until)
                 else:
@@ -43,8 +46,8 @@ def delays_in(batch: bytes, low: int, high: int, now: Millis) -> list[tuple[int,
     return held
 
 
-def due(record: Record) -> Millis:
-    """From when on this record may be delivered; 0: at any time."""
+def due(record: Record) -> int:
+    """From when on, by the wall clock, this record may be delivered; 0: at any time."""
     time = 0
     for name, value in record.headers:
         if name == DELIVER_AT:

@@ -171,6 +171,13 @@ class ShareHost:
             self._drop(now, key)
         self._node.share_state.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
+    def wall_clock_was_set(self, now: Millis, by_ms: int) -> None:
+        """Delayed messages are due by the wall clock."""
+        for hosted in list(self._hosted.values()):
+            if hosted.machine is not None:
+                hosted.machine.put_off(-by_ms)
+                self.settle(now, hosted)
+
     def close_session(self, now: Millis, session: ShareSession) -> None:
         """What the member holds is available again."""
         self.sessions.close(session)
@@ -320,7 +327,7 @@ class ShareHost:
             return log.log_start_offset
         if reset != "latest":
             try:
-                found = log.offset_for_timestamp(now - duration_ms(reset.partition(":")[2]))
+                found = log.offset_for_timestamp(self._node.wall.at(now) - duration_ms(reset.partition(":")[2]))
             except OffsetOutOfRange:
                 found = None
             except OSError as error:

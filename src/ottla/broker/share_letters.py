@@ -27,7 +27,7 @@ from ottla.broker.share_partitions import HostedShare
 from ottla.broker.topic_names import fault_of
 from ottla.broker.waiting import ParkedWork
 from ottla.log.answers import AppendRefused, Isolation, OffsetOutOfRange, StorageFailed
-from ottla.machine import Millis, Ticket
+from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
@@ -52,6 +52,9 @@ MINUTE_MS: Final = 60_000
 REJECTED: Final = "Offset rejected by client."
 TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 PREFIX: Final = "__dlq.errors."
+
+_MENDABLE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP)
+"""A letter that is refused for one of these has another form in which the topic may take it."""
 
 
 class Unusable(Exception):
@@ -214,7 +217,7 @@ class Letters:
         batch: list[Record] = []
         size = 0
         for record in self._records(parcel):
-            letter = _letter(now, record, parcel, config.copy_record)
+            letter = _letter(self._host.node.wall.at(now), record, parcel, config.copy_record)
             length = len(letter.key or b"") + len(letter.value or b"")
             if batch and size + length > BATCH_BYTES:
                 self._append(now, target, batch, parcel)
@@ -233,17 +236,13 @@ class Letters:
         try:
             target.append(now, memoryview(bytearray(build_batch(letters))))
         except AppendRefused as refused:
-            if refused.error_code not in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            mended = letters
+            if len(letters) == 1:
+                mended = _mended(self._host.node.wall.at(now), letters[0], refused.error_code)
+            if refused.error_code not in _MENDABLE or not mended:
                 raise
-            if len(letters) > 1:
-                for letter in letters:
-                    self._append(now, target, [letter], parcel)
-            elif letters[0].value is not None:
-                # The topic takes smaller records than the one this came from: at least say which one it was.
-                bare = Record(-1, now, letters[0].key, None, _provenance(letters[0].headers))
-                self._append(now, target, [bare], parcel)
-            else:
-                raise
+            for letter in mended:
+                self._append(now, target, [letter], parcel)
 
     def arrived(self, parcel: Parcel) -> None:
         """The letters are committed: the records may go."""
@@ -332,7 +331,7 @@ class Letters:
         box.this_minute = 0
 
 
-def _letter(now: Millis, record: Record, parcel: Parcel, copy: bool) -> Record:
+def _letter(wall_ms: WallMillis, record: Record, parcel: Parcel, copy: bool) -> Record:
     """KIP-1191's letter for this record."""
     partition = parcel.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [
@@ -344,9 +343,17 @@ def _letter(now: Millis, record: Record, parcel: Parcel, copy: bool) -> Record:
         (PREFIX + "message", (REJECTED if parcel.rejected else TOO_OFTEN).encode()),
     ]
     if not copy:
-        return Record(-1, now, None, None, said)
-    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else now
+        return Record(-1, wall_ms, None, None, said)
+    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else wall_ms
     return Record(-1, timestamp, record.key, record.value, [*record.headers, *said])
+
+
+def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Record]:
+    """The letter as a topic may take it that refused it; empty: there is no such form."""
+    if error is ErrorCode.INVALID_TIMESTAMP:  # the wall clock was set since the record was written
+        return [] if letter.timestamp_ms == wall_ms else [Record(-1, wall_ms, letter.key, letter.value, letter.headers)]
+    # The topic takes smaller records than the one this came from: at least say which one it was.
+    return [] if letter.value is None else [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
 
 
 def _provenance(headers: Headers) -> Headers:

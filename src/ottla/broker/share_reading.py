@@ -255,8 +255,8 @@ class Reader:
 
     def _hold_back(self, position: int, header: RawHeader, high: int) -> bool:
         """Some records of this batch must wait: True when that was so, and all of it is dealt with."""
-        low = self._cursor
-        held = delays_in(self._file.read(position, header[1] + LOG_OVERHEAD), low, high, self._now)
+        low, wall = self._cursor, self._log.wall
+        held = delays_in(self._file.read(position, header[1] + LOG_OVERHEAD), low, high, wall.at(self._now))
         if not held:
             return False
         self._close()
@@ -267,7 +267,7 @@ class Reader:
                     return True
                 self._close()
             if first < end:
-                self._machine.hold_back(first, end, until)
+                self._machine.hold_back(first, end, wall.moment(until))
             self._first = self._cursor = end
         return True
 

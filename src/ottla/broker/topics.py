@@ -230,6 +230,7 @@ class Topics:
             producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
             write_again=node.group_commit,
             notes=node.notes,
+            wall=node.wall,
         )
 
     def _open_or_leave(self, now: Millis, name: str, record: TopicRecord, index: int, clean_shutdown: bool) -> Log:

@@ -227,6 +227,11 @@ class Upkeep:
             self._node.timer_stale = True
         self.touched[partition] = None
 
+    def wall_clock_was_set(self, now: Millis) -> None:
+        """Retention goes by timestamps: what is next is due at another moment."""
+        for partition in self._partitions:
+            self.touch(now, partition)
+
     # A partition that ails: its sentence is said once until it is well again, however often it is met.
 
     def storage_failed(self, partition: Partition, why: str) -> None:

@@ -95,6 +95,10 @@ class WaitingRoom:
     def of_connection(self, identity: int) -> list[Ticket]:
         return list(self._of_connection.get(identity, ()))
 
+    def deadlines(self) -> list[tuple[Ticket, Millis]]:
+        """Who waits for a deadline that has not come yet, and which."""
+        return [(ticket, deadline) for deadline, ticket in self._deadlines if ticket in self._waiting]
+
     def deadline(self) -> Millis | None:
         deadlines = self._deadlines
         while deadlines and deadlines[0][1] not in self._waiting:

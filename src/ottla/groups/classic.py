@@ -59,8 +59,9 @@ class ClassicProtocol:
             return
         is_new_group = group is None
         if group is None:
-            group = self._groups[body.group_id] = Group(body.group_id, now)
-            draft.records.append(encode_group(group.group_id, group.empty_image(0, now)))
+            wall_ms = self._rebalances.wall.at(now)
+            group = self._groups[body.group_id] = Group(body.group_id, wall_ms)
+            draft.records.append(encode_group(group.group_id, group.empty_image(0, wall_ms)))
         if not self._has_room(group, body.member_id):
             assert not is_new_group
             self._rebalances.drop(group, body.member_id, draft)

@@ -23,7 +23,7 @@ Source: Kafka's ClassicGroup.java, KIP-345.
 from enum import Enum
 
 from ottla.groups.records import StoredGroup, StoredMember
-from ottla.machine import Millis, Ticket
+from ottla.machine import Ticket, WallMillis
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 
@@ -142,7 +142,7 @@ class Group:
         "syncs",
     )
 
-    def __init__(self, group_id: str, state_timestamp_ms: Millis) -> None:
+    def __init__(self, group_id: str, state_timestamp_ms: WallMillis) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.state_timestamp_ms = state_timestamp_ms
@@ -270,18 +270,18 @@ class Group:
         """The longest that any member asked for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def begin_generation(self, now: Millis) -> None:
+    def begin_generation(self, wall_ms: WallMillis) -> None:
         """All that will have joined: the next generation, whose leader now assigns."""
         self.generation += 1
         self.protocol_name = self.select_protocol()
         self._subscribed, self._subscribed_known = self._read_subscriptions(), True
         self.pending_syncs.clear()
         self.is_initial_rebalance = False
-        self.enter(GroupState.COMPLETING_REBALANCE, now)
+        self.enter(GroupState.COMPLETING_REBALANCE, wall_ms)
 
-    def enter(self, state: GroupState, now: Millis) -> None:
+    def enter(self, state: GroupState, wall_ms: WallMillis) -> None:
         self.state = state
-        self.state_timestamp_ms = now
+        self.state_timestamp_ms = wall_ms
 
     # ---- subscriptions ---------------------------------------------------------------------------------------------
 
@@ -352,9 +352,9 @@ class Group:
             tuple(member.stored(name, member.assignment) for member in members),
         )
 
-    def empty_image(self, generation: int, now: Millis) -> StoredGroup:
+    def empty_image(self, generation: int, wall_ms: WallMillis) -> StoredGroup:
         """A generation without members."""
-        return StoredGroup(self.protocol_type or "", generation, None, None, now, ())
+        return StoredGroup(self.protocol_type or "", generation, None, None, wall_ms, ())
 
     def adopt(self, stored: StoredGroup) -> None:
         """Become what the record says, keeping what it does not carry of the members it names.

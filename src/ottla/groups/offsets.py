@@ -17,7 +17,7 @@ from ottla.groups.group import Group, GroupState
 from ottla.groups.rebalance import Rebalances
 from ottla.groups.records import NO_TIMESTAMP, CommittedOffset, encode_offset
 from ottla.groups.replies import commit_error
-from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket
+from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket, WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -78,6 +78,7 @@ class Offsets:
             return
         records: list[ShardRecord] = []
         topics: list[OffsetCommitResponseTopic] = []
+        wall_ms = self._rebalances.wall.at(now)
         for topic in body.topics:
             partitions: list[OffsetCommitResponsePartition] = []
             for each in topic.partitions:
@@ -85,7 +86,7 @@ class Offsets:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
                 partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
                 if not too_large:
-                    committed = _committed_offset(now, body, topic.topic_id, each)
+                    committed = _committed_offset(wall_ms, body, topic.topic_id, each)
                     records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
             topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
         if not fits(records, self._settings):
@@ -173,7 +174,7 @@ class Offsets:
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
 
-    def expired(self, now: Millis, group: Group) -> tuple[list[ShardRecord], bool]:
+    def expired(self, wall_ms: WallMillis, group: Group) -> tuple[list[ShardRecord], bool]:
         """Tombstones for what has expired, and whether nothing of the group is left."""
         topics = self._committed.get(group.group_id, {})
         if topics and not _may_expire(group):
@@ -183,21 +184,21 @@ class Offsets:
         for topic, partitions in topics.items():
             subscribed = group.is_subscribed_to(topic)
             for index, committed in partitions.items():
-                stays = subscribed or not self._is_expired(now, group, committed)
+                stays = subscribed or not self._is_expired(wall_ms, group, committed)
                 if stays or self._has_pending(group.group_id, topic, index):
                     left = True
                 else:
                     records.append(encode_offset(group.group_id, topic, index, None))
         return records, not left
 
-    def _is_expired(self, now: Millis, group: Group, committed: CommittedOffset) -> bool:
+    def _is_expired(self, wall_ms: WallMillis, group: Group, committed: CommittedOffset) -> bool:
         if committed.expire_timestamp_ms != NO_TIMESTAMP:
-            return now >= committed.expire_timestamp_ms
+            return wall_ms >= committed.expire_timestamp_ms
         since = committed.commit_timestamp_ms
         if group.protocol_type is not None and group.state is GroupState.EMPTY:
             # A group that had members keeps its offsets for the retention time after the last one left.
             since = since if group.state_timestamp_ms == NO_TIMESTAMP else group.state_timestamp_ms
-        return now - since >= self._settings.offsets_retention_ms
+        return wall_ms - since >= self._settings.offsets_retention_ms
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 
@@ -325,15 +326,15 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
 
 
 def _committed_offset(
-    now: Millis, body: OffsetCommitRequest, topic_id: bytes, each: OffsetCommitRequestPartition
+    wall_ms: WallMillis, body: OffsetCommitRequest, topic_id: bytes, each: OffsetCommitRequestPartition
 ) -> CommittedOffset:
     keeps = body.retention_time_ms
     return CommittedOffset(
         offset=each.committed_offset,
         leader_epoch=each.committed_leader_epoch,
         metadata=each.committed_metadata or "",
-        commit_timestamp_ms=now,
-        expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else min(now + keeps, _FOREVER),
+        commit_timestamp_ms=wall_ms,
+        expire_timestamp_ms=NO_TIMESTAMP if keeps == _NO_RETENTION_TIME else min(wall_ms + keeps, _FOREVER),
         topic_id=topic_id,
     )
 

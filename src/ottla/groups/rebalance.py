@@ -18,7 +18,7 @@ from ottla.groups.group import Group, GroupState, Member
 from ottla.groups.records import StoredGroup, encode_group
 from ottla.groups.replies import join_reply
 from ottla.groups.settings import GroupSettings
-from ottla.machine import Millis
+from ottla.machine import Millis, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -48,10 +48,13 @@ NOBODY: Final = ""
 class Rebalances:
     """The rebalances of all groups of a shard."""
 
-    __slots__ = ("_timers", "groups", "settings")
+    __slots__ = ("_timers", "groups", "settings", "wall")
 
-    def __init__(self, settings: GroupSettings, groups: dict[str, Group], timers: Timers[GroupTimer]) -> None:
+    def __init__(
+        self, settings: GroupSettings, groups: dict[str, Group], timers: Timers[GroupTimer], wall: WallClock
+    ) -> None:
         self.settings = settings
+        self.wall = wall
         self.groups = groups
         self._timers = timers
 
@@ -107,7 +110,7 @@ class Rebalances:
         group.pending_syncs.clear()
         self._timers.cancel((group.group_id, Deadline.SYNC, ""))
         first = group.state is GroupState.EMPTY
-        group.enter(GroupState.PREPARING_REBALANCE, now)
+        group.enter(GroupState.PREPARING_REBALANCE, self.wall.at(now))
         if first:
             delay_ms = self.settings.initial_rebalance_delay_ms
             group.is_initial_rebalance, group.new_member_added = True, False
@@ -154,10 +157,11 @@ class Rebalances:
         elif group.members:
             self._begin_generation(now, group, draft)
         else:
-            draft.records.append(encode_group(group.group_id, group.empty_image(group.generation + 1, now)))
+            empty = group.empty_image(group.generation + 1, self.wall.at(now))
+            draft.records.append(encode_group(group.group_id, empty))
 
     def _begin_generation(self, now: Millis, group: Group, draft: Draft) -> None:
-        group.begin_generation(now)
+        group.begin_generation(self.wall.at(now))
         for member in group.members.values():
             join = group.joins.pop(member.member_id, None)
             if join is not None:

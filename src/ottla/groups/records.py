@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from ottla.groups.share_records import SHARE_TYPES, ShareRecord
 from ottla.groups.share_records import decode as decode_share
-from ottla.machine import Millis, ShardRecord
+from ottla.machine import ShardRecord, WallMillis
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.group_metadata_record import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from ottla.protocol.messages.legacy_offset_commit_record import LegacyOffsetCommitKey
@@ -33,7 +33,7 @@ _GROUP_VALUE_VERSION = 3
 _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 
-NO_TIMESTAMP = -1
+NO_TIMESTAMP = WallMillis(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class StoredGroup:
     generation: int
     protocol: str | None
     leader: str | None
-    state_timestamp_ms: Millis
+    state_timestamp_ms: WallMillis
     members: tuple[StoredMember, ...]
 
 
@@ -73,8 +73,8 @@ class CommittedOffset(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
-    commit_timestamp_ms: Millis
-    expire_timestamp_ms: Millis = NO_TIMESTAMP
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIMESTAMP
     record_offset: int = -1
     topic_id: bytes = ZERO_UUID
 
@@ -206,7 +206,7 @@ def _decode_group(value: bytes) -> StoredGroup:
         generation=decoded.generation,
         protocol=decoded.protocol,
         leader=decoded.leader,
-        state_timestamp_ms=decoded.current_state_timestamp,
+        state_timestamp_ms=WallMillis(decoded.current_state_timestamp),
         members=tuple(
             StoredMember(
                 member_id=member.member_id,

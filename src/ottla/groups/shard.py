@@ -44,7 +44,7 @@ from ottla.groups.share_records import (
     TargetRecord,
 )
 from ottla.groups.share_surroundings import NO_SURROUNDINGS, Surroundings
-from ottla.machine import NO_PRODUCER_ID, AppliedBatch, AppliedRecord, Call, Decision, Millis, Ticket
+from ottla.machine import NO_PRODUCER_ID, AppliedBatch, AppliedRecord, Call, Decision, Millis, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -88,15 +88,17 @@ class GroupShard:
         entropy: Entropy,
         notes: Callable[[str], None] = _silent,
         surroundings: Surroundings = NO_SURROUNDINGS,
+        wall: WallClock | None = None,
     ) -> None:
+        self._wall = wall = wall if wall is not None else WallClock()
         self._settings = settings
         self._notes = notes
         self._timers: Timers[GroupTimer] = Timers()
         self._groups: dict[str, Group] = {}
-        self._rebalances = Rebalances(settings, self._groups, self._timers)
+        self._rebalances = Rebalances(settings, self._groups, self._timers, wall)
         self._classic = ClassicProtocol(self._rebalances, entropy)
         self._offsets = Offsets(self._rebalances)
-        self._share = ShareGroups(settings, surroundings, self._groups, self._timers)
+        self._share = ShareGroups(settings, surroundings, self._groups, self._timers, wall)
         self._to_expire: deque[str] = deque()
         self._orphans: deque[tuple[str, str]] = deque()
         self._unknown_types: set[int] = set()
@@ -105,8 +107,8 @@ class GroupShard:
         """While the log is replayed: offsets' keys that were read before, for the same ones come again and again."""
 
     @staticmethod
-    def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None]) -> "GroupShard":
-        return GroupShard(GroupSettings.of(settings), entropy, notes)
+    def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> "GroupShard":
+        return GroupShard(GroupSettings.of(settings), entropy, notes, wall=wall)
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
@@ -207,12 +209,12 @@ class GroupShard:
         """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
-        left = _OFFSETS_PER_STEP
+        left, wall_ms = _OFFSETS_PER_STEP, self._wall.at(now)
         while self._to_expire and left > 0:
             group = self._groups.get(self._to_expire.popleft())
             if group is not None:
                 left -= 1 + self._offsets.count(group.group_id)
-                records, is_left_empty = self._offsets.expired(now, group)
+                records, is_left_empty = self._offsets.expired(wall_ms, group)
                 draft.records += records
                 if is_left_empty and group.state is GroupState.EMPTY and not group.pending_members:
                     draft.records.append(encode_group(group.group_id, None))

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.machine import Millis
-
 Assignment: TypeAlias = tuple[tuple[bytes, tuple[int, ...]], ...]
 """(topic id, partitions) in ascending order."""
 
@@ -121,7 +119,7 @@ class ShareGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        self.assigned_at_ms: Millis = 0
+        self.assigned_at_ms = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.shares = NO_SHARES

@@ -34,7 +34,7 @@ from ottla.groups.share_records import (
     encode,
 )
 from ottla.groups.share_surroundings import Surroundings
-from ottla.machine import Call, Millis, ShardRecord, Ticket
+from ottla.machine import Call, Millis, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.messages.list_groups import ListedGroup
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
@@ -52,11 +52,12 @@ class ShareGroups:
         surroundings: Surroundings,
         strangers: Mapping[str, object],
         timers: Timers[GroupTimer],
+        wall: WallClock,
     ) -> None:
         self._surroundings = surroundings
         self._strangers = strangers
         self._groups: dict[str, ShareGroup] = {}
-        self._membership = ShareMembership(settings, surroundings, self._groups, strangers, timers)
+        self._membership = ShareMembership(settings, surroundings, self._groups, strangers, timers, wall)
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups

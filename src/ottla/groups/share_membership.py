@@ -35,7 +35,7 @@ from ottla.groups.share_records import (
     encode,
 )
 from ottla.groups.share_surroundings import Surroundings
-from ottla.machine import Call, Millis, Ticket
+from ottla.machine import Call, Millis, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import (
@@ -68,7 +68,7 @@ class _Refused(Exception):
 class ShareMembership:
     """Serves the members of all share groups of a shard."""
 
-    __slots__ = ("_settings", "_surroundings", "_timers", "groups", "strangers")
+    __slots__ = ("_settings", "_surroundings", "_timers", "_wall", "groups", "strangers")
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class ShareMembership:
         groups: dict[str, ShareGroup],
         strangers: Mapping[str, object],
         timers: Timers[GroupTimer],
+        wall: WallClock,
     ) -> None:
+        self._wall = wall
         self._settings = settings
         self._surroundings = surroundings
         self._timers = timers
@@ -190,7 +192,9 @@ class ShareMembership:
             epoch += 1
             records.append(EpochRecord(group.group_id, epoch, metadata_hash))
         interval_ms = self._surroundings.share_timing(group.group_id).assignment_interval_ms
-        is_due = joins or resubscribes or now - group.assigned_at_ms >= interval_ms
+        # By the wall clock, for the record's sake; one that was set back must not keep an assignment waiting.
+        wall_ms = self._wall.at(now)
+        is_due = joins or resubscribes or not 0 <= wall_ms - group.assigned_at_ms < interval_ms
         if epoch == group.assignment_epoch or not is_due:
             return group.assignment_epoch, group.targets.get(member.member_id, ())
         members = {**group.members, member.member_id: member}
@@ -199,7 +203,7 @@ class ShareMembership:
         for member_id, assigned in targets.items():
             if group.targets.get(member_id) != assigned:
                 records.append(TargetRecord(group.group_id, member_id, assigned))
-        records.append(TargetEpochRecord(group.group_id, epoch, now))
+        records.append(TargetEpochRecord(group.group_id, epoch, wall_ms))
         return epoch, targets[member.member_id]
 
     def _topics(self, names: list[str]) -> dict[str, tuple[bytes, int]]:

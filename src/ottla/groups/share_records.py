@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ottla.groups.share_group import Assignment, Share, ShareMember, SharesKnown
-from ottla.machine import Millis, ShardRecord
+from ottla.machine import ShardRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record, encode_key, encode_value
 from ottla.protocol.messages import share_group_current_member_assignment_record as current
 from ottla.protocol.messages import share_group_member_metadata_record as member
@@ -46,7 +46,7 @@ class EpochRecord:
 class TargetEpochRecord:
     group_id: str
     epoch: int | None
-    assigned_at_ms: Millis = 0
+    assigned_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 from ottla.log.answers import AppendRefused, Origin
 from ottla.log.config import LONG_MAX, LogConfig
+from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import (
     ATTRIBUTES_AT,
@@ -40,7 +41,7 @@ _pack_attributes = Struct(">h").pack_into
 _pack_timestamp = Struct(">q").pack_into
 
 
-def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin) -> memoryview:
+def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin) -> memoryview:
     """The one batch in `batch`, checked and rewritten as `config` asks; bytes behind it are left out.
 
     Returns a writable view, of `batch` itself where that could be kept. Raises AppendRefused.
@@ -68,7 +69,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin
     records: list[Record] | None = None
     if codec != header.compression or _looks_inside(config, origin):
         records = _decode(batch, header)
-    _check_timestamps(batch, header, records, config, now)
+    _check_timestamps(batch, header, records, config, wall_ms)
     if config.compacted and origin is Origin.CLIENT:
         _check_keys(records or [])
     if codec != header.compression:
@@ -79,7 +80,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, now: int, origin: Origin
                 f"Recompressed to {len(batch)} bytes the batch exceeds max.message.bytes, {config.max_message_bytes}.",
             )
     if config.message_timestamp_type == "LogAppendTime":
-        stamp_log_append_time(batch, 0, now)
+        stamp_log_append_time(batch, 0, wall_ms)
     elif header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
         _pack_attributes(batch, ATTRIBUTES_AT, peek(batch).attributes & ~ATTRIBUTES_LOG_APPEND_TIME)
         set_crc(batch)
@@ -165,7 +166,7 @@ def _decode(batch: memoryview, header: BatchHeader) -> list[Record]:
 
 
 def _check_timestamps(
-    batch: memoryview, header: BatchHeader, records: list[Record] | None, config: LogConfig, now: int
+    batch: memoryview, header: BatchHeader, records: list[Record] | None, config: LogConfig, wall_ms: WallMillis
 ) -> None:
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
@@ -173,8 +174,8 @@ def _check_timestamps(
                 ErrorCode.INVALID_TIMESTAMP, "Producers must not set the timestamp type to LogAppendTime."
             )
         return
-    lowest = now - config.message_timestamp_before_max_ms
-    highest = now + config.message_timestamp_after_max_ms
+    lowest = wall_ms - config.message_timestamp_before_max_ms
+    highest = wall_ms + config.message_timestamp_after_max_ms
     if records is None:
         if header.max_timestamp == -1 or lowest <= header.max_timestamp <= highest:
             return

@@ -38,7 +38,7 @@ def dirty_part(log: Log, now: int) -> Dirty:
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for segment in _within(log, first, end):
-            if segment.largest_timestamp() > now - lag_ms:
+            if segment.largest_timestamp(log.wall) > log.wall.at(now) - lag_ms:
                 end = min(end, max(segment.base_offset, first))
                 break
     return Dirty(first, end)
@@ -67,7 +67,7 @@ def _waited_too_long(log: Log, dirty: Dirty, now: int) -> bool:
         return False
     stamps = [segment.rolling_timestamp() for segment in _within(log, dirty.first, dirty.end)]
     oldest = min((stamp for stamp in stamps if stamp > 0), default=None)
-    return oldest is not None and oldest < now - lag_ms
+    return oldest is not None and oldest < log.wall.at(now) - lag_ms
 
 
 def _within(log: Log, first: int, end: int) -> list[Segment]:

@@ -270,7 +270,8 @@ class Compaction:
         # The last batch of a segment stays too, if only its header: so segments always join without a gap, and a
         # power cut that took the end of one can be told from compaction.
         ends = frozenset((self._upper_bound, self._end_of(group[-1])))
-        decide = BatchFilter(self._offsets, self._latest, self.now, log.config, ends, log.producers.entries, _short)
+        wall_ms = log.wall.at(self.now)
+        decide = BatchFilter(self._offsets, self._latest, wall_ms, log.config, ends, log.producers.entries, _short)
         for segment in group:
             transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
             for header, batch in self._walk(segment, 0):

@@ -12,6 +12,7 @@ from typing import Final
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.producers import ProducerEntry
 from ottla.log.segment import RawHeader
+from ottla.machine import WallMillis
 from ottla.protocol.records.batch import (
     ATTRIBUTES_AT,
     ATTRIBUTES_COMPRESSION,
@@ -58,7 +59,7 @@ def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]
 class BatchFilter:
     """The rules of one compaction: called with a batch, returns what to write for it.
 
-    `offsets`: the last offset of each (shortened) key up to `latest`. `now` and `delete.retention.ms` say when
+    `offsets`: the last offset of each (shortened) key up to `latest`. `wall_ms` and `delete.retention.ms` say when
     tombstones may go. `ends`: a batch that ends before one of these offsets is never left out.
     """
 
@@ -66,7 +67,7 @@ class BatchFilter:
         self,
         offsets: Mapping[bytes, int],
         latest: int,
-        now: int,
+        wall_ms: WallMillis,
         config: LogConfig,
         ends: frozenset[int],
         producers: Mapping[int, ProducerEntry],
@@ -74,7 +75,7 @@ class BatchFilter:
     ) -> None:
         self._offsets = offsets
         self._latest = latest
-        self._now = now
+        self._wall_ms = wall_ms
         self._config = config
         self._ends = ends
         self._short = short
@@ -91,7 +92,7 @@ class BatchFilter:
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
         if attributes & ATTRIBUTES_CONTROL:
-            discards = settled and horizon is not None and horizon <= self._now
+            discards = settled and horizon is not None and horizon <= self._wall_ms
             if not discards and header[12]:
                 if settled and horizon is None:
                     return self._with_horizon(header, batch, None)
@@ -122,7 +123,7 @@ class BatchFilter:
         except CorruptRecords:
             return batch, header[12], header[8]
         base, latest, offsets, short = header[0], self._latest, self._offsets, self._short
-        tombstones_stay = horizon is None or self._now < horizon
+        tombstones_stay = horizon is None or self._wall_ms < horizon
         kept: list[Piece] = []
         tombstones = False
         for piece in found:
@@ -193,7 +194,7 @@ class BatchFilter:
             partition_leader_epoch=header[2],
             max_timestamp=header[8] if append_time else None,
             last_offset_delta=header[6],
-            delete_horizon_ms=min(self._now + self._config.delete_retention_ms, LONG_MAX),
+            delete_horizon_ms=min(self._wall_ms + self._config.delete_retention_ms, LONG_MAX),
         )
         max_timestamp = header[8] if append_time else max(record.timestamp_ms for record in records)
         return octets, len(records), max_timestamp

@@ -1,7 +1,8 @@
 """One partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
 
 Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
-`now` (epoch ms) is an argument, and `deadline` says when `maintain` has something to do.
+`now` (a moment of the monotonic clock) is an argument, `wall` tells the timestamp that belongs to it, and `deadline`
+says when `maintain` has something to do.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
 the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
@@ -47,6 +48,7 @@ from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
 from ottla.log.syncing import Syncable, Syncing
 from ottla.log.txnindex import AbortedTransaction
+from ottla.machine import WallClock
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
 from ottla.protocol.records.record import RECORD_BYTES_MIN
@@ -99,6 +101,7 @@ class Log:
         "syncing",
         "topic_id",
         "unreadable",
+        "wall",
     )
     unopened: ClassVar[bool] = False
 
@@ -120,6 +123,7 @@ class Log:
         write_again: bool = False,
         notes: Callable[[str], None] | None = None,
         index_cache: IndexCache | None = None,
+        wall: WallClock | None = None,
     ) -> Log:
         """The log in `directory`, or a new one when there is no such directory.
 
@@ -130,11 +134,13 @@ class Log:
         `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
+        wall = wall if wall is not None else WallClock()
         loaded = recovery.load(
             files,
             directory,
             config,
             cache,
+            wall,
             now=now,
             clean_shutdown=clean_shutdown,
             same_boot=same_boot,
@@ -144,7 +150,7 @@ class Log:
             note=notes if notes is not None else _no_note,
             write_again=write_again,
         )
-        log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
+        log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, wall, now)
         log.snapshot_when_due()  # a long replay is not done twice
         retention.close_ahead(log, now)
         return log
@@ -158,9 +164,11 @@ class Log:
         loaded: Loaded,
         high_watermark: int,
         index_cache: IndexCache,
+        wall: WallClock,
         now: int,
     ) -> None:
         self.files = files
+        self.wall = wall
         self.directory = directory
         self.topic_id = topic_id
         self.index_cache = index_cache
@@ -272,7 +280,7 @@ class Log:
         if self.failed is not None:
             raise StorageFailed(self.failed)
         if len(batch) < HEADER_BYTES:
-            batch = prepare_batch(batch, self.config, now, origin)
+            batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
         header: RawHeader = _unpack_header(batch)
         (base, body, _, magic, crc, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
          count) = header  # fmt: skip
@@ -287,12 +295,12 @@ class Log:
             or attributes not in USUAL_ATTRIBUTES
             or size > self._max_message_bytes
             or (producer_id >= 0 and sequence < 0)
-            or max_timestamp - now > self._after_max_ms
+            or max_timestamp - now - self.wall.ahead_ms > self._after_max_ms
             or self._inspects
             or crc32c(batch[CRC_COVERS_FROM:]) != crc
         ):
             # Something is unusual: the careful path refuses it, in Kafka's words, or makes it storable.
-            batch = prepare_batch(batch, self.config, now, origin)
+            batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
             header = _unpack_header(batch)
             (_, body, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
              _) = header  # fmt: skip
@@ -330,7 +338,7 @@ class Log:
             self.snapshot_when_due()
         return Appended(first, last, max_timestamp if attributes & 8 else -1, False)
 
-    def append_as_follower(self, records: memoryview, *, leader_epoch: int = 2**31 - 1) -> Appended | None:
+    def append_as_follower(self, records: memoryview, *, now: int, leader_epoch: int = 2**31 - 1) -> Appended | None:
         """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
 
         Stops before the first batch that is torn or corrupt, or whose epoch is above `leader_epoch`, the one the fetch
@@ -349,24 +357,24 @@ class Log:
                 break
             if header[2] > leader_epoch or crc32c(records[position + CRC_COVERS_FROM : end]) != header[4]:
                 break
-            self._append_batch_as_follower(records[position:end], header)
+            self._append_batch_as_follower(records[position:end], header, now)
             first = header[0] if first is None else first
             position = end
         if first is None:
             return None
         return Appended(first, self.log_end_offset - 1, -1, False)
 
-    def _append_batch_as_follower(self, batch: memoryview, header: RawHeader) -> None:
+    def _append_batch_as_follower(self, batch: memoryview, header: RawHeader, now: int) -> None:
         base, body, epoch, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, _ = header
         last = base + last_delta
         if base < self.log_end_offset:
             if self.log_start_offset != self.log_end_offset or last < self.log_end_offset:
                 raise DivergingOffset(base, last, self.log_end_offset)
-            self.truncate_fully_and_start_at(base, now=max(max_timestamp, 0))
+            self.truncate_fully_and_start_at(base, now=now)
         size = body + LOG_OVERHEAD
         active = self.active
-        if active is None or self._must_roll(active, size, max_timestamp, last, max_timestamp):
-            active = self._segment_for(size, max_timestamp, last, max(max_timestamp, 0))
+        if active is None or self._must_roll(active, size, max_timestamp, last, now):
+            active = self._segment_for(size, max_timestamp, last, now)
         if epoch >= 0 and (epoch != self._epoch or self.epochs.dirty):
             self._note_epoch(epoch, base)
         try:

@@ -2,7 +2,7 @@
 
 Knows: for each producer id its epoch, the last five batches, and the transaction it has open here; which transactions
 still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time
-(timestamps come in with batches, `now` with questions).
+(timestamps come in with batches, and with questions what the wall clock shows).
 
 Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
 - A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
@@ -24,6 +24,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ottla.log.answers import AppendRefused
+from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import crc_of
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
@@ -280,12 +281,12 @@ class ProducerState:
             return None
         return duplicate_of(entry, epoch, first, (first + delta) & SEQUENCE_MAX)
 
-    def expire(self, now: int) -> int:
+    def expire(self, wall_ms: WallMillis) -> int:
         """Forget producers with nothing open that were idle for the expiration time. Returns how many."""
         old = [
             entry.producer_id
             for entry in self.entries.values()
-            if entry.current_txn_first_offset < 0 and now - entry.last_timestamp >= self.expiration_ms
+            if entry.current_txn_first_offset < 0 and wall_ms - entry.last_timestamp >= self.expiration_ms
         ]
         for producer_id in old:
             del self.entries[producer_id]
@@ -333,7 +334,7 @@ class ProducerState:
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, crc, len(self.entries))
         return bytes(body)
 
-    def restore(self, snapshot: bytes, end_offset: int, now: int) -> None:
+    def restore(self, snapshot: bytes, end_offset: int, wall_ms: WallMillis) -> None:
         """Become what a snapshot taken at `end_offset` says, without the producers expired since.
 
         Raises SnapshotUnreadable, and then nothing has changed.
@@ -341,7 +342,7 @@ class ProducerState:
         entries = decode_snapshot(snapshot)
         self.clear(end_offset)
         for entry in entries:
-            if entry.current_txn_first_offset >= 0 or now - entry.last_timestamp < self.expiration_ms:
+            if entry.current_txn_first_offset >= 0 or wall_ms - entry.last_timestamp < self.expiration_ms:
                 self.entries[entry.producer_id] = entry
         unfinished = [entry for entry in entries if entry.current_txn_first_offset >= 0]
         for entry in sorted(unfinished, key=lambda entry: entry.current_txn_first_offset):

@@ -37,6 +37,7 @@ from ottla.log.index import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment, segment_name, walk_batches
 from ottla.log.txnindex import AbortedTransaction
+from ottla.machine import WallClock, WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 
 CRC_COVERS_FROM: Final = 21
@@ -76,6 +77,7 @@ def load(
     directory: str,
     config: LogConfig,
     cache: IndexCache,
+    wall: WallClock,
     *,
     now: int,
     clean_shutdown: bool,
@@ -93,7 +95,7 @@ def load(
     if not files.exists(directory):
         return loaded
     loaded.on_disk = True
-    loading = _Loading(files, directory, config, cache, now, note, loaded)
+    loading = _Loading(files, directory, config, cache, wall, now, note, loaded)
     names = loading.clear_leftovers(files.listdir(directory))
     loading.open_segments(names)
     in_doubt = IN_DOUBT_FILE in names
@@ -126,6 +128,7 @@ class _Loading:
         directory: str,
         config: LogConfig,
         cache: IndexCache,
+        wall: WallClock,
         now: int,
         note: Note,
         loaded: Loaded,
@@ -134,6 +137,7 @@ class _Loading:
         self.directory = directory
         self.config = config
         self.cache = cache
+        self.wall = wall
         self.now = now
         self.note = note
         self.loaded = loaded
@@ -496,7 +500,7 @@ class _Loading:
             loaded.snapshots,
             loaded.log_start_offset,
             loaded.log_end_offset,
-            self.now,
+            self.wall.at(self.now),
             note=self.note,
         )
 
@@ -509,7 +513,7 @@ def rebuild_producers(
     snapshots: list[int],
     log_start_offset: int,
     end_offset: int,
-    now: int,
+    wall_ms: WallMillis,
     *,
     note: Note = lambda _: None,
 ) -> int:
@@ -524,7 +528,7 @@ def rebuild_producers(
         newest = snapshots[-1]
         path = f"{directory}/{snapshot_name(newest)}"
         try:
-            producers.restore(files.read_bytes(path), newest, now)
+            producers.restore(files.read_bytes(path), newest, wall_ms)
             start = newest
             break
         except (SnapshotUnreadable, FileNotFoundError) as error:

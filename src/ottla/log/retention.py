@@ -55,7 +55,8 @@ def deadline(log: Log, now: int) -> int | None:
             if now < upkeep.next_check_ms:  # do not even open its time index before
                 moments.append(upkeep.next_check_ms)
             else:
-                moments.append(max(_newest(log, log.segments[0], now) + log.config.retention_ms + 1, now))
+                outlived = _newest(log, log.segments[0], now) + log.config.retention_ms + 1
+                moments.append(max(log.wall.moment(outlived), now))
         if log.unflushed > 0 and log.config.flush_ms != LONG_MAX:
             if log.syncing.dirty_since_ms is None:
                 log.syncing.dirty_since_ms = now
@@ -88,11 +89,12 @@ def maintain(log: Log, now: int) -> bool:
     elif upkeep.start_moved:
         _delete_first(log, _below_start(log), now)
     if now >= upkeep.producer_check_ms:
-        log.producers.expire(now)
-        oldest = min((entry.last_timestamp for entry in log.producers.entries.values()), default=now)
-        upkeep.producer_check_ms = max(
-            now + PRODUCER_CHECK_INTERVAL_MS, oldest + log.producers.expiration_ms if oldest >= 0 else 0
-        )
+        wall = log.wall
+        log.producers.expire(wall.at(now))
+        oldest = min((entry.last_timestamp for entry in log.producers.entries.values()), default=wall.at(now))
+        upkeep.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
+        if oldest >= 0:
+            upkeep.producer_check_ms = max(upkeep.producer_check_ms, wall.moment(oldest + log.producers.expiration_ms))
     return log.log_start_offset != before
 
 
@@ -147,7 +149,7 @@ def _breaching_time(log: Log, now: int) -> int:
     while (
         count < len(log.segments)
         and _deletable(log, count)
-        and now - _newest(log, log.segments[count], now) > log.config.retention_ms
+        and log.wall.at(now) - _newest(log, log.segments[count], now) > log.config.retention_ms
     ):
         count += 1
     return count
@@ -162,15 +164,17 @@ def close_ahead(log: Log, now: int) -> None:
 
 def _is_ahead(log: Log, segment: Segment, now: int) -> bool:
     """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
-    return segment.size > 0 and segment.max_timestamp()[0] > now + log.config.message_timestamp_after_max_ms
+    return (
+        segment.size > 0 and segment.max_timestamp()[0] > log.wall.at(now) + log.config.message_timestamp_after_max_ms
+    )
 
 
 def _newest(log: Log, segment: Segment, now: int) -> int:
     """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
     counts from when the segment was closed or opened, which no record in it is newer than."""
     if segment is not log.active and _is_ahead(log, segment, now):
-        return segment.created_ms
-    return segment.largest_timestamp()
+        return log.wall.at(segment.created_ms)
+    return segment.largest_timestamp(log.wall)
 
 
 def _breaching_size(log: Log) -> int:
@@ -291,7 +295,14 @@ def _truncate_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bo
     for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
         log.drop_snapshot(snapshot)
     replayed = recovery.rebuild_producers(
-        log.files, log.directory, log.segments, log.producers, log.snapshots, log.log_start_offset, offset, now
+        log.files,
+        log.directory,
+        log.segments,
+        log.producers,
+        log.snapshots,
+        log.log_start_offset,
+        offset,
+        log.wall.at(now),
     )
     log.segments_replaced(log.segments)
     log.replayed(replayed)

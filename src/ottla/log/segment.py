@@ -25,6 +25,7 @@ from ottla.log.index import (
     TimeIndex,
 )
 from ottla.log.txnindex import TransactionIndex
+from ottla.machine import WallClock
 from ottla.protocol.records.batch import HEADER
 
 LOG_OVERHEAD: Final = 12
@@ -156,10 +157,10 @@ class Segment:
                     self.max_timestamp_value = header[8]
                     self.max_timestamp_offset = header[0] + header[6]
 
-    def largest_timestamp(self) -> int:
+    def largest_timestamp(self, wall: WallClock) -> int:
         """What retention by time goes by: the greatest record timestamp, or `created_ms` if there is none."""
         timestamp, _ = self.max_timestamp()
-        return timestamp if timestamp >= 0 else self.created_ms
+        return timestamp if timestamp >= 0 else wall.at(self.created_ms)
 
     def rolling_timestamp(self) -> int:
         """The first batch's timestamp, -1 for an empty segment or a batch without one."""

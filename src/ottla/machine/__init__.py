@@ -5,7 +5,8 @@ is a second shell. This room knows neither Kafka nor the disk: only the shape of
 
 Rules that every machine keeps:
 
-- `now` is an argument (epoch milliseconds); ids and randomness come from a seeded source given at construction.
+- `now` is an argument, a moment of the monotonic clock: every deadline is one. A timestamp is `WallClock.at(now)`.
+- Ids and randomness come from a seeded source given at construction.
 - A parked request is a ticket, an integer. No futures, callbacks or closures in state.
 - An error that the peer caused is a reply with an error code; an error that we caused is an AssertionError.
 - Never iterate over a set of strings: the order differs between runs.
@@ -15,15 +16,39 @@ Sources: etcd/raft's Ready, Kafka's CoordinatorShard (group-coordinator), dask's
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NewType, Protocol, TypeAlias
 
 Millis: TypeAlias = int
-"""Milliseconds since the epoch, by the shell's clock."""
+"""A moment of the shell's monotonic clock, which nobody sets, or a span of time; milliseconds. Deadlines are these."""
+
+WallMillis = NewType("WallMillis", int)
+"""What the wall clock shows, in milliseconds since 1970, and what records carry. Compared only with its like."""
 
 Ticket: TypeAlias = int
 """Names one request whose answer may come later."""
 
 NO_PRODUCER_ID = -1
+
+
+class WallClock:
+    """From moments to timestamps and back: how far the wall clock is ahead of the monotonic one.
+
+    The one place where the two meet. The shell tells the node, and so whoever was given this clock, whenever somebody
+    has set the wall clock; a machine asks it while it decides and never keeps what it said as a deadline.
+    """
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+
+    def at(self, now: Millis) -> WallMillis:
+        """What the wall clock shows at this moment."""
+        return WallMillis(now + self.ahead_ms)
+
+    def moment(self, timestamp: int) -> Millis:
+        """When the wall clock shows, or showed, `timestamp`, if nobody sets it."""
+        return timestamp - self.ahead_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +64,7 @@ class AppliedRecord:
     """One record as it stands in the log."""
 
     offset: int
-    timestamp_ms: Millis
+    timestamp_ms: int
     key: bytes | None
     value: bytes | None
 

@@ -26,7 +26,7 @@ import logging
 import os
 from collections import deque
 from struct import Struct
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, cast
 
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing.clear()
         if self.context is not None:
             self._server.release(self)
-            self._node.disconnected(time_ns() // 1_000_000, self.context)
+            self._node.disconnected(self._server.now(), self.context)
             self._owed.clear()
             self._server.settle()
 
@@ -215,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         assert context is not None
         metrics = node.metrics
         outgoing = self._outgoing
-        now = time_ns() // 1_000_000
+        now = self._server.now()
         self.last_active_ms = now
         began = perf_counter_ns()
         turn_ends = began + TURN_NS

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from time import time_ns
 from typing import TYPE_CHECKING
 
 from ottla.broker.configs import BrokerSettings, ConfigRefused
@@ -25,9 +24,11 @@ from ottla.broker.node import Node
 from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, Sync
 from ottla.broker.upkeep import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
+from ottla.machine import Millis, WallClock
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
+from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread
@@ -159,8 +160,9 @@ class Server:
                 same_boot=same_boot(directory),
                 notes=log.info,
                 faults=_log_fault,
+                wall=WallClock(wall_ahead(moment())),
             )
-            self.node.start(_now())
+            self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
             store.hurry()
@@ -189,7 +191,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self._disk.stop()
-        self.node.stop(_now())
+        self.node.stop(self.now())
         self.node.store.close()
         self._close_directory()
 
@@ -219,7 +221,7 @@ class Server:
         identity = self._next_identity
         self._next_identity += 1
         self._connections[identity] = connection
-        connection.last_active_ms = _now()
+        connection.last_active_ms = moment()
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
         told_host, told_port = listener.address_for(transport.get_extra_info("sockname")[:2])
@@ -239,12 +241,20 @@ class Server:
     def _sweep_idle(self) -> None:
         idle_ms = int(self.node.settings["connections.max.idle.ms"])
         if idle_ms > 0:
-            oldest = _now() - idle_ms
+            oldest = moment() - idle_ms
             for connection in list(self._connections.values()):
                 connection.end_if_idle(oldest)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
 
     # ---- effects and time ------------------------------------------------------------------------------------------
+
+    def now(self) -> Millis:
+        """The time to give to the node, which is told first if the wall clock is not where it thinks."""
+        now = moment()
+        ahead_ms = wall_ahead(now)
+        if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
+            self.node.wall_clock_is(now, ahead_ms)
+        return now
 
     def settle(self) -> None:
         """Carry out what the node wants now, and set the timer to its next deadline."""
@@ -253,7 +263,7 @@ class Server:
         self._settling = True
         node = self.node
         try:
-            while effects := node.take_effects(_now()):
+            while effects := node.take_effects(self.now()):
                 for effect in effects:
                     match effect:
                         case Reply(ticket, identity, parts):
@@ -271,7 +281,7 @@ class Server:
                         case Mute(identity, until):
                             connection = self._connections.get(identity)
                             if connection is not None:
-                                connection.mute(max(0, until - _now()) / 1000)
+                                connection.mute(max(0, until - moment()) / 1000)
         finally:
             self._settling = False
         if node.timer_stale:
@@ -285,12 +295,12 @@ class Server:
             self._timer = None
         self._timer_at = deadline
         if deadline is not None:
-            self._timer = self._loop.call_later(max(0, deadline - _now()) / 1000, self._tick)
+            self._timer = self._loop.call_later(max(0, deadline - moment()) / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, None
         try:
-            self.node.tick(_now())
+            self.node.tick(self.now())
         except Exception:
             log.exception("work of the node's timer failed; the rest goes on")
             self._loop.call_later(1, self.settle)
@@ -299,7 +309,7 @@ class Server:
 
     def _synced(self, token: int, failures: dict[int, str]) -> None:
         if not self._stopped:
-            self.node.synced(_now(), token, failures)
+            self.node.synced(self.now(), token, failures)
             self.settle()
 
 
@@ -320,10 +330,6 @@ async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None
 
 def _log_fault(what: str, error: Exception) -> None:
     log.error("%s; the rest goes on", what, exc_info=error)
-
-
-def _now() -> int:
-    return time_ns() // 1_000_000
 
 
 def _open_files_max() -> int:

@@ -15,7 +15,6 @@ Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,9 +29,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from ottla import __version__
 from ottla.broker.metrics import Traffic
 from ottla.groups.shard import GroupShard
-from ottla.machine import Millis
 from ottla.protocol.apis import APIS
 from ottla.server import share_sight
+from ottla.server.clocks import moment
 from ottla.server.listeners import ServeRefused, join_address, split_address
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ async def take(node: Node) -> Figures:
         partitions=partitions,
         groups=dict(Counter(state for shard in shards for state in shard.states())),
         positions=[position for shard in shards for position in shard.positions()],
-        share=share_sight.take(node, clock()),
+        share=share_sight.take(node, moment()),
     )
 
 
@@ -327,7 +326,7 @@ class MetricsListener:
             return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node))
         if path == "/share-groups" or path.startswith(GROUP_PATH):
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
-            sight = share_sight.take(self._node, clock(), group, share_sight.HELD_MAX)
+            sight = share_sight.take(self._node, moment(), group, share_sight.HELD_MAX)
             return "200 OK", "application/json", await asyncio.to_thread(share_sight.as_json, sight)
         if path == "/healthz":
             return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
@@ -347,8 +346,3 @@ def readiness(node: Node) -> tuple[str, str]:
         named = ", ".join(sorted(each.name for each in shut)[:SHUT_NAMED_MAX])
         return "200 OK", f"ready, but for {len(shut)} of {len(partitions)} partitions: {named}\n"
     return "200 OK", "ready\n"
-
-
-def clock() -> Millis:
-    """Now, as the node's shell tells it."""
-    return int(time.time() * 1000)

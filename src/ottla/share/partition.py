@@ -208,6 +208,18 @@ class SharePartition:
                 heappush(self._ready, end)
         self._deadlines.add(until, first, end)
 
+    def put_off(self, by_ms: int) -> None:
+        """What is held back is to be delivered so much later, or with a negative number sooner."""
+        held = [
+            (first, end, standing)
+            for first, end, standing in self.runs.within(self.start, self.end)
+            if standing.state == _AVAILABLE and standing.time and not standing.delivery_count
+        ]
+        for first, end, standing in held:
+            until = rounded(max(standing.time + by_ms, 1))
+            self.runs.assign(first, end, standing._replace(time=until))
+            self._deadlines.add(until, first, end)
+
     # ---- acknowledgement -------------------------------------------------------------------------------------------
 
     def acknowledge(

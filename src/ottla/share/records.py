@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from ottla.machine import Millis, ShardRecord
+from ottla.machine import ShardRecord, WallMillis
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, decode_record, encode_key, encode_value
 from ottla.protocol.messages.share_snapshot_record import ShareSnapshotKey, ShareSnapshotValue
 from ottla.protocol.messages.share_snapshot_record import StateBatch as SnapshotBatch
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
     leader_epoch: int
     start_offset: int
     complete_count: int
-    created_ms: Millis
+    created_ms: int
     batches: Sequence[StateBatch]
 
 
@@ -51,7 +51,7 @@ class Update(NamedTuple):
     batches: Sequence[StateBatch]
 
 
-def encode_snapshot(key: Key, snapshot: Snapshot, now: Millis) -> ShardRecord:
+def encode_snapshot(key: Key, snapshot: Snapshot, wall_ms: WallMillis) -> ShardRecord:
     value = ShareSnapshotValue(
         snapshot.snapshot_epoch,
         snapshot.state_epoch,
@@ -59,7 +59,7 @@ def encode_snapshot(key: Key, snapshot: Snapshot, now: Millis) -> ShardRecord:
         snapshot.start_offset,
         snapshot.complete_count,
         snapshot.created_ms,
-        now,
+        wall_ms,
         [SnapshotBatch(*batch) for batch in snapshot.batches],
     )
     return ShardRecord(encode_key(ShareSnapshotKey(*key)), encode_value(value, 0))

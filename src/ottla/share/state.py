@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket
+from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket, WallClock
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -154,7 +154,14 @@ class ShareStateShard:
 
     TOPIC = "__share_group_state"
 
-    def __init__(self, snapshot_updates: int, look_interval_ms: int, notes: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        snapshot_updates: int,
+        look_interval_ms: int,
+        notes: Callable[[str], None],
+        wall: WallClock | None = None,
+    ) -> None:
+        self._wall = wall if wall is not None else WallClock()
         self._snapshot_updates = snapshot_updates
         self._look_interval_ms = look_interval_ms
         self._notes = notes
@@ -163,11 +170,12 @@ class ShareStateShard:
         self._look_at: Millis | None = None
 
     @staticmethod
-    def of(settings: Settings, entropy: object, notes: Callable[[str], None]) -> ShareStateShard:
+    def of(settings: Settings, entropy: object, notes: Callable[[str], None], wall: WallClock) -> ShareStateShard:
         return ShareStateShard(
             settings["share.coordinator.snapshot.update.records.per.snapshot"],
             settings["share.coordinator.cold.partition.snapshot.interval.ms"],
             notes,
+            wall,
         )
 
     @staticmethod
@@ -224,7 +232,7 @@ class ShareStateShard:
             # The state before this write as a snapshot, then the write itself: no second way to combine batches.
             before = kept.snapshot()
             records = (
-                encode_snapshot(key, before, now),
+                encode_snapshot(key, before, self._wall.at(now)),
                 encode_update(key, update._replace(snapshot_epoch=before.snapshot_epoch)),
             )
         return Decision(records, (Answer(ticket, refuse(body, ErrorCode.NONE)),))
@@ -269,8 +277,9 @@ class ShareStateShard:
             return _refusal(ticket, body, ErrorCode.FENCED_STATE_EPOCH)
         epoch = 0 if kept is None else kept.snapshot_epoch + 1
         # No leader has written since: an epoch here would date the offset, see `SharePartition.log_end_is`.
-        fresh = Snapshot(epoch, part.state_epoch, UNCHANGED, part.start_offset, 0, now, ())
-        return Decision((encode_snapshot(key, fresh, now),), (Answer(ticket, refuse(body, ErrorCode.NONE)),))
+        wall_ms = self._wall.at(now)
+        fresh = Snapshot(epoch, part.state_epoch, UNCHANGED, part.start_offset, 0, wall_ms, ())
+        return Decision((encode_snapshot(key, fresh, wall_ms),), (Answer(ticket, refuse(body, ErrorCode.NONE)),))
 
     def abandon(self, ticket: Ticket) -> None:
         """Nothing is ever parked here."""
@@ -285,9 +294,8 @@ class ShareStateShard:
         behind = [key for key, kept in self._kept.items() if self._next_offset - kept.snapshot_offset > BEHIND_MAX]
         self._look_at = now + (self._look_interval_ms if len(behind) <= SNAPSHOTS_PER_STEP else 0)
         some = behind[:SNAPSHOTS_PER_STEP]
-        return (
-            Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), now) for key in some)) if some else NOTHING
-        )
+        wall_ms = self._wall.at(now)
+        return Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), wall_ms) for key in some))
 
     def prunable_offset(self) -> int:
         """Below this no record of the log is needed to know the state."""

@@ -4,7 +4,7 @@ What clients see is held in `history`; here is what only a glance into the node 
 
 - every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within a life;
 - a partition's leader epoch is higher in every life of the node than in any before, and batches carry it in order;
-- `check()` of the coordinators; no parked request outlives its deadline;
+- `check()` of the coordinators; no parked request outlives its deadline, by the world's own time;
 - after a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state);
 - the audit reads every partition whole: offsets dense where nothing may go, every acknowledged record there, nothing
   twice from an idempotent producer, everything in each producer's order, the last value of each key kept; and it is
@@ -18,7 +18,9 @@ from ottla.broker.node import Node
 from ottla.broker.partition import Partition
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Isolation
+from ottla.machine import Ticket
 from ottla.sim.batches import Note, decode_batches
+from ottla.sim.clock import MS, Micros
 from ottla.sim.history import TopicPartition
 from ottla.sim.trace import Broken
 from ottla.sim.workload import Workload
@@ -40,6 +42,7 @@ class Watch:
         self._steps = 0
         self._life: Life | None = None
         self._high_watermarks: dict[Partition, int] = {}
+        self._due_us: dict[Ticket, Micros] = {}
         self._epochs: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __call__(self, life: Life) -> None:
@@ -52,14 +55,21 @@ class Watch:
         if life is not self._life:
             self._life = life
             self._high_watermarks.clear()
+            self._due_us.clear()
         for partition in partitions_of(node):
             self._look_at_log(partition)
             self._look_at_epoch(partition)
         node.groups.check()
-        deadline = node.waiting.deadline()
-        now = self._world.clock.wall_ms
-        if deadline is not None and deadline + TICKET_LATE_MAX_MS < now:
-            raise Broken(f"a parked request is {now - deadline} ms past its deadline")
+        self._look_at_waiting(node)
+
+    def _look_at_waiting(self, node: Node) -> None:
+        """What is left of a request's time when it is first seen passes as the world's does, whatever clocks say."""
+        now_us, before, self._due_us = self._world.clock.now_us, self._due_us, {}
+        for ticket, deadline in node.waiting.deadlines():
+            left_us = (deadline - self._world.clock.now_ms) * MS
+            due_us = self._due_us[ticket] = before.get(ticket, now_us + left_us)
+            if due_us + TICKET_LATE_MAX_MS * MS < now_us:
+                raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
 
     def _look_at_epoch(self, partition: Partition) -> None:
         key = (partition.topic.id, partition.index)

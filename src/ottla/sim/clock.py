@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ottla.machine import Millis
+from ottla.machine import Millis, WallMillis
 
 Micros: TypeAlias = int
 """Microseconds since the simulation began."""
@@ -19,22 +19,35 @@ Micros: TypeAlias = int
 MS = 1_000
 """Microseconds in a millisecond."""
 
-EPOCH_MS: Millis = 1_800_000_000_000
+BOOTED_MS: Millis = 1_000_000
+"""What the monotonic clock shows when the simulation begins: a moment is never mistaken for a timestamp."""
+
+EPOCH_MS = 1_800_000_000_000
 """What the wall clock shows when the simulation begins."""
 
 
 class Clock:
-    """The time of the simulated world. `wall_ms` is what a process reads; `now_us` is what the world counts by."""
+    """The time of the simulated world: `now_us` is what it counts by, `now_ms` and `wall_ms` what a process reads."""
 
-    __slots__ = ("now_us", "wall_offset_ms")
+    __slots__ = ("now_us", "wall_ahead_ms")
 
     def __init__(self) -> None:
         self.now_us: Micros = 0
-        self.wall_offset_ms: Millis = EPOCH_MS
+        self.wall_ahead_ms = EPOCH_MS - BOOTED_MS
 
     @property
-    def wall_ms(self) -> Millis:
-        return self.wall_offset_ms + self.now_us // MS
+    def now_ms(self) -> Millis:
+        """The monotonic clock."""
+        return BOOTED_MS + self.now_us // MS
+
+    @property
+    def wall_ms(self) -> WallMillis:
+        """The clock that somebody may set."""
+        return WallMillis(self.now_ms + self.wall_ahead_ms)
+
+    def us_of(self, moment: Millis) -> Micros:
+        """When the monotonic clock shows this."""
+        return (moment - BOOTED_MS) * MS
 
 
 class Booking:

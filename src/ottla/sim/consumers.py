@@ -99,6 +99,8 @@ class GroupMember(Reader):
         self._round = 0
         self._committed: dict[TopicPartition, int] = {}
         self._commit_under_way = False
+        self._safe_until_us: Micros = 0
+        self._safe_in_life = 0
         self.after(self.rng.randrange(1_500 * MS), self.connect)
         self.after(HEARTBEAT_US, self._heartbeat)
         self.after(COMMIT_US, self._commit_now_and_then)
@@ -277,17 +279,22 @@ class GroupMember(Reader):
         if self.state != "stable" or self.connection is None:
             return
         request = HeartbeatRequest(self.group, self.generation, self.member_id, self.instance)
-        self.request(HEARTBEAT, request, self._heard, self._round)
+        self.request(HEARTBEAT, request, self._heard, self._round, self.world.clock.now_us)
 
-    def _heard(self, message: Any, round_: int) -> None:
+    def _heard(self, message: Any, round_: int, sent_us: Micros) -> None:
         if message is None or round_ != self._round or self.state != "stable":
             return
         code = message.error_code
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+        if code == ErrorCode.NONE:
+            self._safe_until_us, self._safe_in_life = sent_us + SESSION_TIMEOUT_MS * MS, self.world.lives
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._commit()
             self.state = "unjoined"
             self._join()
         elif code in FENCED:
+            early_us = self._safe_until_us - self.world.clock.now_us
+            if code == ErrorCode.UNKNOWN_MEMBER_ID and early_us > 0 and self._safe_in_life == self.world.lives:
+                raise Broken(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
             self._fenced(code)
         elif code in COORDINATOR_AWAY:
             pass

@@ -15,6 +15,9 @@ from ottla.sim.world import World
 
 STEPS_TO_CUT_MAX = 400
 CALM_DISK_US = 4 * MS
+HOUR_MS = 3_600_000
+LEAP_APART_US = 30_000 * MS
+"""Between two leaps back: records on their way would rightly be refused as more than an hour ahead of the clock."""
 
 
 class Faults:
@@ -27,6 +30,7 @@ class Faults:
         self.rng: random.Random = world.stream("faults")
         self.active = True
         self._restart: Booking | None = None
+        self._leapt_us = -LEAP_APART_US
         kinds: list[tuple[Callable[[], None], int]] = [
             (self.kill, 3),
             (self.cut_in_mid_step, 4),
@@ -175,7 +179,11 @@ class Faults:
             self.world.kill_node(power_cut=False)
 
     def clock_leaps(self) -> None:
-        by_ms = self.rng.choice((-1_500, -100, 300, 2_500, 60_000))
+        by_ms = self.rng.choice((-HOUR_MS, -1_500, -100, 300, 2_500, 15_000, 60_000, HOUR_MS))
+        now_us = self.world.clock.now_us
+        if by_ms < 0 and now_us < self._leapt_us + LEAP_APART_US:
+            return
+        self._leapt_us = now_us
         self.world.trace.add("faults", f"the wall clock leaps by {by_ms} ms")
         self.world.jump_wall(by_ms)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ottla.broker.configs import BrokerSettings
 from ottla.broker.node import Node
+from ottla.machine import WallClock
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Guard, StoreFailed, Write
 from ottla.sim.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
@@ -83,6 +84,7 @@ def make_node(world: World, store: SimStore, plan: Plan, same_boot: bool) -> Nod
         entropy=world.stream(f"entropy-{world.lives}"),
         same_boot=same_boot,
         notes=lambda note: world.trace.add("node", note),
+        wall=WallClock(world.clock.wall_ahead_ms),
     )
 
 
@@ -208,8 +210,9 @@ class Run:
             entropy=world.stream("twin"),
             same_boot=True,
             notes=lambda note: None,
+            wall=WallClock(world.clock.wall_ahead_ms),
         )
-        now = world.clock.wall_ms
+        now = world.clock.now_ms
         twin.start(now)
         while twin.groups.deadline() == 0:
             twin.groups.tick(now)

@@ -151,7 +151,7 @@ class ShareRun(Run):
         for partition, _ in node.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        in_sight = node.share.in_sight(self.world.clock.wall_ms)
+        in_sight = node.share.in_sight(self.world.clock.now_ms)
         seen = {(each.group_id, each.topic, each.partition): each for each in in_sight}
         for group in workload.shares:
             for partition in node.topics.by_name[JOBS].partitions:
@@ -173,7 +173,7 @@ class ShareRun(Run):
         super()._reckon()
         node = node_of(self.world.life)
         while node.share_state.deadline() == 0:
-            node.share_state.tick(self.world.clock.wall_ms)
+            node.share_state.tick(self.world.clock.now_ms)
         after = _state_of(node)
         if before != after:
             raise Broken(f"the share state was {before} and is {after} after the restart")

@@ -53,6 +53,8 @@ class NodeUnderTest(Protocol):
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
 
+    def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
+
 
 class Owed:
     """One answer that a session owes: known already, or to come for a ticket."""
@@ -119,6 +121,7 @@ class Life:
         self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
+        self._wall_ahead_ms = world.clock.wall_ahead_ms  # as the node was told
 
     # ---- from the network --------------------------------------------------------------------------------------------
 
@@ -193,8 +196,11 @@ class Life:
             return
         world = self.world
         try:
-            act(world.clock.wall_ms, *args)
-            while effects := self.node.take_effects(world.clock.wall_ms):
+            if self._wall_ahead_ms != world.clock.wall_ahead_ms:
+                self._wall_ahead_ms = world.clock.wall_ahead_ms
+                self.node.wall_clock_is(world.clock.now_ms, self._wall_ahead_ms)
+            act(world.clock.now_ms, *args)
+            while effects := self.node.take_effects(world.clock.now_ms):
                 for effect in effects:
                     self._carry_out(effect)
         except PowerCut:
@@ -217,7 +223,7 @@ class Life:
             case Mute(identity, until):
                 session = self.sessions.get(identity)
                 if session is not None:
-                    session.muted_until_us = self.world.us_of(until)
+                    session.muted_until_us = self.world.clock.us_of(until)
                     self.world.agenda.at(session.muted_until_us, self._resume, session)
             case Sync() | Store():
                 self._disk_work.append(effect)
@@ -243,7 +249,7 @@ class Life:
         session.flush()
         self.world.network.node_closes(session.connection)
         if self.sessions.pop(session.context.identity, None) is not None:
-            self.node.disconnected(self.world.clock.wall_ms, session.context)
+            self.node.disconnected(self.world.clock.now_ms, session.context)
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -252,7 +258,7 @@ class Life:
         if deadline is None:
             return
         world = self.world
-        due_us = max(world.us_of(deadline), world.clock.now_us)
+        due_us = max(world.clock.us_of(deadline), world.clock.now_us)
         if self._alarm is not None:
             if self._alarm_us <= due_us + MS:
                 return
@@ -260,13 +266,6 @@ class Life:
         due_us += world.shell_rng.randrange(MS)
         self._alarm_us = due_us
         self._alarm = world.agenda.at(due_us, self._ring)
-
-    def clock_leapt(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if self.alive:
-            self._set_alarm()
 
     def _ring(self) -> None:
         self._alarm = None
@@ -388,14 +387,9 @@ class World:
         """A source of randomness of its own for each part of the world."""
         return random.Random(f"{self.seed}/{name}")
 
-    def jump_wall(self, by_ms: Millis) -> None:
-        """The wall clock leaps; nothing else does."""
-        self.clock.wall_offset_ms += by_ms
-        if self.life is not None:
-            self.life.clock_leapt()
-
-    def us_of(self, wall_ms: Millis) -> Micros:
-        return (wall_ms - self.clock.wall_offset_ms) * MS
+    def jump_wall(self, by_ms: int) -> None:
+        """The wall clock leaps; nothing else does. The node is told when it next runs."""
+        self.clock.wall_ahead_ms += by_ms
 
     def disk_latency(self) -> Micros:
         return self.shell_rng.randrange(50, self.disk_latency_max_us)
@@ -413,7 +407,7 @@ class World:
         self.trace.add("world", f"life {self.lives} begins, same_boot={same_boot}")
         life.alive = True
         try:
-            life.node.start(self.clock.wall_ms)
+            life.node.start(self.clock.now_ms)
         except PowerCut:
             self.fell()
             return False
@@ -434,7 +428,7 @@ class World:
             return
         try:
             life.finish_disk_work()
-            life.node.stop(self.clock.wall_ms)
+            life.node.stop(self.clock.now_ms)
         except PowerCut:
             self.fell()
             return

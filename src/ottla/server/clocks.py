@@ -1,0 +1,23 @@
+"""The shell's clocks: one that nobody sets, for deadlines, and the one on the wall, for timestamps.
+
+The monotonic clock's zero is the system's (on Linux the last boot), far enough from 1970 that a deadline made of a
+timestamp never comes and a timestamp made of a moment is seen at once. It stands still while the
+machine sleeps, as Java's does.
+"""
+
+from time import monotonic_ns, time_ns
+
+from ottla.machine import Millis
+
+DRIFT_MS = 2
+"""A wall clock that is off by no more is left alone: both clocks are read to a whole millisecond."""
+
+
+def moment() -> Millis:
+    """Now, by the monotonic clock."""
+    return monotonic_ns() // 1_000_000
+
+
+def wall_ahead(now: Millis) -> int:
+    """By how many milliseconds the wall clock is ahead of this moment, which is now."""
+    return time_ns() // 1_000_000 - now
