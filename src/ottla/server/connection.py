@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, cast
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
+from ottla.server.clocks import moment
 from ottla.server.strangers import stranger
 from ottla.server.turns import TURN_NS
 
@@ -319,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         if not owed or owed[0].parts is None:
             return
         ended = perf_counter_ns()
-        self.last_active_ms = time_ns() // 1_000_000
+        self.last_active_ms = moment()
         while owed and owed[0].parts is not None:
             done = owed.popleft()
             assert done.parts is not None
@@ -461,7 +462,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False
         if self._closing:
             return
-        self.last_active_ms = time_ns() // 1_000_000
+        self.last_active_ms = moment()
         self._send()
         if not self._draining:
             self._go_on()
