@@ -1,8 +1,7 @@
 """One partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
 
 Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
-`now` (a moment of the monotonic clock) is an argument, `wall` tells the timestamp that belongs to it, and `deadline`
-says when `maintain` has something to do.
+`now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintain` has something to do.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
 the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
@@ -134,13 +133,12 @@ class Log:
         `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
-        wall = wall if wall is not None else WallClock()
         loaded = recovery.load(
             files,
             directory,
             config,
             cache,
-            wall,
+            wall if wall is not None else WallClock(),
             now=now,
             clean_shutdown=clean_shutdown,
             same_boot=same_boot,
@@ -150,7 +148,7 @@ class Log:
             note=notes if notes is not None else _no_note,
             write_again=write_again,
         )
-        log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, wall, now)
+        log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
         retention.close_ahead(log, now)
         return log
@@ -164,11 +162,10 @@ class Log:
         loaded: Loaded,
         high_watermark: int,
         index_cache: IndexCache,
-        wall: WallClock,
         now: int,
     ) -> None:
         self.files = files
-        self.wall = wall
+        self.wall = loaded.wall
         self.directory = directory
         self.topic_id = topic_id
         self.index_cache = index_cache
@@ -198,9 +195,8 @@ class Log:
         self._epoch = self.epochs.latest_epoch
         self._first_unstable: int | None = None
         self.configure(config)
-        self.retention.due = (
-            False  # not before the first check is due, as in Kafka: a backfill of old records can be read
-        )
+        # Not before the first check is due, as in Kafka: a backfill of old records can be read.
+        self.retention.due = False
         self.producers.high_watermark_moved(self.high_watermark)
         self._update_first_unstable()
 

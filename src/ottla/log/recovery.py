@@ -58,6 +58,7 @@ class Loaded:
 
     epochs: EpochCache
     producers: ProducerState
+    wall: WallClock
     segments: list[Segment] = field(default_factory=list[Segment])
     snapshots: list[int] = field(default_factory=list[int])
     deletions: list[str] = field(default_factory=list[str])
@@ -89,13 +90,13 @@ def load(
     write_again: bool = False,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
-    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms))
+    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall)
     loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
     loaded.producers.end_offset = log_start_offset
     if not files.exists(directory):
         return loaded
     loaded.on_disk = True
-    loading = _Loading(files, directory, config, cache, wall, now, note, loaded)
+    loading = _Loading(files, directory, config, cache, now, note, loaded)
     names = loading.clear_leftovers(files.listdir(directory))
     loading.open_segments(names)
     in_doubt = IN_DOUBT_FILE in names
@@ -128,7 +129,6 @@ class _Loading:
         directory: str,
         config: LogConfig,
         cache: IndexCache,
-        wall: WallClock,
         now: int,
         note: Note,
         loaded: Loaded,
@@ -137,7 +137,6 @@ class _Loading:
         self.directory = directory
         self.config = config
         self.cache = cache
-        self.wall = wall
         self.now = now
         self.note = note
         self.loaded = loaded
@@ -500,7 +499,7 @@ class _Loading:
             loaded.snapshots,
             loaded.log_start_offset,
             loaded.log_end_offset,
-            self.wall.at(self.now),
+            loaded.wall.at(self.now),
             note=self.note,
         )
 
