@@ -145,7 +145,7 @@ class Log:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             producer_id_expiration_ms=producer_id_expiration_ms,
-            note=notes if notes is not None else _no_note,
+            note=notes if notes is not None else lambda _: None,
             write_again=write_again,
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
@@ -796,7 +796,3 @@ class Log:
         assert (self.active is None) == (not self.segments)
         self.epochs.check()
         self.producers.check()
-
-
-def _no_note(_: str) -> None:
-    return None

@@ -58,7 +58,6 @@ class Loaded:
 
     epochs: EpochCache
     producers: ProducerState
-    wall: WallClock
     segments: list[Segment] = field(default_factory=list[Segment])
     snapshots: list[int] = field(default_factory=list[int])
     deletions: list[str] = field(default_factory=list[str])
@@ -67,6 +66,7 @@ class Loaded:
     recovery_point: int = 0
     batches_since_snapshot: int = 0
     on_disk: bool = False
+    wall: WallClock = field(default_factory=WallClock)
 
 
 def snapshot_name(offset: int) -> str:
@@ -90,7 +90,7 @@ def load(
     write_again: bool = False,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
-    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall)
+    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall)
     loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
     loaded.producers.end_offset = log_start_offset
     if not files.exists(directory):
