@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from ottla.client import Client, ErrorAnswer
+from ottla.client import BadAnswer, Client, ErrorAnswer
 from ottla.client import share_member as kinds
 from ottla.client.share_groups import share_group_offsets
 from ottla.client.share_member import Delivered, ShareMember
+from ottla.protocol.records.batch import HEADER_BYTES, set_crc
 from ottla.protocol.records.record import Record, build_batch
 from ottla.testing import EmbeddedBroker
 
@@ -93,6 +94,16 @@ def test_what_was_let_go_is_refused(connect: Callable[[], Client], topic: str) -
         assert first.acknowledge(got, kinds.ACCEPT) == []
         ((_, error),) = first.acknowledge(got, kinds.ACCEPT)
         assert error.name == "INVALID_RECORD_STATE"
+
+
+def test_records_that_cannot_be_read_are_told_of(connect: Callable[[], Client], topic: str) -> None:
+    with member(connect, topic) as first, connect() as client:
+        batch = bytearray(build_batch([Record(value=b"x" * 100, timestamp_ms=1)], compression="zstd"))
+        batch[HEADER_BYTES:] = bytes(len(batch) - HEADER_BYTES)
+        set_crc(batch)
+        client.produce_raw(topic, 0, batch)
+        with pytest.raises(BadAnswer, match=f"{topic}-0 can't be read from offset 0 on"):
+            take(first, 1)
 
 
 def test_a_member_outlives_its_broker(connect: Callable[[], Client], topic: str, broker: EmbeddedBroker) -> None:

@@ -27,8 +27,8 @@ from ottla.cli.connection import (
     complete_topics,
     matching,
     plain_errors,
+    require_listener,
     sentence,
-    trouble,
 )
 from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
 from ottla.cli.output import Failure, NotUnderstood
@@ -133,7 +133,7 @@ def consume_topics(
     """Print records, as a member of the group or on one's own; how many there were."""
     from confluent_kafka import Consumer
 
-    waiting = Waiting()
+    waiting = Waiting(given["bootstrap.servers"])
     settings = {
         "error_cb": waiting.failed,
         "group.id": group or f"ottla-consume-{uuid.uuid4().hex[:12]}",
@@ -272,9 +272,9 @@ def print_records(
 class Waiting:
     """Says, once, why no record comes: `why` at first, or that no broker answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self.why: str | None = None
-        self._trouble = "No broker answers"
+        self._bootstrap = bootstrap
         self._is_away = self._is_told = False
 
     def idle(self, idle_s: float) -> None:
@@ -282,8 +282,12 @@ class Waiting:
             tell(self.why)
             self.why = None
         if self._is_away and not self._is_told:
-            self._is_told = True
-            tell(f"{self._trouble.rstrip('.')}; trying on since {time.strftime('%H:%M:%S')}.")
+            try:
+                require_listener(self._bootstrap)
+                self._is_away = False  # it was one of several addresses, ::1 of localhost for example
+            except Failure as failure:
+                self._is_told = True
+                tell(f"{failure} Trying on since {time.strftime('%H:%M:%S')}.")
 
     def moved(self) -> None:
         self.why = None
@@ -292,10 +296,7 @@ class Waiting:
     def failed(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._is_away = True
-        else:
-            self._trouble = trouble(error)
+        self._is_away = self._is_away or error.code() == KafkaError._ALL_BROKERS_DOWN
 
 
 class Printed:

@@ -14,6 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -151,12 +152,16 @@ class Hint:
     ask_at: float = 0.0
 
     def tell(self) -> None:
-        now = time.monotonic()
-        if now >= self.ask_at:
+        from ottla.client import ClientFailure
+
+        if time.monotonic() < self.ask_at:
+            return
+        self.ask_at = time.monotonic() + SILENT_S
+        with suppress(ClientFailure, Failure):  # who reads says that the broker is away
             why = self.why()
-            self.ask_at = now + SILENT_S if why is None else math.inf
             if why is not None:
                 tell(why)
+                self.ask_at = math.inf
 
     def why(self) -> str | None:
         from confluent_kafka.admin import AdminClient
@@ -226,12 +231,12 @@ class Poller:
 
     def poll(self, most: int) -> list[Delivered]:
         """The next records, none when none came in time. Raises ClientFailure where trying on is of no use."""
-        from ottla.client import ClientFailure, ErrorAnswer
+        from ottla.client import BadAnswer, ClientFailure, ErrorAnswer
 
         try:
             got = self._member.poll(most, POLL_MS)
         except ClientFailure as failure:
-            if isinstance(failure, ErrorAnswer) and not failure.retriable:
+            if isinstance(failure, BadAnswer) or (isinstance(failure, ErrorAnswer) and not failure.retriable):
                 raise
             if not self._is_away:
                 self._is_away = True

@@ -98,6 +98,7 @@ class Deliveries:
     def _delivered(self, line: int, error: Any, message: Any) -> None:
         if error is None:
             self.acknowledged += 1
+            self._why = ""
         else:
             self.failed += 1
             if self.failure is None or line < self.failure[0]:
@@ -118,7 +119,7 @@ class Deliveries:
         if not waiting or still_s < SILENT_S:
             if self._told is not None and not self.failed:
                 print(f"ottla: going on at {clock(0)}.", file=sys.stderr, flush=True)
-                self._told, self._why = None, ""
+                self._told = None
             return
         why = self._why or "no answer comes."
         if self._told is None or self._told[1] != why or now - self._told[0] >= AGAIN_S:

@@ -23,12 +23,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from ottla.client.client import Client
-from ottla.client.errors import ClientFailure, ErrorAnswer, check
+from ottla.client.errors import BadAnswer, ClientFailure, ErrorAnswer, check
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, decode_records
 from ottla.protocol.wire import Message
 
@@ -47,13 +48,11 @@ LOOK_S: Final = 0.25
 
 JOIN_S: Final = 30.0
 JOIN_AGAIN_S: Final = 0.1
+MOVED_S: Final = 0.1
+"""Before looking again for a partition that is not where it was."""
 
 _JOIN_AGAIN = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
-_SESSION_LOST = {
-    ErrorCode.SHARE_SESSION_NOT_FOUND,
-    ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-    ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-}
+_SESSION_LOST = {ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH}
 _MOVED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 Place: TypeAlias = tuple[bytes, int]
@@ -219,6 +218,7 @@ class ShareMember:
                 if part.error_code in _MOVED:
                     self._reading.forget_topics()
                     session.places = session.places - {place}
+                    self._stopped.wait(MOVED_S)
                     continue
                 check(part.error_code, f"{self._names[place[0]]}-{place[1]}")
                 acquired = _acquired(part)
@@ -233,12 +233,16 @@ class ShareMember:
     def _delivered(self, place: Place, part: asked.PartitionData, acquired: dict[int, int]) -> list[Delivered]:
         """The records of a partition that were acquired; leaves in `acquired` the offsets that have none."""
         got: list[Delivered] = []
+        name = self._names[place[0]]
         records = part.records if acquired and part.records is not None else b""
-        for header, position in iter_batches(records):
-            for record in () if header.is_control else decode_records(records, position):
-                count = acquired.pop(record.offset, None)
-                if count is not None:
-                    got.append(Delivered(self._names[place[0]], place, record, header.timestamp_type, count))
+        try:
+            for header, position in iter_batches(records):
+                for record in () if header.is_control else decode_records(records, position):
+                    count = acquired.pop(record.offset, None)
+                    if count is not None:
+                        got.append(Delivered(name, place, record, header.timestamp_type, count))
+        except CorruptRecords as error:
+            raise BadAnswer(f"{name}-{place[1]} can't be read from offset {min(acquired)} on: {error}.") from error
         return got
 
     def _ask(self, node_id: int, request: Message) -> Any:
