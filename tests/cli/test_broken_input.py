@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ from ottla.testing import EmbeddedBroker
 class Case:
     """One command. `whole`: arguments with which it has all it needs; {here} is a topic that is there, {away} an
     address without a broker, {none} a path with nothing at it. `unknown`: arguments that name what is not there.
-    `waits`: why the command waits for a broker that is away, where it does."""
+    `waits`: why the command waits for a broker that is away, where it does. `prints`: with all it needs it prints, and
+    it ends in a moment."""
 
     whole: str = ""
     unknown: str | None = None
     waits: str | None = None
+    prints: bool = False
 
 
 CASES = {
@@ -41,27 +44,27 @@ CASES = {
     "consume": Case("{here} --exit-at-end", "nosuch --exit-at-end"),
     "ship": Case("{none} --once --state {none}", waits="what lines there are is kept until a broker is back"),
     "demo": Case("--no-pipelines --input {none}"),
-    "topics list": Case(),
-    "topics describe": Case("{here}", "nosuch"),
-    "topics create": Case("{here}x --validate-only", "'no such'"),
-    "topics alter": Case("{here} --set retention.ms=1000", "nosuch --set retention.ms=1000"),
-    "topics delete": Case("{here}x --if-exists", "nosuch"),
+    "topics list": Case(prints=True),
+    "topics describe": Case("{here}", "nosuch", prints=True),
+    "topics create": Case("{here}x --validate-only", "'no such'", prints=True),
+    "topics alter": Case("{here} --set retention.ms=1000", "nosuch --set retention.ms=1000", prints=True),
+    "topics delete": Case("{here}x --if-exists", "nosuch", prints=True),
     "topics add-partitions": Case("{here} --total 1", "nosuch --total 2"),
-    "groups list": Case(),
-    "groups describe": Case("", "nosuch"),
+    "groups list": Case(prints=True),
+    "groups describe": Case("", "nosuch", prints=True),
     "groups delete": Case("nosuch", "nosuch"),
-    "groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest"),
+    "groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest", prints=True),
     "groups delete-offsets": Case("g --topic {here}", "nosuch --topic {here}"),
-    "share-groups list": Case(),
-    "share-groups describe": Case("", "nosuch"),
+    "share-groups list": Case(prints=True),
+    "share-groups describe": Case("", "nosuch", prints=True),
     "share-groups delete": Case("nosuch", "nosuch"),
-    "share-groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest"),
+    "share-groups reset-offsets": Case("g --topic {here} --to-earliest", "g --topic nosuch --to-earliest", prints=True),
     "share-groups delete-offsets": Case("g --topic {here}", "nosuch --topic {here}"),
     "share-groups pause": Case("nosuch", "nosuch"),
     "share-groups resume": Case("nosuch", "nosuch"),
     "share-groups inspect": Case("g --metrics {away}", "g --metrics {away}"),
-    "share-groups redrive": Case("g --dead-letters {here}", "g --dead-letters nosuch"),
-    "kmq create": Case("{here} --partitions 1", "'no such'"),
+    "share-groups redrive": Case("g --dead-letters {here}", "g --dead-letters nosuch", prints=True),
+    "kmq create": Case("{here} --partitions 1", "'no such'", prints=True),
     "kmq tracker": Case("{here}", "nosuch"),
     "kmq stats": Case("nosuch", "nosuch"),
     "kmq redrive": Case("nosuch", "nosuch"),
@@ -75,9 +78,9 @@ CASES = {
     "pipeline archive vacuum": Case("--table {none}", "--table {none}"),
     "pipeline logs": Case("-t {here} --table {none} --once --wait 0", "-t nosuch --table {none} --once"),
     "pipeline logs find": Case("x --table {none}", "x --table {none}"),
-    "records delete": Case("{here} --before 0", "nosuch --before 0"),
-    "configs describe": Case("topic {here}", "broker 77"),
-    "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000"),
+    "records delete": Case("{here} --before 0", "nosuch --before 0", prints=True),
+    "configs describe": Case("topic {here}", "broker 77", prints=True),
+    "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000", prints=True),
     "log dump": Case("{none}.log", "{none}.log"),
 }
 
@@ -245,25 +248,44 @@ def test_values_that_make_no_sense(told: Told, name: str) -> None:
     assert not jvm_runs()
 
 
-@names
-@pytest.mark.parametrize("where", ["/dev/full", "a closed pipe"])
-def test_output_that_cannot_be_written(
-    told: Told, name: str, where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Of the help, which every command has."""
+@contextmanager
+def output_to(where: str) -> Iterator[None]:
+    """Standard output that takes nothing."""
     if where == "/dev/full":
         out = os.open(where, os.O_WRONLY)
     else:
         end, out = os.pipe()
         os.close(end)
-    with os.fdopen(out, "w") as broken:
-        monkeypatch.setattr(sys, "stdout", broken)
-        ended = told(name, "--help")
-        monkeypatch.undo()
-    if where == "/dev/full":
-        assert_sentence(ended, 1, says="No space left on device")
+    with os.fdopen(out, "w") as broken, redirect_stdout(broken):
+        yield
+
+
+nowhere = pytest.mark.parametrize("nowhere", ["/dev/full", "a closed pipe"])
+
+
+def assert_untold(told: tuple[int, str], nowhere: str) -> None:
+    """A full disk is told, a reader that has gone is not."""
+    if nowhere == "/dev/full":
+        assert_sentence(told, 1, says="No space left on device")
     else:
-        assert ended == (0, "")
+        assert told == (0, "")
+
+
+@names
+@nowhere
+def test_help_that_cannot_be_written(told: Told, nowhere: str, name: str) -> None:
+    with output_to(nowhere):
+        ended = told(name, "--help")
+    assert_untold(ended, nowhere)
+
+
+@nowhere
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.prints])
+def test_output_that_cannot_be_written(told: Told, nowhere: str, name: str) -> None:
+    with output_to(nowhere):
+        code, err = told(name, CASES[name].whole)
+    err = "".join(line for line in err.splitlines(keepends=True) if line.startswith("ottla: "))
+    assert_untold((code, err), nowhere)
 
 
 LONG_AND_SHORT = ["topics list", "configs describe broker 1 --all", "consume {here} -e --from-beginning", "serve -h"]
