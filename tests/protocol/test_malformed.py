@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -16,9 +17,11 @@ from ottla.protocol.coordinator_records import decode_record
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import FrameSplitter, decode_request, decode_request_header
 from ottla.protocol.messages._records import RECORD_TABLE
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.wire import write_uvarint
 
 CASES = list(cases())
 QUIET = settings(
@@ -211,3 +214,20 @@ class TestRefusals:
         for wrong in (b"\x01\0\x03\x04abc", b"\x01\0\x05\x04abcd", b"\x01\0\x7f\x04abc"):
             with pytest.raises(MalformedFrame):
                 FetchRequest.decode(bytes(out[:-7]) + wrong, 0, 12)
+
+
+def test_more_tagged_fields_than_anyone_has_are_refused_at_once() -> None:
+    section = bytearray()
+    write_uvarint(section, 30_000_000)
+    section += bytes(60_000_000)
+    frame = struct.pack(">hhih", 18, 3, 1, -1) + bytes(section)
+    with pytest.raises(MalformedFrame, match="tagged fields"):
+        decode_request_header(frame)
+
+
+def test_more_array_elements_than_anyone_has_are_refused_at_once() -> None:
+    array = bytearray()
+    write_uvarint(array, 1 + (1 << 20) + 1)
+    array += b"\x01" * ((1 << 20) + 2)
+    with pytest.raises(MalformedFrame, match="array"):
+        DescribeGroupsRequest.decode(memoryview(bytes(array)), 0, 5)

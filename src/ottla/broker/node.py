@@ -25,7 +25,7 @@ Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaMan
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -150,6 +150,13 @@ class Node:
         if SHARE_STATE_TOPIC in self.topics.by_name:
             self.share_state.start(now)
         self.upkeep.watch_all(now)
+
+    def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
+        """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.
+
+        Send back what failed: the place in the batch, and the system's sentence. `stop` does the same one by one.
+        """
+        return self.upkeep.completing()
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""

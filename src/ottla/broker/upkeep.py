@@ -13,12 +13,13 @@ Sources: Kafka's LogManager.scala, LogCleaner.java, MetaProperties.java.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush
 from os.path import dirname
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.clean_stop import completing
 from ottla.broker.requests import Store
 from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import (
@@ -172,6 +173,10 @@ class Upkeep:
         if any(known.keys() - here for known in self._checkpoints.values()):
             self._drop_from_checkpoints(now)
         self._clean_at = now + settings["log.cleaner.backoff.ms"]
+
+    def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
+        """See `Node.completing`."""
+        return completing(list(self._partitions), self._node.files.pins_max // 2)
 
     def finish(self, now: Millis) -> None:
         """A clean stop: close every log, write the checkpoints, and last the marker."""

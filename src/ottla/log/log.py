@@ -24,7 +24,7 @@ from typing import ClassVar, Final
 
 from crc32c import crc32c
 
-from ottla.log import cleaning, reading, recovery, removal, retention, snapshots
+from ottla.log import cleaning, closing, reading, recovery, removal, retention, snapshots
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -751,24 +751,14 @@ class Log:
         """Apply retention by log start, time and size. How many segments went."""
         return retention.delete_old_segments(self, now)
 
+    def complete(self) -> bool:
+        """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""
+        return closing.complete(self)
+
     def close(self, now: int) -> None:
-        """Stop cleanly: indexes complete, producers in a snapshot, everything synced, descriptors given back."""
-        if self.on_disk and self.failed is None and self.active is not None:
-            newest = self.epochs.entries[-1:]
-            if not newest or newest[0][1] < self.log_end_offset:
-                self.write_epochs()  # an epoch without a batch would be dropped by the next leader's
-            if not self.snapshots or self.snapshots[-1] != self.log_end_offset:
-                self.write_snapshot()
-            try:
-                self.active.complete_time_index()
-                self.active.flush_indexes()
-                dirty = self.active.dirty_index_files()
-                if dirty or self.unflushed or not self.syncing.idle:
-                    self.active.touch_indexes()
-                    self.syncing.closed(self.active, dirty)
-                    self._sync_now()
-            except OSError as error:
-                raise self.fail(f"closing {self.active.path} failed: {error}") from error
+        """Stop cleanly: everything complete and synced, descriptors given back."""
+        if self.complete():
+            self._sync_now()
         retention.remove_deleted_files(self, now, at_once=True)
         for segment in self.segments:
             segment.close()

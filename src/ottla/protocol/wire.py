@@ -34,6 +34,12 @@ SHORT_INPUT = (struct.error, IndexError, UnicodeDecodeError)
 
 _STRING_LENGTH_MAX = 0x7FFF
 
+TAGS_MAX = 1000
+"""More tagged fields in one section are refused: no message has more than a few, and each takes time."""
+
+ELEMENTS_MAX = 1 << 20
+"""More elements in one array are refused: ten times the partitions that a node may have."""
+
 MANY = 9
 """Arrays shorter than this have their format compiled once; half of all arrays of numbers hold one."""
 
@@ -320,7 +326,7 @@ def read_array_length(view: memoryview, pos: int, element_size: int) -> tuple[in
     """The count of an array whose elements take at least `element_size` bytes each; negative when null."""
     (count,) = _unpack_int32(view, pos)
     pos += 4
-    if count * element_size > len(view) - pos:
+    if count > ELEMENTS_MAX or count * element_size > len(view) - pos:
         raise _bad_length("array", count, pos)
     return count, pos
 
@@ -331,7 +337,7 @@ def read_compact_array_length(view: memoryview, pos: int, element_size: int) -> 
     if count > 126:
         count, pos = read_uvarint(view, pos - 1)
         count -= 1
-    if count * element_size > len(view) - pos:
+    if count > ELEMENTS_MAX or count * element_size > len(view) - pos:
         raise _bad_length("array", count, pos)
     return count, pos
 
@@ -372,7 +378,7 @@ def skip_tags(view: memoryview, pos: int) -> int:
 
 def read_tag_count(view: memoryview, pos: int) -> tuple[int, int]:
     count, pos = read_uvarint(view, pos)
-    if count * 2 > len(view) - pos:
+    if count > TAGS_MAX or count * 2 > len(view) - pos:
         raise _bad_length("section of tagged fields", count, pos)
     return count, pos
 

@@ -6,12 +6,15 @@ One thread, so that syncs and checkpoints happen in the order in which the node 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
+
+SYNCS_AT_ONCE = 32
 
 log = logging.getLogger("ottla.disk")
 
@@ -56,3 +59,20 @@ class DiskThread:
     def stop(self) -> None:
         """Wait for what is under way."""
         self._pool.shutdown(wait=True)
+
+
+def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> None:
+    """Sync the files of each batch beside each other, and send back which failed: their places and why."""
+    with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="ottla-stop") as pool, contextlib.suppress(StopIteration):
+        files = next(batches)
+        while True:
+            said = list(pool.map(_sync, files))
+            files = batches.send({at: why for at, why in enumerate(said) if why is not None})
+
+
+def _sync(file: Syncable) -> str | None:
+    try:
+        file.sync()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

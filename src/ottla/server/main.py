@@ -31,7 +31,7 @@ from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
-from ottla.server.disk import DiskThread
+from ottla.server.disk import DiskThread, sync_beside
 from ottla.server.listeners import (
     BACKLOG,
     Listener,
@@ -191,6 +191,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self._disk.stop()
+        sync_beside(self.node.completing())
         self.node.stop(self.now())
         self.node.store.close()
         self._close_directory()

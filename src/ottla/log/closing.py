@@ -1,0 +1,31 @@
+"""What a clean stop leaves of a log: whole indexes, the newest epoch, producers in a snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+
+def complete(log: Log) -> bool:
+    """See Log.complete. Until the next append a second call has nothing left to do."""
+    active = log.active
+    if not log.on_disk or log.failed is not None or active is None:
+        return False
+    newest = log.epochs.entries[-1:]
+    if not newest or newest[0][1] < log.log_end_offset:
+        log.write_epochs()  # an epoch without a batch would be dropped by the next leader's
+    if not log.snapshots or log.snapshots[-1] != log.log_end_offset:
+        log.write_snapshot()
+    try:
+        active.complete_time_index()
+        active.flush_indexes()
+        dirty = active.dirty_index_files()
+        if not dirty and not log.unflushed and log.syncing.idle:
+            return False
+        active.touch_indexes()
+    except OSError as error:
+        raise log.fail(f"closing {active.path} failed: {error}") from error
+    log.syncing.closed(active, dirty)
+    return True

@@ -1,0 +1,70 @@
+"""A clean stop of many partitions: what has to be on the disk is synced in batches, beside each other."""
+
+import contextlib
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+from node_stage import NodeStage
+
+from ottla.broker import clean_stop
+from ottla.log.syncing import Syncable
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.server.disk import sync_beside
+
+PARTITIONS = 7
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> NodeStage:
+    stage = NodeStage(tmp_path / "node")
+    stage.ask(CreateTopicsRequest([CreatableTopic("t", PARTITIONS, 1)]))
+    for index in range(PARTITIONS):
+        stage.append("t", index)
+    return stage
+
+
+def is_clean(stage: NodeStage) -> bool:
+    return (stage.directory / ".kafka_cleanshutdown").exists()
+
+
+def test_what_was_synced_in_batches_is_not_synced_again(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean_stop, "FILES_AT_ONCE", 8)
+    sizes: list[int] = []
+
+    def seen() -> Generator[list[Syncable], Mapping[int, str], None]:
+        batches = stage.node.completing()
+        files = next(batches)
+        with contextlib.suppress(StopIteration):
+            while True:
+                sizes.append(len(files))
+                files = batches.send((yield files))
+
+    sync_beside(seen())
+    assert 1 < len(sizes) < PARTITIONS
+    synced: list[int] = []
+    really = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(descriptor), really(descriptor)))
+    stage.node.stop(stage.now)
+    assert not synced
+    assert is_clean(stage)
+    stage.node = stage._begin()
+    assert [partition.log.log_end_offset for partition in stage.node.topics.by_name["t"].partitions] == [1] * PARTITIONS
+
+
+def test_a_batch_that_was_begun_and_left_is_synced_by_the_stop(stage: NodeStage) -> None:
+    next(stage.node.completing())
+    stage.node.stop(stage.now)
+    assert is_clean(stage)
+
+
+def test_a_file_that_fails_fails_its_partition_alone(stage: NodeStage) -> None:
+    batches = stage.node.completing()
+    files = next(batches)
+    with pytest.raises(StopIteration):
+        batches.send({len(files) - 1: "Input/output error"})
+    failed = [partition.log.failed is not None for partition in stage.node.topics.by_name["t"].partitions]
+    assert failed == [False] * (PARTITIONS - 1) + [True]
+    stage.node.stop(stage.now)
+    assert not is_clean(stage)
