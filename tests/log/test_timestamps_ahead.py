@@ -65,15 +65,22 @@ def test_what_is_stored_already_does_not_stop_retention() -> None:
     assert [record.value for record in records(log)] == [b"w"]
 
 
-def test_a_segment_that_was_never_closed_is_closed_at_the_next_start() -> None:
+def test_a_segment_that_was_never_closed_is_closed_when_retention_looks() -> None:
     """Its own timestamps would keep it open: they are what rolling by time counts from."""
     files = disk()
     log = stored_ahead(files)
     log.close(NOW)
     again = open_log(files, CONFIG, now=NOW + DAY)
+    assert len(again.segments) == 1, "a start changes nothing"
+    due = again.deadline(NOW + DAY)
+    assert due is not None
+    assert again.deadline(due) == due
+    again.maintain(due)
     assert len(again.segments) == 2
-    assert again.delete_old_segments(NOW + 8 * DAY) == 0
-    assert again.delete_old_segments(NOW + 8 * DAY + 1) == 1
+    assert again.segments[0].created_ms == due < NOW + DAY + 3_600_000
+    assert again.maintain(due + 7 * DAY) is False
+    assert again.delete_old_segments(due + 7 * DAY) == 0
+    assert again.delete_old_segments(due + 7 * DAY + 1) == 1
     assert again.log_start_offset == again.log_end_offset == 2
 
 

@@ -147,8 +147,14 @@ class ShareHost:
         for key in due:  # one step each: a million locks that end together take many ticks
             hosted = self._hosted.get(key)
             if hosted is not None and hosted.machine is not None:
-                hosted.machine.expire(now)
-                self.settle(now, hosted)
+                try:
+                    hosted.machine.expire(now)
+                    self.settle(now, hosted)
+                except Exception as error:
+                    self._drop(now, key)
+                    self._node.fault(
+                        f"{hosted.partition.name} of share group {key.group_id} failed, starts over", error
+                    )
         for hosted in [h for h in self._loading.values() if h.retry_at is not None and h.retry_at <= now]:
             self._load(now, hosted)
         self.letters.tick(now)

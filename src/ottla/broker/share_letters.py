@@ -26,7 +26,7 @@ from ottla.broker.share_configs import PAUSED
 from ottla.broker.share_partitions import HostedShare
 from ottla.broker.topic_names import fault_of
 from ottla.broker.waiting import ParkedWork
-from ottla.log.answers import AppendRefused, Isolation, OffsetOutOfRange, StorageFailed
+from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -117,6 +117,8 @@ class Letters:
         self._outboxes: dict[str, Outbox] = {}
         self._written: dict[Key, int] = {}
         self._now: Millis = 0
+        self._unread = -1
+        """Where the last place that could not be copied ended: it is said once, not for each part of it."""
         self.failures = 0
         """Attempts that the dead-letter topic did not take."""
 
@@ -280,32 +282,38 @@ class Letters:
         while offset < parcel.end:
             try:
                 result = log.read(offset, READ_BYTES, Isolation.HIGH_WATERMARK)
+                if result.slice is None:
+                    break
+                read_from, raw = offset, result.slice.read()
+                for header, position in iter_batches(raw):
+                    if header.base_offset >= parcel.end:
+                        return found
+                    if not header.is_control:
+                        found += self._readable(parcel, header, raw, position)
+                    offset = max(offset, header.next_offset)
+                if offset == read_from:
+                    raise CorruptRecords(f"no batch leads on from offset {offset}")
             except OffsetOutOfRange:
                 break
-            if result.slice is None:
-                break
-            raw = result.slice.read()
-            for header, position in iter_batches(raw):
-                if header.base_offset >= parcel.end:
-                    return found
-                offset = header.next_offset
-                if header.is_control:
-                    continue
-                try:
-                    records = decode_records(raw, position)
-                except CorruptRecords as error:
-                    records = [self._unreadable(parcel, header, error)]
-                found += [record for record in records if parcel.first <= record.offset < parcel.end]
+            except (CorruptRecords, DamagedLog) as error:
+                return [*found, self._unreadable(parcel, offset, parcel.end, error)]
         return found
 
-    def _unreadable(self, parcel: Parcel, header: BatchHeader, error: CorruptRecords) -> Record:
-        """One letter for all that was given up of a batch that can't be read: nobody knows how much there was."""
-        first, last = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end) - 1
-        if first == header.base_offset:
-            self._host.node.notes(
-                f"{parcel.hosted.partition.name}: the batch at {header.base_offset} can't be copied: {error}"
-            )
-        return Record(first, headers=[(PREFIX + "last.offset", str(last).encode())])
+    def _readable(self, parcel: Parcel, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
+        """The parcel's records of this batch, or what stands for them."""
+        try:
+            records = decode_records(raw, position)
+        except CorruptRecords as error:
+            first, end = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end)
+            return [self._unreadable(parcel, first, end, error)] if first < end else []
+        return [record for record in records if parcel.first <= record.offset < parcel.end]
+
+    def _unreadable(self, parcel: Parcel, first: int, end: int, error: Exception) -> Record:
+        """One letter for all that was given up there and can't be read: nobody knows how much there was."""
+        if first != self._unread:
+            self._host.node.notes(f"{parcel.hosted.partition.name}: offset {first} can't be copied: {error}")
+        self._unread = end
+        return Record(first, headers=[(PREFIX + "last.offset", str(end - 1).encode())])
 
     # ---- the circuit breaker ---------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.share_answer import ShareAnswer
 from ottla.broker.share_delays import delays_in
 from ottla.broker.share_slices import Slices
-from ottla.log.answers import Isolation, OffsetOutOfRange, ReadResult
+from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult
 from ottla.log.files import File, FileSlice
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, walk_headers
 from ottla.log.txnindex import AbortedTransaction
@@ -160,6 +160,8 @@ class Reader:
         for position, header in walk_headers(self._file, batches.position, slice_end, WALK_BYTES):
             base, body, _, _, _, attributes, last_delta, _, _, producer_id, _, _, count = header
             size = body + LOG_OVERHEAD
+            if base + last_delta >= result.log_end_offset:
+                break  # a damaged header: nothing is passed over for its sake
             walked_to = position + size
             if base + last_delta < self._cursor:
                 continue
@@ -188,6 +190,8 @@ class Reader:
                 self._close()
                 return True
         self._close()
+        if walked_to == batches.position:
+            raise DamagedLog(f"{self._file.path} is damaged: no batch begins at position {walked_to}")
         if hole_end > self._cursor and walked_to == slice_end:
             self._pass_over(hole_end)
         return self._cursor > piece.first

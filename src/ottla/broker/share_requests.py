@@ -285,7 +285,7 @@ class ShareFetching(ShareExchange):
         except OSError as failed:
             node.upkeep.read_failed(hosted.partition, str(failed))
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
-                answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
+                answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
         node.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
             self.by_place[answer.place] = answer

@@ -46,6 +46,12 @@ class StorageFailed(OSError):
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class DamagedLog(OSError):
+    """What stands at a place of a log is no batch of its: bytes have changed since. CORRUPT_MESSAGE, as in Kafka."""
+
+    error_code = ErrorCode.CORRUPT_MESSAGE
+
+
 class OffsetOutOfRange(Exception):
     """The offset is below the log start or above the log end."""
 

@@ -150,7 +150,6 @@ class Log:
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
-        retention.close_ahead(log, now)
         return log
 
     def __init__(

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from ottla.log.answers import Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
+from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.txnindex import AbortedTransaction
@@ -83,12 +83,21 @@ def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
 
 
 def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
-    """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to."""
+    """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to.
+
+    Raises DamagedLog where it can't be reached: what stands behind the damage is not to be taken for what comes next.
+    """
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         found = segment.find(offset)
         if found is not None:
             return segment, found[0]
+        damage = segment.damage_behind(offset)
+        if damage is not None:
+            for position, header in segment.walk(0):  # perhaps only the index is damaged
+                if header[0] + header[6] >= offset:
+                    return segment, position
+            raise DamagedLog(f"{segment.file.path} is damaged: no batch begins at position {damage}")
     return None
 
 

@@ -54,6 +54,8 @@ def deadline(log: Log, now: int) -> int | None:
         elif log.config.deletes and log.config.retention_ms >= 0 and log.size_bytes:
             if now < upkeep.next_check_ms:  # do not even open its time index before
                 moments.append(upkeep.next_check_ms)
+            elif log.segments[0] is log.active and _is_ahead(log, log.segments[0], now):
+                moments.append(now)  # it is closed then
             else:
                 outlived = _newest(log, log.segments[0], now) + log.config.retention_ms + 1
                 moments.append(max(log.wall.moment(outlived), now))
@@ -105,6 +107,8 @@ def delete_old_segments(log: Log, now: int) -> int:
     upkeep.next_check_ms = now + RETENTION_CHECK_INTERVAL_MS
     count = _below_start(log)
     if log.config.deletes:
+        if log.active is not None and log.config.retention_ms >= 0 and _is_ahead(log, log.active, now):
+            log.roll(now)  # its newest timestamp would keep it from being closed by time
         count = max(count, _breaching_time(log, now), _breaching_size(log))
     return _delete_first(log, count, now)
 
@@ -155,13 +159,6 @@ def _breaching_time(log: Log, now: int) -> int:
     return count
 
 
-def close_ahead(log: Log, now: int) -> None:
-    """Close an active segment with a timestamp of the future, which would keep it from being closed by time."""
-    if log.active is not None and _is_ahead(log, log.active, now):
-        with suppress(StorageFailed):  # the next start tries again
-            log.roll(now)
-
-
 def _is_ahead(log: Log, segment: Segment, now: int) -> bool:
     """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
     return (
@@ -172,8 +169,8 @@ def _is_ahead(log: Log, segment: Segment, now: int) -> bool:
 def _newest(log: Log, segment: Segment, now: int) -> int:
     """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
     counts from when the segment was closed or opened, which no record in it is newer than."""
-    if segment is not log.active and _is_ahead(log, segment, now):
-        return log.wall.at(segment.created_ms)
+    if _is_ahead(log, segment, now):
+        return log.wall.at(now if segment is log.active else segment.created_ms)
     return segment.largest_timestamp(log.wall)
 
 

@@ -207,6 +207,13 @@ class Segment:
             position += at
         return None
 
+    def damage_behind(self, offset: int) -> int | None:
+        """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""
+        end = self.offset_index.lookup(offset)
+        for position, header in self.walk(end):
+            end = position + header[1] + LOG_OVERHEAD
+        return end if end < self.size else None
+
     def find_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, RawHeader] | None:
         """The first batch at or after `from_offset` that may hold a record with a timestamp >= the one asked."""
         _, offset = self.time_index.lookup(timestamp)

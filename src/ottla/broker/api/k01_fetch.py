@@ -246,7 +246,7 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
         return answer
     except OSError as failed:
         node.upkeep.read_failed(partition, str(failed))
-        answer.error = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
         return answer
     answer.partition = partition
     answer.high_watermark = result.high_watermark
