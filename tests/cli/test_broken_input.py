@@ -21,6 +21,7 @@ import pytest
 
 from ottla.cli.main import main
 from ottla.cli.tree import command
+from ottla.spark import session as sessions
 from ottla.testing import EmbeddedBroker
 
 
@@ -158,9 +159,19 @@ def assert_sentence(told: tuple[int, str], *codes: int, says: str = "") -> None:
     assert says in line
 
 
-def jvm_runs() -> bool:
-    context = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
-    return context is not None and context.SparkContext._gateway is not None
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What can be told without Spark is told before it starts, or before a session that runs already is used."""
+    asked: list[object] = []
+
+    def start(*given: object) -> None:
+        asked.append(given)
+        raise sessions.PipelineFailed("Spark was asked for.")
+
+    for name in ("adapted", "launch"):
+        monkeypatch.setattr(sessions, name, start)
+    yield
+    assert not asked
 
 
 def test_every_command_has_a_case() -> None:
@@ -194,12 +205,10 @@ def test_no_broker(told: Told, away: str, name: str) -> None:
         pytest.skip("asks no broker")
     if case.waits:
         pytest.skip(f"waits: {case.waits}")
-    assert not jvm_runs()
     code, err = told(name, f"{case.whole} --bootstrap {{away}}")
     *waiting, last = err.splitlines()
     assert all(line.startswith("Waiting for a broker") for line in waiting), err
     assert_sentence((code, last), 1, says=away if "{none}" not in case.whole or "pipeline" not in name else "")
-    assert not jvm_runs()
 
 
 @names
@@ -208,7 +217,6 @@ def test_what_is_not_there(told: Told, name: str) -> None:
     if unknown is None:
         pytest.skip("asks for nothing that must be there")
     assert_sentence(told(name, unknown), 1)
-    assert not jvm_runs()
 
 
 def test_nothing_was_made_by_asking(told: Told, ottla_broker: EmbeddedBroker) -> None:
@@ -245,7 +253,6 @@ def test_values_that_make_no_sense(told: Told, name: str) -> None:
             code, err = told(name, f"{case.whole}{where} {option.opts[0]}={value}")
             last = err.splitlines()[-1] if err else ""
             assert_sentence((code, last), 1, 2)
-    assert not jvm_runs()
 
 
 @contextmanager
