@@ -261,8 +261,9 @@ def test_since_when_and_by_whom_a_group_is_paused_is_kept_while_it_is(stage: Sha
         configs = stage.node.topics.configs.of_group("g")
         return configs.get("share.delivery.paused.since.ms"), configs.get("share.delivery.paused.by")
 
+    stage.node.wall_clock_is(stage.now, 3_600_000)
     stage.configure("g", share_delivery_paused="TRUE")
-    since = str(stage.now)
+    since = str(stage.node.wall.at(stage.now))
     assert noted() == (since, "the stage")
     stage.run(1_000)
     stage.configure("g", share_delivery_paused="true", share_delivery_paused_by="somebody else")

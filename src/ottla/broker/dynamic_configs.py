@@ -72,7 +72,7 @@ class DynamicConfigs:
     def alter_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> None:
         """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self._node.settings, self.of_group(name))
-        noted = with_pause_noted(self.of_group(name), overrides, now, by)
+        noted = with_pause_noted(self.of_group(name), overrides, self._node.wall.at(now), by)
         self._keep(GROUP_PREFIX, self.groups, name, noted)
         self._node.share.group_configured(name)
         self._node.group_shards.surroundings.group_configured(name)

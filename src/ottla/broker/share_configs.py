@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.configs import BrokerSettings, group_value
 from ottla.broker.topic_config_table import GROUP_CONFIGS
 from ottla.log.answers import Isolation
-from ottla.machine import Millis
+from ottla.machine import WallMillis
 from ottla.share.standing import ShareSettings
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ class GroupConfigs:
         )
 
 
-def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], now: Millis, by: str) -> dict[str, str]:
+def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], at: WallMillis, by: str) -> dict[str, str]:
     """A group's new properties with since when and by whom it is paused, as long as it is. Raises ConfigRefused."""
     noted = {name: text for name, text in after.items() if name not in (PAUSED_SINCE, PAUSED_BY)}
     if _is_paused(after):
-        since, who = str(now), by
+        since, who = str(at), by
         if _is_paused(before):
             since, who = before.get(PAUSED_SINCE, ""), before.get(PAUSED_BY, "")
         noted |= {name: text for name, text in ((PAUSED_SINCE, since), (PAUSED_BY, who)) if text}
