@@ -184,8 +184,11 @@ def serving(made: Any, where: str | None) -> Iterator[None]:
         yield
         return
     from ottla.kmq.metrics import serve_metrics
+    from ottla.server.listeners import is_loopback
 
     host, port = address(where)
+    if not is_loopback(host):
+        typer.echo(f"Metrics at {where} can be read by other machines: they have neither TLS nor a password.", err=True)
     try:
         _, stop = serve_metrics(made, host, port)
     except OSError as error:

@@ -72,7 +72,7 @@ def open_listeners(
 
 def refuse_public(host: str, allowed: bool, why: str) -> None:
     """Raise ServeRefused where other machines can reach the host and nobody has said that the network is trusted."""
-    if not allowed and not _is_loopback(host):
+    if not allowed and not is_loopback(host):
         raise ServeRefused(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
             "ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
@@ -113,7 +113,7 @@ def _is_wildcard(host: str) -> bool:
     return host in ("0.0.0.0", "::")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
