@@ -12,8 +12,11 @@ from aiokafka.admin import NewPartitions as AioPartitions
 from aiokafka.admin import NewTopic as AioTopic
 from aiokafka.admin.config_resource import ConfigResource as AioResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioType
-from confluent_kafka import KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -21,6 +24,8 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
 )
 from kafka import TopicPartition as PyPartition
 from kafka.admin import ConfigResource as PyResource
@@ -130,6 +135,39 @@ def test_confluent_configs(confluent: AdminClient, topic: str) -> None:
     (broker_configs,) = results(confluent.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]))
     assert broker_configs["num.partitions"].is_read_only
     assert broker_configs["ssl.key.password"].is_sensitive
+
+
+def test_confluent_sets_what_has_no_meaning_here(confluent: AdminClient) -> None:
+    node = ConfigResource(ConfigResource.Type.BROKER, "1")
+    wanted = {"log.cleaner.threads": "2", "sasl.kerberos.min.time.before.relogin": "58000"}
+    changes = [ConfigEntry(name, to, incremental_operation=AlterConfigOpType.SET) for name, to in wanted.items()]
+    changed = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=changes)
+    assert results(confluent.incremental_alter_configs([changed])) == [None]
+    (shown,) = results(confluent.describe_configs([node]))
+    assert {name: shown[name].value for name in wanted} == wanted
+
+
+def test_confluent_asks_what_operators_ask(confluent: AdminClient, topic: str) -> None:
+    results(confluent.create_topics([NewTopic(topic, 1, 1)]))
+    place = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+    binding = AclBinding(*place, "User:ada", "*", AclOperation.READ, AclPermissionType.ALLOW)
+    assert failure(confluent.create_acls([binding])) == "SECURITY_DISABLED"
+    with pytest.raises(KafkaException, match="RESOURCE_NOT_FOUND"):
+        confluent.describe_user_scram_credentials(["ada"])["ada"].result(WAIT_S)
+    partition = TopicPartition(topic, 0)
+    elected = confluent.elect_leaders(ElectionType.PREFERRED, [partition]).result(WAIT_S)
+    assert elected[partition].code() == KafkaError.ELECTION_NOT_NEEDED
+
+
+def test_kafka_python_asks_what_operators_ask(broker: EmbeddedBroker, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        admin.create_topics([PyTopic(topic, 1, 1)])
+        assert admin.list_partition_reassignments() == {}
+        assert not any(admin.list_transactions().values())
+        assert admin.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"] == 1
+    finally:
+        admin.close()
 
 
 def test_confluent_offsets_and_records(broker: EmbeddedBroker, confluent: AdminClient, topic: str) -> None:

@@ -23,6 +23,7 @@ _DOUBLE = Kind.DOUBLE
 _LIST = Kind.LIST
 _PASSWORD = Kind.PASSWORD
 _DYNAMIC = Update.CLUSTER_WIDE
+_PER_BROKER = Update.PER_BROKER
 _key = ConfigKey
 
 # One property a line (or two) reads better than what the formatter would make of it.
@@ -137,14 +138,16 @@ _ROWS: Final = (
          "Default of the topics' message.timestamp.before.max.ms.", low=0, update=_DYNAMIC),
     _key("log.cleaner.enable", _BOOLEAN, True, "Whether compacted topics are compacted; always true."),
     _key("log.cleaner.backoff.ms", _LONG, 15_000,
-         "How long the compactor rests when nothing is to be done, in milliseconds.", low=0),
-    _key("log.cleaner.threads", _INT, 1, "Threads of the compactor.", low=0),
-    _key("log.cleaner.dedupe.buffer.size", _LONG, 134_217_728, "Memory of the compactor's key map, in bytes."),
+         "How long the compactor rests when nothing is to be done, in milliseconds.", low=0, update=_DYNAMIC),
+    _key("log.cleaner.threads", _INT, 1, "Threads of the compactor.", low=0, update=_DYNAMIC),
+    _key("log.cleaner.dedupe.buffer.size", _LONG, 134_217_728,
+         "Memory of the compactor's key map, in bytes.", update=_DYNAMIC),
     _key("log.cleaner.io.buffer.size", _INT, 524_288,
-         "Memory of the compactor's read and write buffers, in bytes.", low=0),
-    _key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, "How full the compactor's key map may be."),
+         "Memory of the compactor's read and write buffers, in bytes.", low=0, update=_DYNAMIC),
+    _key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9,
+         "How full the compactor's key map may be.", update=_DYNAMIC),
     _key("log.cleaner.io.max.bytes.per.second", _DOUBLE, 1.7976931348623157e+308,
-         "Bytes the compactor reads and writes in a second."),
+         "Bytes the compactor reads and writes in a second.", update=_DYNAMIC),
     _key("log.cleaner.delete.retention.ms", _LONG, 86_400_000,
          "Default of the topics' delete.retention.ms.", low=0, update=_DYNAMIC),
     _key("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5,
@@ -279,7 +282,7 @@ _ROWS: Final = (
     _key("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000,
          "How often the high watermarks are written, in milliseconds."),
     _key("replica.selector.class", _STRING, None, "How a replica near the consumer is chosen."),
-    _key("num.replica.fetchers", _INT, 1, "Fetches a follower keeps in flight per leader.", low=1),
+    _key("num.replica.fetchers", _INT, 1, "Fetches a follower keeps in flight per leader.", low=1, update=_DYNAMIC),
     _key("auto.leader.rebalance.enable", _BOOLEAN, True,
          "Whether leadership goes back to preferred replicas by itself."),
     _key("leader.imbalance.check.interval.seconds", _LONG, 300, "How often that is checked, in seconds.", low=1),
@@ -308,11 +311,17 @@ _ROWS: Final = (
     _key("ssl.truststore.type", _STRING, "PEM", "Form of the trusted certificates; PEM here."),
     _key("ssl.truststore.location", _STRING, None, "File with the certificates that are trusted."),
     _key("ssl.truststore.certificates", _PASSWORD, None, "The certificates that are trusted, as PEM."),
-    # ---- described for tools, without effect here
-    _key("num.io.threads", _INT, 8, "One event loop serves all requests.", low=1),
-    _key("num.network.threads", _INT, 3, "One event loop serves all connections.", low=1),
-    _key("background.threads", _INT, 10, "One event loop does all background work.", low=1),
-    _key("num.recovery.threads.per.data.dir", _INT, 2, "Logs are opened one after the other.", low=1),
+    # ---- described for tools, which may set them, without effect here
+    _key("num.io.threads", _INT, 8, "One event loop serves all requests.", low=1, update=_DYNAMIC),
+    _key("num.network.threads", _INT, 3, "One event loop serves all connections.", low=1, update=_DYNAMIC),
+    _key("background.threads", _INT, 10, "One event loop does all background work.", low=1, update=_DYNAMIC),
+    _key("num.recovery.threads.per.data.dir", _INT, 2, "Logs are opened one after the other.", low=1, update=_DYNAMIC),
+    _key("sasl.kerberos.service.name", _STRING, None, "There is no Kerberos.", update=_PER_BROKER),
+    _key("sasl.kerberos.kinit.cmd", _STRING, "/usr/bin/kinit", "There is no Kerberos.", update=_PER_BROKER),
+    _key("sasl.kerberos.ticket.renew.window.factor", _DOUBLE, 0.8, "There is no Kerberos.", update=_PER_BROKER),
+    _key("sasl.kerberos.ticket.renew.jitter", _DOUBLE, 0.05, "There is no Kerberos.", update=_PER_BROKER),
+    _key("sasl.kerberos.min.time.before.relogin", _LONG, 60_000, "There is no Kerberos.", update=_PER_BROKER),
+    _key("sasl.kerberos.principal.to.local.rules", _LIST, ("DEFAULT",), "There is no Kerberos.", update=_PER_BROKER),
     _key("queued.max.requests", _INT, 500, "Each connection has one request in service.", low=1),
     _key("process.roles", _LIST, ("broker", "controller"),
          "One node is broker and controller.", choices=("broker", "controller")),

@@ -121,7 +121,7 @@ def plan_growth(node: Node, topic: Topic, total: int, assignments: Sequence[Sequ
                 "were specified.",
             )
         for brokers in assignments:
-            _check_brokers(node, brokers)
+            check_brokers(node, brokers)
     check_room(node, added)
     return total
 
@@ -166,7 +166,7 @@ def _assigned(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {index}",
             )
-        _check_brokers(node, brokers)
+        check_brokers(node, brokers)
         by_partition[index] = brokers
     if sorted(by_partition) != list(range(len(by_partition))):
         raise TopicRefused(
@@ -175,7 +175,8 @@ def _assigned(
     return len(by_partition)
 
 
-def _check_brokers(node: Node, brokers: Sequence[int]) -> None:
+def check_brokers(node: Node, brokers: Sequence[int]) -> None:
+    """Raise TopicRefused unless a partition can have its replicas on these brokers."""
     if not brokers:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."

@@ -1,0 +1,31 @@
+"""DescribeAcls, key 29, versions 1 to 3: which access control lists there are.
+
+What it does: says that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+
+What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+
+Source: AclApis.handleDescribeAcls; KIP-140, KIP-290.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_acls import DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 29
+VERSIONS = (1, 3)
+
+DISABLED = "No Authorizer is configured on the broker"
+
+
+def handle(node: Node, request: Request) -> DescribeAclsResponse:
+    if not on_cluster(node, request, Operation.DESCRIBE):
+        return DescribeAclsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    return DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED), error_message=DISABLED)

@@ -1,0 +1,33 @@
+"""CreateAcls, key 30, versions 1 to 3: add access control lists.
+
+What it does: says of each that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+
+What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+
+Source: AclApis.handleCreateAcls; KIP-140, KIP-290.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 30
+VERSIONS = (1, 3)
+
+DISABLED = "No Authorizer is configured."
+
+
+def handle(node: Node, request: Request) -> CreateAclsResponse:
+    body: CreateAclsRequest = request.body
+    result = AclCreationResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
+    if not on_cluster(node, request, Operation.ALTER):
+        result = AclCreationResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
+    return CreateAclsResponse(results=[result] * len(body.creations))

@@ -1,0 +1,33 @@
+"""DeleteAcls, key 31, versions 1 to 3: remove the access control lists that filters name.
+
+What it does: says of each filter that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+
+What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+
+Source: AclApis.handleDeleteAcls; KIP-140, KIP-290.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 31
+VERSIONS = (1, 3)
+
+DISABLED = "No Authorizer is configured."
+
+
+def handle(node: Node, request: Request) -> DeleteAclsResponse:
+    body: DeleteAclsRequest = request.body
+    result = DeleteAclsFilterResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
+    if not on_cluster(node, request, Operation.ALTER):
+        result = DeleteAclsFilterResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
+    return DeleteAclsResponse(filter_results=[result] * len(body.filters))

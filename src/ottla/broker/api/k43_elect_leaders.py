@@ -1,0 +1,67 @@
+"""ElectLeaders, key 43, versions 0 to 2: have partitions led by their preferred replica, or by any that is left.
+
+What it does: every partition of one node is led by its only replica, so no election is ever needed; says so of those
+that are named (ELECTION_NOT_NEEDED), and nothing of the partitions when all are asked for.
+
+What changed per version: 1 the type of election and a top-level error, 2 flexible.
+
+Source: ReplicationControlManager.electLeaders; KIP-460.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+    TopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 43
+VERSIONS = (0, 2)
+
+ELECTION_TYPES = (0, 1)
+"""Preferred and unclean, as ElectionType.java numbers them."""
+
+
+def handle(node: Node, request: Request) -> ElectLeadersResponse:
+    body: ElectLeadersRequest = request.body
+    if not on_cluster(node, request, Operation.ALTER):
+        return ElectLeadersResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    asked = body.topic_partitions
+    if asked is None:
+        return ElectLeadersResponse(
+            replica_election_results=[ReplicaElectionResult(name) for name in sorted(node.topics.by_name)]
+        )
+    if body.election_type not in ELECTION_TYPES:
+        refused = int(ErrorCode.INVALID_REQUEST), f"Unknown election type {body.election_type}"
+        return ElectLeadersResponse(
+            error_code=refused[0],
+            replica_election_results=[
+                ReplicaElectionResult(each.topic, [PartitionResult(index, *refused) for index in each.partitions])
+                for each in asked
+            ],
+        )
+    return ElectLeadersResponse(replica_election_results=[_of_topic(node, each) for each in asked])
+
+
+def _of_topic(node: Node, asked: TopicPartitions) -> ReplicaElectionResult:
+    topic = node.topics.get(asked.topic)
+    results: list[PartitionResult] = []
+    for index in asked.partitions:
+        error, sentence = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        if topic is None:
+            error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {asked.topic}"
+        elif not 0 <= index < len(topic.partitions):
+            error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {asked.topic}-{index}"
+        results.append(PartitionResult(index, int(error), sentence))
+    return ReplicaElectionResult(asked.topic, results)

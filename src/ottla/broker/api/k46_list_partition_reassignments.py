@@ -1,0 +1,28 @@
+"""ListPartitionReassignments, key 46, version 0: which replicas are being moved.
+
+What it does: on one node nothing ever moves, so the list is empty.
+
+Source: ReplicationControlManager.listPartitionReassignments; KIP-455.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 46
+VERSIONS = (0, 0)
+
+
+def handle(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
+    answer = ListPartitionReassignmentsResponse(error_message=None)
+    if not on_cluster(node, request, Operation.DESCRIBE):
+        answer.error_code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return answer

@@ -1,0 +1,44 @@
+"""DescribeUserScramCredentials, key 50, version 0: which users have passwords.
+
+What it does: there is no authentication yet, so nobody has one.
+
+Source: ScramImage.describe; KIP-554.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 50
+VERSIONS = (0, 0)
+
+TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+UNKNOWN = "Attempt to describe a user credential that does not exist: "
+
+
+def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse:
+    body: DescribeUserScramCredentialsRequest = request.body
+    if not on_cluster(node, request, Operation.DESCRIBE):
+        return DescribeUserScramCredentialsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    times = Counter(user.name for user in body.users or ())
+    return DescribeUserScramCredentialsResponse(
+        error_message="", results=[_of_user(name, count > 1) for name, count in times.items()]
+    )
+
+
+def _of_user(name: str, twice: bool) -> DescribeUserScramCredentialsResult:
+    error = ErrorCode.DUPLICATE_RESOURCE if twice else ErrorCode.RESOURCE_NOT_FOUND
+    return DescribeUserScramCredentialsResult(name, int(error), (TWICE if twice else UNKNOWN) + name)

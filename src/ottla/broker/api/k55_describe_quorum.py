@@ -1,0 +1,76 @@
+"""DescribeQuorum, key 55, versions 0 to 2: who leads and who votes on the cluster's metadata.
+
+What it does: there is no Raft here. One node's metadata store is its only truth, so the answer for `__cluster_metadata`
+is a quorum of one: this node leads, and its log is as long as the store has commits.
+
+What changed per version: 1 times of fetches, 2 directory ids, sentences and the nodes' addresses (KIP-853).
+
+Source: KafkaRaftClient.handleDescribeQuorumRequest; KIP-595, KIP-836.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, on_cluster
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    ReplicaState,
+    RequestTopicData,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from ottla.protocol.messages.describe_quorum import Node as QuorumNode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 55
+VERSIONS = (0, 2)
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_EPOCH = 1
+"""The one leadership there ever is."""
+
+
+def handle(node: Node, request: Request) -> DescribeQuorumResponse:
+    body: DescribeQuorumRequest = request.body
+    if not on_cluster(node, request, Operation.DESCRIBE):
+        return DescribeQuorumResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    if not body.topics:
+        return DescribeQuorumResponse()
+    if not _asks_for_the_quorum(body.topics):
+        return DescribeQuorumResponse(topics=[_unknown(asked) for asked in body.topics])
+    host, port = node.advertised(request.context)
+    return DescribeQuorumResponse(
+        topics=[ResponseTopicData(METADATA_TOPIC, [_quorum(node)])],
+        nodes=[QuorumNode(node.node_id, [Listener("CONTROLLER", host, port)])],
+    )
+
+
+def _asks_for_the_quorum(topics: list[RequestTopicData]) -> bool:
+    if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC:
+        return False
+    return [each.partition_index for each in topics[0].partitions] == [0]
+
+
+def _quorum(node: Node) -> ResponsePartitionData:
+    commits = node.store.generation
+    return ResponsePartitionData(
+        leader_id=node.node_id,
+        leader_epoch=METADATA_EPOCH,
+        high_watermark=commits,
+        current_voters=[ReplicaState(node.node_id, log_end_offset=commits)],
+    )
+
+
+def _unknown(asked: RequestTopicData) -> ResponseTopicData:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ResponseTopicData(
+        asked.topic_name,
+        [ResponsePartitionData(each.partition_index, int(error), error.message) for each in asked.partitions],
+    )

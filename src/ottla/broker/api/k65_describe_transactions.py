@@ -1,0 +1,39 @@
+"""DescribeTransactions, key 65, version 0: where the transactions of transactional ids stand.
+
+What it does: transactions are not built yet, so no transactional id is known (TRANSACTIONAL_ID_NOT_FOUND).
+
+Source: TransactionCoordinator.handleDescribeTransactions; KIP-664.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.authz import Operation, ResourceType, allowed
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+KEY = 65
+VERSIONS = (0, 0)
+
+
+def handle(node: Node, request: Request) -> DescribeTransactionsResponse:
+    body: DescribeTransactionsRequest = request.body
+    return DescribeTransactionsResponse(
+        transaction_states=[_of_id(node, request, name) for name in body.transactional_ids]
+    )
+
+
+def _of_id(node: Node, request: Request, name: str) -> TransactionState:
+    error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    if not allowed(node, request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return TransactionState(error_code=int(error), transactional_id=name)
