@@ -27,6 +27,7 @@ class HostStage:
         self.answers: dict[int, Any] = {}
         self.asked: dict[int, tuple[int, int]] = {}
         self.sync_at_once = True
+        self.same_boot = True
         self.syncs: list[Sync] = []
         self.node = self._begin()
         self.node.topics.create(self.now, "t", 2, {})
@@ -38,7 +39,7 @@ class HostStage:
             "/data",
             self.store,
             entropy=random.Random(2),
-            same_boot=True,
+            same_boot=self.same_boot,
             notes=self.notes.append,
         )
         node.start(self.now)
