@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from node_stage import NodeStage
 
-from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
-from ottla.metadata.store import Put
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -243,9 +241,6 @@ def test_producers_that_ask_wrongly_get_none(stage: NodeStage) -> None:
     assert producer_id(stage, "") == (E.INVALID_REQUEST, -1, -1)
     assert producer_id(stage, known=(5, -1)) == producer_id(stage, known=(-1, 0)) == (E.INVALID_REQUEST, -1, -1)
     assert producer_id(stage, "payments") == (E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
-    stage.store.commit([Put(PRODUCER_IDS_KEY, b'{"next_producer_id": 9223372036854775807}')])
-    assert producer_id(stage) == (E.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
-    assert stage.notes == ["no producer id could be had: every producer id has been handed out"]
 
 
 def test_deleting_records_does_not_hurry_the_retention_of_the_others(stage: NodeStage) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from typing import Any
 
 import pytest
 from host_stage import HostStage
@@ -27,7 +28,9 @@ def lived_in() -> HostStage:
         partition = stage.node.topics.partition(name, 0)
         assert partition is not None
         for i in range(40):
-            known = {"producer_id": 5, "producer_epoch": 0, "base_sequence": i} if name == "long" else {}
+            known: dict[str, Any] = (
+                {"producer_id": 5, "producer_epoch": 0, "base_sequence": i} if name == "long" else {}
+            )
             record = Record(timestamp_ms=stage.now + i, key=b"k%d" % (i % 5), value=b"v" * 50)
             partition.append(stage.now, memoryview(build_batch([record], **known)))
             if i % 15 == 14:
