@@ -22,9 +22,8 @@ def test_a_queue_is_created_once(run: Run) -> None:
     assert run("kmq", "create", queue).out == "Nothing was missing.\n"
     assert run("kmq", "create", queue, "-p", "3", "-r", "1").out == "Nothing was missing.\n"
     assert run("kmq", "create", queue, "-p", "8").out == (
-        f"Nothing was missing. {queue} has 3 partitions, not 8, and keeps them. "
-        f"{queue}__markers has 3 partitions, not 8, and keeps them. "
-        f"{queue}__undelivered has 3 partitions, not 8, and keeps them.\n"
+        f"Nothing was missing. {queue} has 3 partitions, not 8. {queue}__markers has 3 partitions, not 8. "
+        f"{queue}__undelivered has 3 partitions, not 8.\n"
     )
     assert run("kmq", "create", queue, "--markers", "m-" + queue, "--format", "json").json() == {
         "created": ["m-" + queue],

@@ -119,7 +119,11 @@ def run(options: ServerOptions, log_format: str) -> int:
 
     from ottla.server.main import ServeRefused, SettingsRefused, serve
 
+    serving = False
+
     def ready(server: Server) -> None:
+        nonlocal serving
+        serving = True
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         gc.enable()
@@ -133,6 +137,12 @@ def run(options: ServerOptions, log_format: str) -> int:
     except ServeRefused as refused:
         tell(str(refused), log_format)
         return 2 if isinstance(refused, SettingsRefused) else 1
+    except Exception:
+        if not serving:
+            raise
+        # What a person who types reads as a sentence, an operator needs whole: it may not come a second time.
+        logger(log_format).exception("the node ended by a fault of its own")
+        return 1
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import Parameter, Signature
@@ -41,11 +40,11 @@ app = typer.Typer(
 
 def run_node(**given: Any) -> int:
     """Run a node. See: ottla serve --help."""
-    return serve.main(sys.argv[2:])
+    raise AssertionError("main.py hands serve to its own parser")
 
 
 def serve_options() -> list[Parameter]:
-    """The options of `serve` as typer knows them: for completion only, for main.py hands them to serve's own parser."""
+    """The options of `serve` as typer knows them, for completion."""
     made: list[Parameter] = []
     for action in serve.parser()._actions:
         shown = typer.Option(

@@ -65,11 +65,15 @@ def differences(client: Any, config: KmqConfig, *, partitions: int | None, repli
             continue
         count = len(found[name].partitions)
         if partitions not in (None, count):
-            said.append(f"{name} has {count} partitions, not {partitions}, and keeps them.")
+            said.append(f"{name} has {counted(count, 'partition')}, not {partitions}.")
         replicas = len(found[name].partitions[0].replicas) if count else 0
         if replication_factor not in (None, replicas):
-            said.append(f"{name} has {replicas} replicas, not {replication_factor}, and keeps them.")
+            said.append(f"{name} has {counted(replicas, 'replica')}, not {replication_factor}.")
     return said
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def create_topics(
