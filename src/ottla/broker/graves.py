@@ -111,7 +111,7 @@ class Graves:
                 self._retry_at = now + RETRY_MS
                 if not grave.told:
                     grave.told = True
-                    self._node.notes(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
+                    self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
 
     def _forget(self, keys: Iterable[str]) -> None:
         done = sorted(set(keys))

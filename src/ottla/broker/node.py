@@ -104,6 +104,7 @@ class Node:
         notes: Callable[[str], None],
         faults: Callable[[str, Exception], None] = _let_through,
         wall: WallClock | None = None,
+        warnings: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
         self.files = files
@@ -112,6 +113,8 @@ class Node:
         self.entropy = entropy
         self.same_boot = same_boot
         self.notes = notes
+        self.warn = warnings or notes
+        """Hears what somebody should do something about."""
         self.fault = faults
         """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
         self.wall = wall if wall is not None else WallClock()
@@ -458,7 +461,7 @@ class Node:
                 if waiting is not None:
                     waiting.what.expire(self, now, ticket)
             self._unsynced.pop(partition, None)
-            self.upkeep.forget(now, partition)
+            self.upkeep.forget(partition)
         for host in self._in_use("groups", "share_state", "share"):
             host.topic_deleted(now, topic)
 

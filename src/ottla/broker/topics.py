@@ -154,25 +154,25 @@ class Topics:
         for stranger in found.strangers:
             self._put_aside(stranger)
         for sentence in found.left:
-            node.notes(sentence)
+            node.warn(sentence)
         self._unowned = found.unreadable
         records = dict(stored)
         if node.store.lost:
             records = {name: self._doubted(name, record) for name, record in stored.items()}
-            node.notes(
+            node.warn(
                 f"the metadata store {node.store.place} has lost its newest {node.store.lost} commits (it is damaged, "
                 "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
             )
         for name, told in found.told.items():
             records[name] = self._taken_over(name, told, stored.get(name), exact=found.from_kafka)
         if found.told:
-            node.notes(
+            node.warn(
                 f"{node.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
                 "taken over from the directories, without the configs they had"
             )
         on_hold = sorted(name for name, record in records.items() if is_held(node.settings, record.configs))
         if on_hold:
-            node.notes(
+            node.warn(
                 f"retention and compaction delete nothing of {_listed(on_hold)}: ottla.retention.hold is set, as it is "
                 "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
                 "to end it there"
@@ -306,9 +306,9 @@ class Topics:
         try:
             files.rename(path, stray)
         except OSError as error:
-            self._node.notes(f"{path} {stranger.why}; it can't be renamed to {stray}: {error}")
+            self._node.warn(f"{path} {stranger.why}; it can't be renamed to {stray}: {error}")
         else:
-            self._node.notes(f"{path} {stranger.why}; it was renamed to {stray}")
+            self._node.warn(f"{path} {stranger.why}; it was renamed to {stray}")
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
@@ -323,6 +323,7 @@ class Topics:
             for new in wanted
         }
         self.graves.clear_way(now, records)
+        self._node.upkeep.names_made(records.keys())
         version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
         created: list[Topic] = []
         for name, record in records.items():

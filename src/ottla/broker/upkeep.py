@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from heapq import heappop, heappush
 from os.path import dirname
@@ -64,10 +65,6 @@ SLICE_PAUSE_MS: Final = 5
 """Between two slices of a compaction, so that it takes at most about half of the loop."""
 
 
-RECOVERY_POINT_SOON_MS: Final = 1000
-"""How long the checkpoint of the recovery points, a line a partition, may name partitions that were deleted."""
-
-
 class StartRefused(Exception):
     """The node can't start on this directory; one sentence why."""
 
@@ -79,6 +76,8 @@ class Upkeep:
         self._node = node
         self._checkpoints: dict[str, dict[tuple[str, int], int]] = {name: {} for name in CHECKPOINTS}
         self._written: dict[str, bytes] = {}
+        self._gone: set[str] = set()
+        """Names of deleted topics that the checkpoint files may still have."""
         self._partitions: dict[Partition, Millis | None] = {}
         self._due: list[tuple[Millis, int, Partition]] = []
         self._order = 0
@@ -170,8 +169,7 @@ class Upkeep:
         settings = self._node.settings
         self._checkpoint_at = {name: now + settings[_interval(name)] for name in CHECKPOINTS}
         here = {(partition.topic.name, partition.index) for partition in self._partitions}
-        if any(known.keys() - here for known in self._checkpoints.values()):
-            self._drop_from_checkpoints(now)
+        self._gone = {topic for known in self._checkpoints.values() for topic, _ in known.keys() - here}
         self._clean_at = now + settings["log.cleaner.backoff.ms"]
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
@@ -205,10 +203,10 @@ class Upkeep:
         self._partitions[partition] = None
         self._schedule(now, partition)
 
-    def forget(self, now: Millis, partition: Partition) -> None:
+    def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self._partitions.pop(partition, None)
-        self._drop_from_checkpoints(now)
+        self._gone.add(partition.topic.name)
         self.touched.pop(partition, None)
         self._compacted.discard(partition)
         self._resting.pop(partition, None)
@@ -219,11 +217,13 @@ class Upkeep:
         if self._compaction is not None and self._compaction[0] is partition and self._compaction_token is None:
             self._compaction = None
 
-    def _drop_from_checkpoints(self, now: Millis) -> None:
-        """The files name partitions that are gone. A new topic of the name must not begin where the old one did."""
-        self._checkpoint_at[LOG_START] = now
-        soon = now + RECOVERY_POINT_SOON_MS
-        self._checkpoint_at[RECOVERY_POINT] = min(soon, self._checkpoint_at.get(RECOVERY_POINT, soon))
+    def names_made(self, names: AbstractSet[str]) -> None:
+        """New topics get these names. They must not begin where a deleted one of the name did: the checkpoints that
+        still know it are replaced before any fsync of the new one ends."""
+        if not self._gone.isdisjoint(names):
+            self._gone.clear()
+            self._store(LOG_START)
+            self._store(RECOVERY_POINT)
 
     def touch(self, now: Millis, partition: Partition) -> None:
         """An append may have brought the log's next deadline nearer; look at it soon."""

@@ -161,6 +161,7 @@ class Server:
                 notes=log.info,
                 faults=_log_fault,
                 wall=WallClock(wall_ahead(moment())),
+                warnings=log.warning,
             )
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.

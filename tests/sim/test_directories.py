@@ -1,0 +1,203 @@
+"""Topics that come and go on a simulated disk: cut at every single operation, failing calls, a store that forgets."""
+
+import errno
+import os
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from ottla.broker.configs import BrokerSettings
+from ottla.broker.node import Node
+from ottla.broker.requests import Store, Sync
+from ottla.log.answers import StorageFailed
+from ottla.metadata.store import Delete, StoreFailed
+from ottla.metadata.topics import key_of
+from ottla.sim.batches import decode_batches, encode_batch
+from ottla.sim.disk import Disk, PowerCut
+from ottla.sim.run import DIRECTORY, SimStore
+
+NOW = 1_800_000_000_000
+LONGEST = "t" * 249
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Stage:
+    """A node on a simulated disk. `written` are the acknowledged values of each topic id."""
+
+    seed: int
+    durability: str = "fsync"
+    notes: list[str] = field(default_factory=list)
+    written: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.now = NOW
+        self.disk = Disk(random.Random(self.seed))
+        self.store = SimStore(self.disk)
+        self.start()
+
+    def start(self, *, same_boot: bool = True) -> None:
+        settings = BrokerSettings.load({"ottla.durability": self.durability}, {})
+        self.node = Node(
+            settings,
+            self.disk,
+            DIRECTORY,
+            self.store,
+            entropy=random.Random(self.now),
+            same_boot=same_boot,
+            notes=self.notes.append,
+        )
+        self.node.start(self.now)
+
+    def end(self, *, power_cut: bool) -> None:
+        if power_cut:
+            self.disk.crash()
+        else:
+            self.disk.kill()
+        self.now += 1000
+        self.start(same_boot=not power_cut)
+
+    def append(self, name: str, index: int, value: bytes) -> None:
+        topic = self.node.topics.by_name[name]
+        batch = bytearray(encode_batch([(b"k", value)], self.now))
+        topic.partitions[index].append(self.now, memoryview(batch))
+        self.settle()
+        self.written.setdefault(topic.id, []).append(value)
+
+    def settle(self) -> None:
+        while effects := self.node.take_effects(self.now):
+            for effect in effects:
+                if isinstance(effect, Sync):
+                    for file in effect.files:
+                        file.sync()
+                    self.node.synced(self.now, effect.token, {})
+                elif isinstance(effect, Store):
+                    self.disk.write_atomically(effect.path, effect.content)
+
+    def tick(self, ms: int = 0) -> None:
+        self.now += ms
+        for _ in range(10):
+            self.node.tick(self.now)
+            self.settle()
+
+    def stored(self, name: str) -> list[bytes]:
+        topic = self.node.topics.get(name)
+        values: list[bytes] = []
+        for partition in [] if topic is None else topic.partitions:
+            log = partition.log
+            offset = log.log_start_offset
+            while offset < log.high_watermark:
+                found = log.read(offset, 1 << 20)
+                assert found.slice is not None
+                for batch in decode_batches(found.slice.read()):
+                    values += [note.value or b"" for note in batch.notes if note.offset >= offset]
+                    offset = batch.last_offset + 1
+        return values
+
+
+def deleted_and_made_again(stage: Stage, name: str) -> None:
+    for generation in (b"old", b"new"):
+        stage.node.topics.create(stage.now, name, 3, {})
+        for index in (0, 2):
+            for number in range(2):
+                stage.append(name, index, b"%s-%d-%d" % (generation, index, number))
+        if generation == b"old":
+            stage.node.topics.by_name[name].partitions[0].log.delete_records_before(1)
+            stage.tick(60_000)  # the checkpoints know of it
+            stage.node.topics.delete(stage.now, stage.node.topics.by_name[name])
+            stage.settle()
+
+
+@pytest.mark.parametrize("name", ["t", LONGEST], ids=["short", "longest"])
+@pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power"])
+def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: str, power_cut: bool) -> None:
+    operations = 0
+    finished = False
+    while not finished:
+        operations += 1
+        stage = Stage(operations)
+        stage.disk.fuse = operations
+        try:
+            deleted_and_made_again(stage, name)
+            finished = True
+        except PowerCut:
+            stage.disk.fuse = None
+        stage.end(power_cut=power_cut)
+        stage.tick(1000)
+        topic = stage.node.topics.get(name)
+        if topic is not None:
+            acknowledged = stage.written.get(topic.id, [])
+            # What was being appended when the cut came may be there as well.
+            found = stage.stored(name)
+            kinds = {value.partition(b"-")[0] for value in (*found, *acknowledged)}
+            assert len(kinds) <= 1, (operations, found)
+            assert set(acknowledged) - set(found) <= {b"old-0-0"}, (operations, found)
+        left = [entry for entry in stage.disk.listdir(DIRECTORY) if entry.endswith(("-stray", "-delete"))]
+        assert left == [], operations
+    assert operations > 90
+
+
+def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() -> None:
+    stage = Stage(1)
+    stage.node.topics.create(stage.now, "t", 1, {})
+    stage.append("t", 0, b"old")
+
+    def trouble(operation: str, path: str) -> None:
+        if operation in ("rename", "unlink") and "/t-0" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    stage.disk.trouble = trouble
+    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t"])
+    with pytest.raises(StoreFailed, match="can't be removed yet"):
+        stage.node.topics.create(stage.now, "t", 1, {})
+    stage.end(power_cut=True)
+    with pytest.raises(StoreFailed, match="can't be removed yet"):
+        stage.node.topics.create(stage.now, "t", 1, {})
+    stage.disk.trouble = None
+    stage.tick(60_000)
+    stage.node.topics.create(stage.now, "t", 1, {})
+    assert stage.stored("t") == []
+
+
+@pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power"])
+def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_records(power_cut: bool) -> None:
+    stage = Stage(2)
+    stage.node.topics.create(stage.now, "t", 3, {})
+    for index in range(3):
+        stage.append("t", index, b"%d" % index)
+
+    def trouble(operation: str, path: str) -> None:
+        if operation == "read" and "/t-1/" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    stage.disk.trouble = trouble
+    stage.end(power_cut=power_cut)
+    for index in (0, 2):
+        stage.append("t", index, b"more")
+    with pytest.raises(StorageFailed):
+        stage.append("t", 1, b"refused")
+    stage.tick(60_000)
+    stage.end(power_cut=power_cut)
+    stage.disk.trouble = None
+    stage.tick(15_000)
+    stage.append("t", 1, b"again")
+    assert stage.stored("t") == [b"0", b"more", b"1", b"again", b"2", b"more"]
+
+
+def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
+    stage = Stage(3)
+    stage.node.topics.create(stage.now, "t", 2, {"retention.ms": "-1"})
+    identity = stage.node.topics.by_name["t"].id
+    for number in range(3):
+        stage.append("t", 1, b"%d" % number)
+    stage.store.commit([Delete(key_of("t"))])
+    stage.end(power_cut=True)
+    for _ in range(30):
+        stage.tick(DAY_MS)
+    assert stage.node.topics.by_name["t"].id == identity
+    assert stage.stored("t") == [b"0", b"1", b"2"]
+    stage.node.topics.alter_configs(stage.now, stage.node.topics.by_name["t"], {"retention.ms": "1000"})
+    stage.tick(DAY_MS)
+    stage.tick(DAY_MS)
+    assert stage.stored("t") == []
