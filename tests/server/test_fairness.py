@@ -18,6 +18,7 @@ from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.wire import write_uvarint
 from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import produce_frame, read_frame
 
@@ -120,4 +121,45 @@ def test_many_clients_with_costly_requests_leave_the_others_their_turn(
                 sock.sendall(metadata_of_all(1))
             for sock in socks:
                 read_frame(sock)
+    seen.must_be_fair(idle)
+
+
+def long_request(key: int, version: int, body: bytes) -> bytes:
+    frame = struct.pack(">hhih", key, version, 1, -1) + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+def tagged(count: int) -> bytes:
+    """The header of an ApiVersions with so many tagged fields."""
+    section = bytearray()
+    write_uvarint(section, count)
+    return bytes(section) + bytes(2 * count)
+
+
+def array(count: int, element: bytes) -> bytes:
+    length = bytearray()
+    write_uvarint(length, count + 1)
+    return bytes(length) + element * count
+
+
+FETCH_HEAD = bytes(9) + b"\x7f\xff\xff\xff\x00" + bytes(4) + b"\xff" * 4
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        long_request(18, 3, tagged(45_000_000)),
+        long_request(3, 12, b"\x00" + array(1_000_000, bytes(18)) + b"\x00\x00\x00"),
+        long_request(15, 5, b"\x00" + array(2_000_000, b"\x01") + b"\x00\x00"),
+        long_request(1, 17, FETCH_HEAD + array(800_000, bytes(16) + b"\x01\x00") + b"\x01\x01\x00"),
+    ],
+    ids=["tagged-fields", "metadata", "too-many", "fetch"],
+)
+def test_one_long_request_leaves_the_others_their_turn(
+    node: NodeProcess, probe: Probe, idle: Waits, frame: bytes
+) -> None:
+    with probe.watch() as seen, node.connect() as sock:
+        sock.sendall(frame)
+        with contextlib.suppress(ConnectionError):
+            sock.recv(4)
     seen.must_be_fair(idle)

@@ -35,7 +35,7 @@ from ottla.broker.configs import BrokerSettings
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
-from ottla.broker.requests import Close, ConnectionContext, Effect, Parked, Part, Refused, Reply, Request, Sync
+from ottla.broker.requests import Close, ConnectionContext, Decoded, Effect, Parked, Part, Refused, Reply, Request, Sync
 from ottla.broker.slices import Slices
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from ottla.broker.share_host import ShareHost
     from ottla.broker.share_members import ShareMembers
 
+LONG_BYTES_MAX: Final = 16 << 20
+"""Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
+_WITH_BLOBS: Final = frozenset((0, 11, 14))
+_READ_BY_THEMSELVES: Final = frozenset((0, 18))
 _PREFIX = struct.Struct(">hhi")
 CLOCK_STEP_MS: Final = 1_000
 """A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
@@ -222,11 +226,33 @@ class Node:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def receive(self, now: Millis, context: ConnectionContext, frame: memoryview) -> list[Part] | Parked | None:
+    def decode(self, frame: memoryview) -> Decoded:
+        """What `receive` would begin with, on any thread: a shell may do it beside its loop where a frame is long.
+
+        None where the API reads its frames itself. Raises Refused, also where a frame is longer than anybody needs.
+        """
+        api_key, version, _ = _PREFIX.unpack_from(frame)
+        served = self._served.get(api_key)
+        if served is None or api_key in _READ_BY_THEMSELVES:
+            return None
+        if len(frame) > LONG_BYTES_MAX and api_key not in _WITH_BLOBS:
+            raise Refused(f"{served.name} of {len(frame)} bytes: at most {LONG_BYTES_MAX} are accepted")
+        if not served.min_version <= version <= served.max_version:
+            raise Refused(f"{served.name} version {version} is not served")
+        try:
+            header, position = decode_request_header(frame)
+            return header, served.decode(frame, position, version)
+        except MalformedFrame as error:
+            raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+
+    def receive(
+        self, now: Millis, context: ConnectionContext, frame: memoryview, decoded: Decoded = None
+    ) -> list[Part] | Parked | None:
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
-        Returns the parts of the answer, `Parked`, or None where the request has no answer. Raises Refused where Kafka
-        closes the connection: an unknown API, an unsupported version, a frame that does not parse.
+        `decoded`: what `decode` gave for it, where the shell has asked. Returns the parts of the answer, `Parked`, or
+        None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
+        unsupported version, a frame that does not parse.
         """
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
@@ -238,9 +264,14 @@ class Node:
             raise Refused(f"{served.name} version {version} is not served")
         try:
             if served.receive is not None:
+                if decoded is not None:
+                    return served.receive(self, now, context, version, correlation_id, frame, decoded)
                 return served.receive(self, now, context, version, correlation_id, frame)
-            header, position = decode_request_header(frame)
-            body = served.decode(frame, position, version)
+            if decoded is None:
+                header, position = decode_request_header(frame)
+                body = served.decode(frame, position, version)
+            else:
+                header, body = decoded
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
         self.timer_stale = True

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
+from ottla.protocol.framing import RequestHeader
 
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
@@ -54,6 +55,10 @@ class Request:
         self.client_id = client_id or ""
         self.now = now
         self.body = body
+
+
+Decoded: TypeAlias = tuple[RequestHeader, Any] | None
+"""A frame's header and message, None where they have not been read yet."""
 
 
 class Refused(Exception):

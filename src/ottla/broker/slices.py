@@ -5,7 +5,7 @@ that are encoded already. The first slice is run at once, and short work is thro
 a tick, all such requests in turn, so that others are served in between. Slices are cut by what they look at, as the
 broker has no clock of its own: `SLICE_STEPS` of what takes some ten microseconds each.
 
-A request whose client is gone is dropped, unless its work changes something and has to come to its end.
+A request whose client is gone is dropped.
 
 What a slice has seen may have changed by the next one: the handler looks again.
 """
@@ -32,12 +32,11 @@ Work: TypeAlias = Generator[None, None, Any]
 class SlicedWork(ParkedWork):
     """One request and how far its work has come."""
 
-    __slots__ = ("gone", "request", "ticket", "to_its_end", "work")
+    __slots__ = ("gone", "request", "ticket", "work")
 
-    def __init__(self, request: Request, work: Work, to_its_end: bool) -> None:
+    def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
-        self.to_its_end = to_its_end
         self.ticket: Ticket = 0
         self.gone = False
 
@@ -55,13 +54,17 @@ class Slices:
         self._node = node
         self._works: deque[SlicedWork] = deque()
 
-    def begin(self, request: Request, work: Work, *, to_its_end: bool = False) -> Any:
-        """The answer where the first slice was all there is, else Parked."""
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
-        sliced = SlicedWork(request, work, to_its_end)
+    def begin(self, request: Request, work: Work, *, is_long: bool) -> Any:
+        """The answer where the first slice was all there is, else Parked.
+
+        A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
+        """
+        if not (is_long and self._works):
+            try:
+                next(work)
+            except StopIteration as done:
+                return done.value
+        sliced = SlicedWork(request, work)
         sliced.ticket = self._node.park(request, None, sliced)
         self._works.append(sliced)
         return Parked(sliced.ticket)
@@ -72,7 +75,7 @@ class Slices:
     def tick(self, now: Millis) -> None:
         """One slice of the request whose turn it is."""
         works = self._works
-        while works and works[0].gone and not works[0].to_its_end:
+        while works and works[0].gone:
             works.popleft().work.close()
         if not works:
             return

@@ -25,11 +25,12 @@ import asyncio
 import logging
 import os
 from collections import deque
+from functools import partial
 from struct import Struct
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, cast
 
-from ottla.broker.requests import ConnectionContext, Parked, Part, Refused
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 from ottla.server.clocks import moment
@@ -48,6 +49,10 @@ INLINE_BYTES = 1 << 15
 RUN_PARTS_MAX = 512
 UNSENT_BYTES_MAX = 1 << 16
 """Answers of one turn leave together up to this size."""
+
+LONG_FRAME_BYTES = 1 << 16
+"""A longer request that is no Produce is read beside the loop."""
+NO_TICKET = -1
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
 PRODUCE = b"\x00\x00"
@@ -235,6 +240,10 @@ class Connection(asyncio.BufferedProtocol):
             if began >= turn_ends:
                 self._ask_turn()
                 break
+            if size > LONG_FRAME_BYTES and frame[:2] != PRODUCE:
+                position = start + size
+                self._decode_beside(frame, began)
+                continue
             try:
                 answer = node.receive(now, context, frame)
             except Refused as refused:
@@ -272,6 +281,34 @@ class Connection(asyncio.BufferedProtocol):
         if outgoing and not self._draining:
             self._send()
         return position
+
+    def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
+        """Read a long request on a thread of its own: one of a megabyte may hold a million elements."""
+        owed = Owed(NO_TICKET, frame[1], began_ns)
+        self._owed.append(owed)
+        self._server.decoding.decode(memoryview(bytearray(frame)), partial(self._decoded, owed))
+
+    def _decoded(self, owed: Owed, frame: memoryview, decoded: Decoded | Exception) -> None:
+        """Serve the long request that is read now; what came behind it has waited."""
+        if self._closing:
+            return
+        assert self.context is not None
+        try:
+            if isinstance(decoded, Exception):
+                raise decoded
+            answer = self._node.receive(self._server.now(), self.context, frame, decoded)
+        except Refused as refused:
+            self.close(str(refused))
+        except Exception:
+            log.exception("a request of %s failed", self.context.client_host)
+            self.close("an error of the broker")
+        else:
+            if isinstance(answer, Parked):
+                owed.ticket = answer.ticket
+            else:
+                owed.parts = answer or []
+            self._release_owed()
+        self._server.settle()
 
     def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
         known = stranger(bytes(view[position : position + 4]))

@@ -30,6 +30,7 @@ from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
+from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread, sync_beside
 from ottla.server.listeners import (
@@ -83,6 +84,7 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.buffers = Buffers()
         self.turns = Turns()
+        self.decoding: Decoding
         self.request_bytes_max = 0
         self.node: Node
         self._connections: dict[int, Connection] = {}
@@ -163,6 +165,7 @@ class Server:
                 wall=WallClock(wall_ahead(moment())),
                 warnings=log.warning,
             )
+            self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
@@ -192,6 +195,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self._disk.stop()
+        self.decoding.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
         self.node.store.close()

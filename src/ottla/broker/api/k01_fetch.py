@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
-from ottla.broker.requests import ConnectionContext, Parked, Part, Request
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
 from ottla.broker.waiting import ParkedWork
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
@@ -99,11 +99,20 @@ class ParkedFetch(ParkedWork):
 
 
 def receive(
-    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+    node: Node,
+    now: Millis,
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    decoded: Decoded = None,
 ) -> list[Part] | Parked | None:
     """Serve one Fetch frame; see `Node.receive`. Raises MalformedFrame."""
-    header, position = decode_request_header(frame)
-    body, _ = FetchRequest.decode(frame, position, version)
+    if decoded is None:
+        header, position = decode_request_header(frame)
+        body, _ = FetchRequest.decode(frame, position, version)
+    else:
+        header, body = decoded
     fetch = Fetch(context, version, correlation_id, body, node.settings["fetch.max.bytes"])
     error = _resolve_session(node, now, fetch, body)
     if error is not None:

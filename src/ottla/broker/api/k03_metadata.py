@@ -58,7 +58,9 @@ NAMES_AT_ONCE = 50
 def handle(node: Node, request: Request) -> MetadataResponse | Parked:
     if _malformed(request.version, request.body):
         return _refused(request.body)
-    return node.slices.begin(request, _answer(node, request))
+    asked = request.body.topics
+    is_long = len(asked) > SLICE_STEPS if asked else node.topics.partition_count > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
 def _answer(node: Node, request: Request) -> Work:

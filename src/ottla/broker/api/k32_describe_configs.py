@@ -62,7 +62,7 @@ def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
             ]
         )
     if len(body.resources) > ANSWERED_AT_ONCE_MAX:
-        return node.slices.begin(request, _long_answer(node, request))
+        return node.slices.begin(request, _long_answer(node, request), is_long=True)
     return DescribeConfigsResponse(results=[_describe(node, request, resource) for resource in body.resources])
 
 

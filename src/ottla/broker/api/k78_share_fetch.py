@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.requests import ConnectionContext, Parked, Part, Request
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
 from ottla.broker.share_answer import encode_share_fetch_response
 from ottla.broker.share_requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
 from ottla.broker.share_sessions import FINAL_EPOCH
@@ -31,11 +31,20 @@ VERSIONS = (1, 2)
 
 
 def receive(
-    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+    node: Node,
+    now: Millis,
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    decoded: Decoded = None,
 ) -> list[Part] | Parked:
     """Serve one ShareFetch frame; see `Node.receive`. Raises MalformedFrame."""
-    header, position = decode_request_header(frame)
-    body, _ = ShareFetchRequest.decode(frame, position, version)
+    if decoded is None:
+        header, position = decode_request_header(frame)
+        body, _ = ShareFetchRequest.decode(frame, position, version)
+    else:
+        header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
     fetch = ShareFetch(Request(context, KEY, version, correlation_id, header.client_id, now, body))
     error = fetch.refusal(node)
