@@ -266,24 +266,26 @@ def send_back(producer: Producer, client: Client, letters: list[Letter]) -> tupl
 
 
 def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | None, Headers] | None:
-    """Key, value and headers of the record that the letter is about; None where it is not there any more."""
+    """Key, value and headers of the record that the letter is about; None where it is not there or can't be read."""
     from ottla.client import ErrorAnswer
     from ottla.protocol.records.batch import iter_batches
+    from ottla.protocol.records.errors import CorruptRecords
     from ottla.protocol.records.record import decode_records
 
     try:
         fetched = client.fetch_raw(letter.topic, letter.source_partition, letter.source_offset, max_bytes=1)
-    except ErrorAnswer:
+        for header, position in iter_batches(fetched.records):
+            if header.is_control or header.next_offset <= letter.source_offset:
+                continue
+            for record in decode_records(fetched.records, position):
+                if record.offset == letter.source_offset:
+                    headers: Headers = [
+                        (name if isinstance(name, str) else name.decode("utf-8", "replace"), value)
+                        for name, value in record.headers
+                    ]
+                    return record.key, record.value, headers
+    except (ErrorAnswer, CorruptRecords):
         return None
-    for header, position in iter_batches(fetched.records):
-        if header.is_control or header.next_offset <= letter.source_offset:
-            continue
-        for record in decode_records(fetched.records, position):
-            if record.offset == letter.source_offset:
-                headers: Headers = [
-                    (name if isinstance(name, str) else name.decode(), value) for name, value in record.headers
-                ]
-                return record.key, record.value, headers
     return None
 
 

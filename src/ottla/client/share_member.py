@@ -242,6 +242,8 @@ class ShareMember:
                     if count is not None:
                         got.append(Delivered(name, place, record, header.timestamp_type, count))
         except CorruptRecords as error:
+            if not acquired:
+                return got  # what can't be read is not for this member
             raise BadAnswer(f"{name}-{place[1]} can't be read from offset {min(acquired)} on: {error}.") from error
         return got
 

@@ -1,0 +1,34 @@
+"""A dead letter whose record can't be read any more: it stays where it is, and the others go back."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ottla.cli.redrive import Letter, original_of
+from ottla.client import Client
+from ottla.protocol.records.batch import set_crc
+from ottla.protocol.records.record import Record, build_batch
+
+
+def batch(*, magic: int = 2) -> bytes:
+    made = build_batch([Record(timestamp_ms=1, key=b"k", value=b"v", headers=[(b"\xff", b"h")])])
+    made[16] = magic
+    set_crc(made)
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("octets", "found"),
+    [
+        (batch(), (b"k", b"v", [("\ufffd", b"h")])),
+        (batch(magic=66), None),
+        (batch()[:61] + b"\xff" * (len(batch()) - 61), None),
+        (b"", None),
+    ],
+)
+def test_the_original_of_a_bare_letter(octets: bytes, found: object) -> None:
+    client = cast(Client, SimpleNamespace(fetch_raw=lambda *where, **how: SimpleNamespace(records=octets)))
+    fields: dict[str, Any] = dict.fromkeys(Letter.__dataclass_fields__)
+    letter = Letter(**{**fields, "topic": "t", "source_partition": 0, "source_offset": 0})
+    assert original_of(client, letter) == found
