@@ -47,6 +47,7 @@ from ottla.machine import Millis, Ticket, WallClock
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.wire import has_elements
 
 if TYPE_CHECKING:
     from ottla.broker.group_surroundings import GroupShards
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
+LONG_ELEMENTS_MAX: Final = 250_000
+"""Requests that name more are refused: a node has 100,000 partitions at most, each perhaps in a topic of its own."""
+_WITH_OFFSETS: Final = frozenset((78, 79, 83, 85))
+"""Those of share groups, which name ranges of offsets."""
 _WITH_BLOBS: Final = frozenset((0, 11, 14))
 _READ_BY_THEMSELVES: Final = frozenset((0, 18))
 _PREFIX = struct.Struct(">hhi")
@@ -241,9 +246,12 @@ class Node:
             raise Refused(f"{served.name} version {version} is not served")
         try:
             header, position = decode_request_header(frame)
-            return header, served.decode(frame, position, version)
+            body = served.decode(frame, position, version)
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+        if api_key not in _WITH_OFFSETS and has_elements(body, LONG_ELEMENTS_MAX):
+            raise Refused(f"{served.name} names more than {LONG_ELEMENTS_MAX} topics, partitions or groups")
+        return header, body
 
     def receive(
         self, now: Millis, context: ConnectionContext, frame: memoryview, decoded: Decoded = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 from ottla.protocol.errors import MalformedFrame
 
@@ -83,6 +83,26 @@ class Message(Struct):
     def decode(view: Buffer, pos: int, version: int) -> tuple[Any, int]:
         """(message, next position). Raises MalformedFrame and nothing else; slices of `view` stay in `records`."""
         raise NotImplementedError
+
+
+def has_elements(message: Struct, count: int) -> bool:
+    """Whether the arrays of a message, at all depths, have more than `count` elements together."""
+    left = count
+    structs: list[Any] = [message]
+    while structs:
+        struct = structs.pop()
+        for name in struct.__slots__:
+            value = getattr(struct, name)
+            if isinstance(value, list):
+                values = cast("list[Any]", value)
+                left -= len(values)
+                if left < 0:
+                    return True
+                if values and isinstance(values[0], Struct):
+                    structs += values
+            elif isinstance(value, Struct):
+                structs.append(value)
+    return False
 
 
 class Encoded(Struct):
