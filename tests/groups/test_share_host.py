@@ -156,6 +156,7 @@ def test_a_deleted_topic_leaves_the_group_and_the_share_coordinator() -> None:
     topic = stage.node.topics.get("t")
     assert topic is not None
     stage.node.topics.delete(stage.now, topic)
+    stage.node.tick(stage.now)
     found = shard(stage).share.of("g")
     assert found is not None
     assert list(found.shares.topics()) == []

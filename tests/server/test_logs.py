@@ -44,3 +44,27 @@ def test_text_lines_are_for_people() -> None:
     plain, loud = stream.getvalue().splitlines()
     assert plain.endswith(" test: plain")
     assert loud.endswith(" test: WARNING: loud")
+
+
+FORGED = "g\n2026-01-01T00:00:00.000Z server: all is well\r\x1b[2K\u2028\u202e\x85\udc80"
+
+
+@pytest.mark.parametrize("shape", ["text", "json"])
+def test_no_name_that_a_client_gives_itself_forges_a_line(shape: logs.Shape) -> None:
+    stream = io.StringIO()
+    logs.configure(shape, stream)
+    logger = logging.getLogger("ottla.test")
+    logger.info("group %s is empty", FORGED)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logger.exception("group %s failed", FORGED)
+    lines = stream.getvalue().removesuffix("\n").split("\n")
+    assert len([line for line in lines if not line.startswith(" ")]) == 2
+    for line in lines:
+        assert line.isprintable(), line
+        line.encode()
+    if shape == "json":
+        assert [json.loads(line)["message"] for line in lines] == [f"group {FORGED} is empty", f"group {FORGED} failed"]
+    else:
+        assert lines[0].endswith(r"well\r\x1b[2K\u2028\u202e\x85\udc80 is empty")

@@ -64,5 +64,5 @@ class GroupShards:
     def refuse(self, call: Call, error: ErrorCode) -> object:
         return GroupShard.refuse(call, error)
 
-    def topic_deleted(self, name: str) -> Call | None:
-        return GroupShard.topic_deleted(name)
+    def topics_deleted(self, names: tuple[str, ...]) -> Call | None:
+        return GroupShard.topics_deleted(names)

@@ -64,6 +64,10 @@ _COORDINATOR_ERRORS: Final = {
 """What a client of a coordinator hears when an append fails with the first."""
 
 
+SHARDS_PER_TICK: Final = 4
+"""So many take a step that is due before requests have their turn: a step may be milliseconds of work."""
+
+
 class ShardClass(Protocol):
     """A kind of shard."""
 
@@ -76,8 +80,8 @@ class ShardClass(Protocol):
         ...
 
     @staticmethod
-    def topic_deleted(name: str) -> Call | None:
-        """What every shard must hear when a topic goes; None: nothing."""
+    def topics_deleted(names: tuple[str, ...]) -> Call | None:
+        """What every shard must hear when topics go; None: nothing."""
         ...
 
 
@@ -183,6 +187,7 @@ class ShardHost:
         self._damaged: dict[int, Partition] = {}
         """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
         self._timers: Timers[int] = Timers()
+        self._gone: list[str] = []
         self._steps: dict[Ticket, tuple[Errand, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
@@ -200,15 +205,20 @@ class ShardHost:
 
     def deadline(self) -> Millis | None:
         """The next deadline of any shard; at once while one loads."""
-        return 0 if self._loading else self._timers.deadline()
+        return 0 if self._loading or self._gone else self._timers.deadline()
 
     def tick(self, now: Millis) -> None:
         """One slice of loading, and one step of every shard whose deadline has come."""
         if self._loading:
             hosted = self._loading[0]
             self._load_slice(now, hosted)
+        if self._gone:
+            gone, self._gone = self._gone, []
+            call = self.shard_class.topics_deleted(tuple(gone))
+            if call is not None:
+                self.tell_all(now, call)
         due: list[int] = []
-        while (index := self._timers.pop(now)) is not None:
+        while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
         for index in due:
             hosted = self._usable(now, index)
@@ -220,15 +230,14 @@ class ShardHost:
                     self.node.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
 
     def topic_deleted(self, now: Millis, topic: Any) -> None:
-        """A topic went: the shards that spoke of it hear so; if it was the shards' own topic, they go with it."""
+        """A topic went: the shards that spoke of it hear so with the next tick, of all that went meanwhile at once; if
+        it was the shards' own topic, they go with it."""
         if topic.name == self.topic_name:
             for hosted in list(self._hosted.values()):
                 self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             self._damaged.clear()
             return
-        call = self.shard_class.topic_deleted(topic.name)
-        if call is not None:
-            self.tell_all(now, call)
+        self._gone.append(topic.name)
 
     def tell_all(self, now: Millis, call: Call) -> None:
         """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""

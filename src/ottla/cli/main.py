@@ -13,6 +13,8 @@ import os
 import sys
 from contextlib import suppress
 
+from ottla.visible import visible_lines
+
 DONE, FAILED, NOT_UNDERSTOOD, INTERRUPTED = 0, 1, 2, 130
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -75,7 +77,7 @@ def run(arguments: list[str]) -> int:
 def tell(sentence: str) -> None:
     """Say on standard error what went wrong; nobody may be there to read it."""
     with suppress(OSError, ValueError):
-        print(f"ottla: {sentence}", file=sys.stderr, flush=True)
+        print(f"ottla: {visible_lines(sentence)}", file=sys.stderr, flush=True)
 
 
 def unforeseen(error: Exception) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from ottla.visible import visible, visible_lines
+
 
 class Format(StrEnum):
     """How a command prints what it found."""
@@ -51,7 +53,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Fo
 def text_of(cell: Any) -> str:
     if cell is None or cell == "":
         return "-"
-    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+    return str(cell).lower() if isinstance(cell, bool) else visible(str(cell))
 
 
 def print_json(value: Any) -> None:
@@ -64,4 +66,4 @@ def print_done(sentence: str, format: Format, **fields: Any) -> None:
     if format is Format.JSON:
         print_json(fields)
     else:
-        print(sentence)
+        print(visible_lines(sentence))

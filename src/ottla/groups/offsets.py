@@ -11,6 +11,7 @@ Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from ottla.groups.draft import Draft, fits
 from ottla.groups.group import Group, GroupState
@@ -165,12 +166,19 @@ class Offsets:
                 partitions.update({(topic, index): None for index in at})
         return [encode_offset(group_id, topic, index, None) for topic, index in partitions]
 
-    def delete_topic(self, group_id: str, topic: str) -> list[ShardRecord]:
-        """Tombstones for what the group committed in a topic that is no more."""
+    def topics_of(self, group_id: str) -> dict[str, None]:
+        """The topics in which the group committed anything, or may do so with a transaction that is open."""
+        topics = dict.fromkeys(self._committed.get(group_id, {}))
+        for pending in self._pending_of(group_id):
+            topics.update(dict.fromkeys(pending))
+        return topics
+
+    def delete_topic(self, group_id: str, topic: str, records_max: int) -> list[ShardRecord]:
+        """Tombstones for what the group committed in a topic that is no more, or for the first of it."""
         partitions = dict.fromkeys(self._committed.get(group_id, {}).get(topic, {}))
         for pending in self._pending_of(group_id):
             partitions.update(dict.fromkeys(pending.get(topic, {})))
-        return [encode_offset(group_id, topic, index, None) for index in partitions]
+        return [encode_offset(group_id, topic, index, None) for index in islice(partitions, records_max)]
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
 

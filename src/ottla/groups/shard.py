@@ -21,6 +21,7 @@ from ottla.groups.describe import delete_groups, describe, list_groups
 from ottla.groups.draft import Draft
 from ottla.groups.group import Group, GroupState
 from ottla.groups.offsets import Offsets
+from ottla.groups.orphans import Orphans
 from ottla.groups.rebalance import Deadline, GroupTimer, Rebalances
 from ottla.groups.records import (
     NO_TIMESTAMP,
@@ -44,7 +45,17 @@ from ottla.groups.share_records import (
     TargetRecord,
 )
 from ottla.groups.share_surroundings import NO_SURROUNDINGS, Surroundings
-from ottla.machine import NO_PRODUCER_ID, AppliedBatch, AppliedRecord, Call, Decision, Millis, Ticket, WallClock
+from ottla.machine import (
+    NO_PRODUCER_ID,
+    AppliedBatch,
+    AppliedRecord,
+    Call,
+    Decision,
+    Millis,
+    ShardRecord,
+    Ticket,
+    WallClock,
+)
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -63,6 +74,8 @@ _ORPHANS: GroupTimer = ("", Deadline.ORPHANS, "")
 
 _OFFSETS_PER_STEP = 5_000
 """A sweep looks at so many offsets, some milliseconds of work, and lets others go first."""
+_TOMBSTONES_PER_STEP = 500
+"""The same for offsets that are deleted, of which each is a record to be written."""
 _PAUSE_MS = 1
 
 
@@ -100,7 +113,7 @@ class GroupShard:
         self._offsets = Offsets(self._rebalances)
         self._share = ShareGroups(settings, surroundings, self._groups, self._timers, wall)
         self._to_expire: deque[str] = deque()
-        self._orphans: deque[tuple[str, str]] = deque()
+        self._orphans = Orphans()
         self._unknown_types: set[int] = set()
         self._is_loading = True
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
@@ -116,9 +129,9 @@ class GroupShard:
         return refuse(call, error)
 
     @staticmethod
-    def topic_deleted(name: str) -> Call | None:
-        """What every shard must hear when a topic goes."""
-        return Call(-1, 0, "", "", TopicsDeleted((name,)))
+    def topics_deleted(names: tuple[str, ...]) -> Call | None:
+        """What every shard must hear when topics go."""
+        return Call(-1, 0, "", "", TopicsDeleted(names))
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -149,9 +162,9 @@ class GroupShard:
             case OffsetDeleteRequest() as body:
                 self._offsets.delete(ticket, body, draft)
             case TopicsDeleted(names):
-                self._orphans.extend((topic, group_id) for topic in names for group_id in self._groups)
+                self._orphans.add(names)
                 self._timers.set(_ORPHANS, now)
-                self._share.topics_deleted(names, draft)
+                self._share.topics_deleted(frozenset(names), draft)
             case other:
                 if not self._share.decide(now, ticket, call, draft):
                     raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
@@ -222,12 +235,18 @@ class GroupShard:
         self._timers.set(_EXPIRE, now + later)
 
     def _delete_orphans(self, now: Millis, draft: Draft) -> None:
-        left = _OFFSETS_PER_STEP
-        while self._orphans and left > 0:
-            topic, group_id = self._orphans.popleft()
-            records = self._offsets.delete_topic(group_id, topic)
-            left -= 1 + len(records)
-            draft.records += records
+        """A sweep over all groups for what they committed in topics that are gone, in steps."""
+        looks, records = _OFFSETS_PER_STEP, list[ShardRecord]()
+        while looks > 0 and (group_id := self._orphans.next_group(self._groups)) is not None:
+            topics = self._offsets.topics_of(group_id)
+            looks -= 1 + len(topics)
+            for topic in topics:
+                if topic in self._orphans.topics:
+                    records += self._offsets.delete_topic(group_id, topic, _TOMBSTONES_PER_STEP - len(records))
+            if len(records) >= _TOMBSTONES_PER_STEP:
+                self._orphans.look_again(group_id)
+                break
+        draft.records += records
         if self._orphans:
             self._timers.set(_ORPHANS, now + _PAUSE_MS)
 

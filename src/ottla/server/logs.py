@@ -2,6 +2,9 @@
 
 JSON lines hold `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `error` with the traceback where
 there is one, and whatever was given as `extra`.
+
+In both shapes an entry is told from the next whatever clients call themselves: of the text shape only a traceback has
+further lines, and those are indented.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from textwrap import indent
 from typing import Literal, TextIO
+
+from ottla.visible import UNSEEN, visible, visible_lines
 
 Shape = Literal["text", "json"]
 
@@ -34,7 +40,8 @@ class JsonLines(logging.Formatter):
         for name, value in vars(record).items():
             if name not in _KNOWN:
                 line[name] = value
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # json escapes only some of these
 
 
 class TextLines(logging.Formatter):
@@ -45,9 +52,9 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = f"{record.levelname}: " if record.levelno > logging.INFO else ""
-        line = f"{self.formatTime(record)} {record.name.removeprefix('ottla.')}: {level}{record.getMessage()}"
+        line = f"{self.formatTime(record)} {record.name.removeprefix('ottla.')}: {level}{visible(record.getMessage())}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + indent(visible_lines(self.formatException(record.exc_info)), "  ")
         return line
 
 

@@ -184,7 +184,7 @@ class ShareStateShard:
         return refuse(call.body, error)
 
     @staticmethod
-    def topic_deleted(name: str) -> Call | None:
+    def topics_deleted(names: tuple[str, ...]) -> Call | None:
         """Names say nothing here: topics are known by id, see TopicGone."""
         return None
 

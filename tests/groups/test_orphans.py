@@ -1,0 +1,55 @@
+"""Offsets of deleted topics go in slices, and what is still to do costs a name for each topic and each group."""
+
+import pytest
+from group_stage import Stage
+
+from ottla.groups.orphans import Orphans
+from ottla.groups.shard import TopicsDeleted
+from ottla.machine import AppliedBatch
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+SLICE_MAX = 500
+
+
+def commit(stage: Stage, group: str, topic: str, partitions: int) -> None:
+    parts = [OffsetCommitRequestPartition(partition_index=i, committed_offset=5) for i in range(partitions)]
+    stage.ask(OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(topic, partitions=parts)]), 8)
+
+
+@pytest.mark.parametrize(("groups", "partitions"), [(510, 1), (1, 1300)])
+def test_offsets_of_deleted_topics_go_in_slices(groups: int, partitions: int) -> None:
+    stage = Stage()
+    for number in range(groups):
+        for topic in (f"t{number % 3}", "stays"):
+            commit(stage, f"g{number}", topic, partitions)
+    before = len(stage.log)
+    stage.ask(TopicsDeleted(tuple(f"t{i}" for i in range(2000))), 0)
+    stage.tick(1_000)
+    slices = [len(each.records) for each in stage.log[before:] if isinstance(each, AppliedBatch)]
+    assert sum(slices) == groups * partitions
+    assert max(slices) <= SLICE_MAX
+    assert all(stage.shard._offsets.count(f"g{number}") == partitions for number in range(groups))
+
+
+def test_topics_that_go_during_a_sweep_wait_for_the_next_one() -> None:
+    orphans = Orphans()
+    groups = ["g", "h"]
+    orphans.add(["a"])
+    seen: list[tuple[str, list[str]]] = []
+    while (group := orphans.next_group(groups)) is not None:
+        seen.append((group, list(orphans.topics)))
+        if len(seen) == 1:
+            orphans.add(["b", "c"])
+    assert seen == [("g", ["a"]), ("h", ["a"]), ("g", ["b", "c"]), ("h", ["b", "c"])]
+    assert not orphans
+
+
+def test_a_coordinator_without_groups_has_nothing_to_sweep() -> None:
+    orphans = Orphans()
+    orphans.add(["a"])
+    assert orphans.next_group([]) is None
+    assert not orphans
