@@ -318,3 +318,40 @@ def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
     stage.disk.trouble = None
     assert stage.fetch("t0").error_code == 0
     assert not log.unreadable
+
+
+def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
+    """Every fsync of a node at work is the disk thread's: first records, rolls, retention, checkpoints, compaction."""
+    stage = Stage("page-cache", log_segment_bytes="1048576", log_cleaner_backoff_ms="1000")
+    stage.node.topics.create(stage.now, "table", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+    on_the_loop: list[str] = []
+    working = stage.sync
+
+    def sync() -> None:
+        stage.disk.trouble = None
+        working()
+        stage.disk.trouble = watch
+
+    def watch(operation: str, path: str) -> None:
+        if operation == "sync":
+            on_the_loop.append(path)
+
+    stage.sync, stage.disk.trouble = sync, watch  # type: ignore[method-assign]
+    for topic in ("t0", "t1", "table"):
+        for _ in range(6):
+            stage.produce(topic, bytes(400_000))
+        stage.run(2_000)
+    stage.disk.crash()  # the first records are there, with their names, as the disk thread was soon asked for that
+    assert on_the_loop == []
+    stage.start(same_boot=False)
+    on_the_loop.clear()  # a start may wait
+    assert stage.node.topics.by_name["t0"].partitions[0].log.log_end_offset > 0
+    topic = stage.node.topics.by_name["t0"]
+    log = topic.partitions[0].log
+    stage.node.topics.alter_configs(stage.now, topic, {"retention.bytes": "0"})
+    segments = len(log.segments)
+    stage.run(400_000)
+    assert len(log.segments) < segments
+    assert log.log_start_offset == log.segments[0].base_offset > 0
+    stage.run(4_000_000)
+    assert on_the_loop == []

@@ -17,7 +17,7 @@ from ottla.log.producers import ProducerState
 from ottla.sim.run import Run
 from ottla.sim.workload import FSYNC, PAGE_CACHE, Plan
 
-SEEDS_MAX = 40
+SEEDS_MAX = 120
 
 
 def failures(wanted: Callable[[Plan], bool] = lambda plan: True, *, lies: bool = False) -> Iterator[str]:

@@ -102,6 +102,8 @@ class ToyNode:
 
     def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
 
+    def not_stored(self, path: str) -> None: ...
+
     def synced(self, now: int, token: int, failures: Mapping[int, str]) -> None:
         for ticket, identity, frame in self.waiting.pop(token, []):
             if not failures:

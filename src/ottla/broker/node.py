@@ -388,7 +388,13 @@ class Node:
             log.synced(end_offset)
             # Another round of this log may have failed meanwhile, and have taken the end of it back.
             partition.commit_up_to(min(end_offset, log.recovery_point), 1 << 62)
+            if log.recovery_point < end_offset and log.failed is None:
+                self.sync_soon(partition)  # the round took only a part of it
             self.upkeep.sync_worked(partition)
+
+    def not_stored(self, path: str) -> None:
+        """The file of a Store effect could not be written: what it should have held is asked for again."""
+        self.upkeep.not_stored(path)
 
     def _begin_group_commit(self, now: Millis) -> None:
         """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""

@@ -110,7 +110,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Replace the file at `path` by `content`, atomically and durably, off the loop; no answer is owed."""
+    """Replace the file at `path` by `content`, atomically and durably, off the loop; `node.not_stored(path)` where that
+    fails."""
 
     path: str
     content: bytes

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from heapq import heappop, heappush
 from os.path import dirname
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.clean_stop import completing
 from ottla.broker.requests import Store
@@ -69,6 +69,15 @@ class StartRefused(Exception):
     """The node can't start on this directory; one sentence why."""
 
 
+class Maintained(NamedTuple):
+    """One log's upkeep under way: its steps, its log start before them, and what waits for the disk."""
+
+    partition: Partition
+    steps: Iterator[Syncable]
+    began: int
+    names: Syncable | None = None
+
+
 class Upkeep:
     """The housekeeping of one node."""
 
@@ -95,6 +104,8 @@ class Upkeep:
         self._uncleanable: set[Partition] = set()
         self._noted: set[str] = set()
         self._to_flush: dict[Partition, None] = {}
+        self._maintained: dict[int, Maintained] = {}
+        self._busy: set[Partition] = set()
         self._ailing: dict[Partition, str] = {}
         self._reopen_at: Millis | None = None
 
@@ -326,6 +337,8 @@ class Upkeep:
             touched, self.touched = self.touched, {}
             for partition in touched:
                 self._schedule(now, partition)
+                if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
+                    self._flush(partition)
                 if self._ailing and self._ailing.get(partition) == WRITE:  # an append worked
                     del self._ailing[partition]
                     self._node.notes(f"{partition.name} takes writes again")
@@ -355,24 +368,46 @@ class Upkeep:
         self._reopen_at = now + REOPEN_MS if left else None
 
     def _maintain(self, now: Millis, partition: Partition) -> None:
+        if partition in self._busy:
+            return  # scheduled again when that is done
+        if len(self._maintained) >= max(1, self._node.files.pins_max // FLUSH_PINS):
+            self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS)
+            return
+        self._busy.add(partition)
+        self._go_on(now, Maintained(partition, partition.log.maintaining(now), partition.log.log_start_offset))
+
+    def _go_on(self, now: Millis, maintained: Maintained) -> None:
+        """Take the next step of a log's upkeep; a name that went waits for the disk before another one goes."""
+        partition = maintained.partition
         log = partition.log
+        start = log.log_start_offset
         try:
-            if log.maintain(now):
-                self._node.notes(f"{partition.name}: retention deleted the records below offset {log.log_start_offset}")
+            names = next(maintained.steps, None)
+            if start != log.log_start_offset:
                 partition.wake_all_fetches()
+            if names is not None:
+                names.pin()
+                self._maintained[self._node.sync([names])] = maintained._replace(names=names)
+                return
+            if log.log_start_offset != maintained.began:
+                self._node.notes(f"{partition.name}: retention deleted the records below offset {log.log_start_offset}")
+            self._busy.discard(partition)
             if log.flush_due(now):
                 self._flush(partition)
-        except (OSError, StorageFailed) as error:
+        except OSError as error:
+            self._busy.discard(partition)
             self.storage_failed(partition, str(error))
             self._schedule(now, partition, now + AGAIN_MS)
             return
         except Exception as error:
+            self._busy.discard(partition)
             self._resting[partition] = now + REST_MS
             self._schedule(now, partition)
             self._node.fault(f"upkeep of {partition.name} failed and rests for {REST_MS // 1000} s", error)
             return
         # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
-        self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS if partition in self._flushing else now + 1)
+        waits = partition in self._flushing or partition in self._to_flush
+        self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS if waits else now + 1)
 
     def _flush(self, partition: Partition) -> None:
         """fsync this log off the loop, unless that is under way."""
@@ -406,6 +441,10 @@ class Upkeep:
             if failed is not None and self._compaction is not None:
                 self._give_up_compaction(failed)
             return
+        maintained = self._maintained.pop(token, None)
+        if maintained is not None:
+            self._name_synced(now, maintained, failed)
+            return
         partition, end_offset = self._flushes.pop(token)
         self._flushing.pop(partition, None)
         if failed is None:
@@ -414,6 +453,19 @@ class Upkeep:
         else:
             self.sync_failed(now, partition, failed)
         self._begin_flushes()
+
+    def _name_synced(self, now: Millis, maintained: Maintained, failed: str | None) -> None:
+        partition = maintained.partition
+        assert maintained.names is not None
+        maintained.names.unpin()
+        if partition not in self._partitions:
+            self._busy.discard(partition)
+        elif failed is None:
+            self._go_on(now, maintained)
+        else:
+            self._busy.discard(partition)
+            self.storage_failed(partition, failed)
+            self._schedule(now, partition, now + AGAIN_MS)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -440,6 +492,10 @@ class Upkeep:
         if self._written.get(name) != content:
             self._written[name] = content
             self._node.effect(Store(self._path(name), content))
+
+    def not_stored(self, path: str) -> None:
+        """A checkpoint could not be written: the next time it is due it is written even if nothing changed."""
+        self._written.pop(path.rpartition("/")[2], None)
 
     def _path(self, name: str) -> str:
         return f"{self._node.directory}/{name}"

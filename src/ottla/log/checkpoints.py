@@ -88,9 +88,11 @@ def decode_topic_id(text: str) -> bytes:
     return topic_id
 
 
-def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> None:
-    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
-    files.write_atomically(f"{directory}/{PARTITION_METADATA_FILE}", text.encode())
+def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> str:
+    """Say whose directory this is, without waiting for the disk. The file's path."""
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    files.write_atomically(path, f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n".encode(), durable=False)
+    return path
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:

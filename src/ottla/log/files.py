@@ -301,7 +301,8 @@ class DiskFile:
     def unlink_later(self) -> None:
         """The name goes away; the descriptor now lives exactly as long as the handle."""
         if self._fd < 0:
-            self._reopen()
+            with contextlib.suppress(OSError):  # without one, who still reads the file is told that it is gone
+                self._reopen()
         self._unlinked = True
 
     def __del__(self) -> None:
@@ -435,7 +436,7 @@ class DiskFiles:
         return closed > 0
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as source:
+        with open(self.descriptor(path, os.O_RDONLY), "rb") as source:
             return source.read()
 
     def space(self, path: str) -> tuple[int, int]:
@@ -444,7 +445,9 @@ class DiskFiles:
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
         temporary = path + ".tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        # A durable one may be written by the disk thread, which must not give up descriptors of ours.
+        fd = os.open(temporary, flags | os.O_CLOEXEC, 0o644) if durable else self.descriptor(temporary, flags)
         try:
             rest = memoryview(data)
             while rest:

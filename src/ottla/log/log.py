@@ -8,7 +8,7 @@ the last one is appended to; everything below `recovery_point` is on the disk; a
 that anybody can see.
 
 Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
-(synced, so that no data is ever without its owner), and the first segment.
+and the first segment; the first sync covers all of that, and upkeep asks for it soon.
 
 Two append paths. The leader's assigns offsets and checks what clients send (append.py has the careful checks). The
 follower's takes the leader's bytes unchanged. Both update producers, epochs and the transaction index.
@@ -18,13 +18,13 @@ Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.sca
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import ClassVar, Final
 
 from crc32c import crc32c
 
-from ottla.log import cleaning, closing, reading, recovery, removal, retention, snapshots
+from ottla.log import cleaning, closing, doubt, reading, recovery, removal, retention, snapshots
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -45,7 +45,7 @@ from ottla.log.producers import marker_in
 from ottla.log.recovery import Loaded
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
-from ottla.log.syncing import Syncable, Syncing
+from ottla.log.syncing import Syncable, Syncing, sync_all
 from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import WallClock
 from ottla.protocol.errors import ErrorCode
@@ -550,8 +550,7 @@ class Log:
         """The first append: make what a lazy log has not made yet."""
         if not self.on_disk:
             self.files.makedirs(self.directory)
-            write_partition_metadata(self.files, self.directory, self.topic_id)
-            self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
+            self.syncing.born(write_partition_metadata(self.files, self.directory, self.topic_id))
             self.on_disk = True
         self._add_segment(now)
 
@@ -704,21 +703,14 @@ class Log:
     def sync_failed(self, error: OSError) -> None:
         """The oldest outstanding `pending_sync` failed, so the log closes to writes; `reopen` may open it again.
 
-        What it should have covered may never reach the disk, whatever a later fsync says: the kernel reports a page
-        that it could not write once, and then takes it for clean.
+        What it should have covered may never reach the disk, whatever a later fsync says (doubt.py).
         """
         self.syncing.failed()
-        if self.failed is None:
-            self.fail(f"syncing {self.directory} failed: {error}")
-            self.in_doubt = True
+        doubt.shut(self, error)
 
     def reopen(self, now: int) -> bool:
-        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it.
-
-        False where records above the recovery point are acknowledged or were read, or where the cut fails: then the log
-        stays closed to writes. In doubt it must not be opened again without writing these records anew.
-        """
-        return retention.reopen(self, now)
+        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False."""
+        return doubt.reopen(self, now)
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""
@@ -732,7 +724,7 @@ class Log:
         try:
             self.syncing.sync_now(self)
         except OSError as error:
-            raise self.fail(f"syncing {self.directory} failed: {error}") from error
+            raise doubt.shut(self, error) from error
 
     def flush_due(self, now: int) -> bool:
         """Whether flush.messages or flush.ms ask for a sync."""
@@ -742,13 +734,22 @@ class Log:
         """The earliest moment at which `maintain` or a flush has something to do; None while nothing is in sight."""
         return retention.deadline(self, now)
 
+    def maintaining(self, now: int) -> Iterator[Syncable]:
+        """Do what is due: retention, removal of deleted files, expiry of producers.
+
+        In steps: what is yielded must be synced, with a pin around, before the next one. Raises OSError.
+        """
+        return retention.maintaining(self, now)
+
     def maintain(self, now: int) -> bool:
-        """Do what is due: retention, removal of deleted files, expiry of producers. True if the log start moved."""
-        return retention.maintain(self, now)
+        """All of `maintaining`, here and now. True if the log start moved."""
+        before = self.log_start_offset
+        sync_all(self.maintaining(now))
+        return self.log_start_offset != before
 
     def delete_old_segments(self, now: int) -> int:
-        """Apply retention by log start, time and size. How many segments went."""
-        return retention.delete_old_segments(self, now)
+        """Apply retention by log start, time and size, here and now. How many segments went."""
+        return sync_all(retention.deleting_old(self, now))
 
     def complete(self) -> bool:
         """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""

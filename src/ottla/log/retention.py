@@ -8,13 +8,14 @@ Source: Kafka's UnifiedLog.scala (deleteOldSegments, truncateTo, truncateFullyAn
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.log import cleaning, recovery
 from ottla.log.answers import StorageFailed
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
+from ottla.log.syncing import Syncable
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -27,13 +28,14 @@ DELETED_SUFFIX: Final = ".deleted"
 
 class Retention:
     """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
-    start; `deletions` are (when, path) to unlink."""
+    start; `deletions` are (when, path) to unlink. `names_unsynced`: a segment went whose name may still come back."""
 
-    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
+    __slots__ = ("deletions", "due", "names_unsynced", "next_check_ms", "producer_check_ms", "start_moved")
 
     def __init__(self, now: int, deletions: list[str]) -> None:
         self.due = False
         self.start_moved = False
+        self.names_unsynced = False
         self.deletions: list[tuple[int, str]] = [(now, path) for path in deletions]
         self.next_check_ms = now + FIRST_CHECK_DELAY_MS
         self.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
@@ -79,17 +81,16 @@ def flush_due(log: Log, now: int) -> bool:
     return since is not None and now - since >= log.config.flush_ms
 
 
-def maintain(log: Log, now: int) -> bool:
-    """See Log.maintain."""
+def maintaining(log: Log, now: int) -> Iterator[Syncable]:
+    """See Log.maintaining."""
     remove_deleted_files(log, now)
     if log.failed is not None:
-        return False
-    before = log.log_start_offset
+        return
     upkeep = log.retention
     if upkeep.due or now >= upkeep.next_check_ms:
-        delete_old_segments(log, now)
+        yield from deleting_old(log, now)
     elif upkeep.start_moved:
-        _delete_first(log, _below_start(log), now)
+        yield from _deleting_first(log, _below_start(log), now)
     if now >= upkeep.producer_check_ms:
         wall = log.wall
         log.producers.expire(wall.at(now))
@@ -97,11 +98,10 @@ def maintain(log: Log, now: int) -> bool:
         upkeep.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
         if oldest >= 0:
             upkeep.producer_check_ms = max(upkeep.producer_check_ms, wall.moment(oldest + log.producers.expiration_ms))
-    return log.log_start_offset != before
 
 
-def delete_old_segments(log: Log, now: int) -> int:
-    """See Log.delete_old_segments."""
+def deleting_old(log: Log, now: int) -> Iterator[Syncable]:
+    """Apply retention by log start, time and size, in the steps of `Log.maintaining`."""
     upkeep = log.retention
     upkeep.due = False
     upkeep.next_check_ms = now + RETENTION_CHECK_INTERVAL_MS
@@ -110,7 +110,7 @@ def delete_old_segments(log: Log, now: int) -> int:
         if log.active is not None and log.config.retention_ms >= 0 and _is_ahead(log, log.active, now):
             log.roll(now)  # its newest timestamp would keep it from being closed by time
         count = max(count, _breaching_time(log, now), _breaching_size(log))
-    return _delete_first(log, count, now)
+    yield from _deleting_first(log, count, now)
 
 
 def _below_start(log: Log) -> int:
@@ -120,22 +120,32 @@ def _below_start(log: Log) -> int:
     return count
 
 
-def _delete_first(log: Log, count: int, now: int) -> int:
+def _deleting_first(log: Log, count: int, now: int) -> Iterator[Syncable]:
     upkeep = log.retention
     upkeep.start_moved = False
     if count == 0:
-        return 0
+        return
+    if upkeep.names_unsynced:
+        yield from _sync_names(log)
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
     if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
         log.write_snapshot()  # what the batches that go say of their producers would be known nowhere else
+    upkeep.due = False
     for segment in log.segments[:count]:
+        if log.failed is not None or log.segments[0] is not segment:
+            return  # truncated, compacted or deleted while the disk was waited for
         drop_segments(log, [segment], now)
+        move_log_start(log, log.segments[0].base_offset)
+        upkeep.start_moved = False
         # One by one: names are lost one by one too, and a log must not come back with a hole.
-        log.files.sync_directory(log.directory)
-    move_log_start(log, log.segments[0].base_offset)
-    upkeep.due = upkeep.start_moved = False
-    return count
+        yield from _sync_names(log)
+
+
+def _sync_names(log: Log) -> Iterator[Syncable]:
+    log.retention.names_unsynced = True
+    yield log.files.directory(log.directory)
+    log.retention.names_unsynced = False
 
 
 def _deletable(log: Log, at: int) -> bool:
@@ -240,34 +250,11 @@ def truncate_to(log: Log, offset: int, now: int) -> bool:
     """See Log.truncate_to."""
     if log.failed is not None:
         raise StorageFailed(log.failed)
-    return _truncate_to(log, offset, now)
+    return cut_to(log, offset, now)
 
 
-def reopen(log: Log, now: int) -> bool:
-    """See Log.reopen."""
-    point, why = log.recovery_point, log.failed
-    if not log.in_doubt:
-        return False
-    if log.high_watermark > point:
-        path = f"{log.directory}/{recovery.IN_DOUBT_FILE}"
-        with suppress(OSError):
-            if not log.files.exists(path):
-                log.files.write_atomically(path, f"{why}\n".encode(), durable=False)
-        return False
-    log.failed = None
-    try:
-        # Without an fsync, which on such a disk may fail again: the one that covers the next records covers the cut,
-        # and until then nobody is told of them.
-        _truncate_to(log, point, now, durable=False)
-        log.syncing.created()
-    except OSError:
-        log.failed = why
-        return False
-    log.in_doubt = False
-    return True
-
-
-def _truncate_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
+def cut_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
+    """Do `truncate_to`; not `durable`: the next sync has to bring it to the disk."""
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
         log.state_rebuilt()

@@ -12,7 +12,8 @@ directory when a file was created in it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from ottla.log.files import File
 from ottla.log.files import Pinned as Syncable
@@ -21,29 +22,29 @@ from ottla.log.segment import Segment
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
+FILES_PER_SEGMENT: Final = 16
+"""A round takes a closed segment for so many files that may be pinned; it has four, and others want some too."""
+
 
 class _Round:
     """One `begin` under way: what it syncs, and whose it is."""
 
-    __slots__ = ("borrowed", "directory", "files", "replaced", "segments", "up_to")
+    __slots__ = ("borrowed", "directory", "files", "newborn", "replaced", "segments", "up_to")
 
-    def __init__(self, up_to: int, segments: list[Segment], replaced: dict[str, None], directory: bool) -> None:
+    def __init__(self, up_to: int, segments: list[Segment], waiting: Syncing) -> None:
         self.up_to = up_to
         self.segments = segments
-        self.replaced = replaced
-        self.directory = directory
+        self.replaced = waiting.replaced_files
+        self.directory = waiting.directory
+        self.newborn = waiting.newborn
         self.files: list[Syncable] = []
         self.borrowed: list[File] = []
 
     def pin(self, files: list[Syncable]) -> None:
-        """Take these, or none of them. Raises OSError."""
-        try:
-            for file in files:
-                file.pin()
-                self.files.append(file)
-        except OSError:
-            self.release()
-            raise
+        """Take these. Raises OSError, with some of them taken."""
+        for file in files:
+            file.pin()
+            self.files.append(file)
 
     def release(self) -> None:
         for file in self.files:
@@ -55,37 +56,52 @@ class _Round:
 class Syncing:
     """The state between a log and its disk."""
 
-    __slots__ = ("_closed", "_directory", "_dirty", "_replaced", "_rounds", "dirty_since_ms", "recovery_point")
+    __slots__ = (
+        "_closed",
+        "_dirty",
+        "_rounds",
+        "directory",
+        "dirty_since_ms",
+        "newborn",
+        "recovery_point",
+        "replaced_files",
+    )
 
     def __init__(self, recovery_point: int) -> None:
         self.recovery_point = recovery_point
         self.dirty_since_ms: int | None = None  # when upkeep first saw data that is not on the disk
         self._closed: list[Segment] = []
-        self._replaced: dict[str, None] = {}
-        self._directory = False
+        self.replaced_files: dict[str, None] = {}
+        self.directory = False  # its names wait
+        self.newborn = False  # and its own name, in its parent
         self._dirty: list[File] = []
         self._rounds: deque[_Round] = deque()
 
     @property
     def idle(self) -> bool:
         """Nothing but perhaps the active segment's batches waits for the disk."""
-        return not (self._closed or self._replaced or self._directory or self._dirty or self._rounds)
+        return not (self._closed or self.replaced_files or self.directory or self._dirty or self._rounds)
 
     def closed(self, segment: Segment, dirty: list[File] | None = None) -> None:
         """A segment is complete: its batches and indexes, and the files in `dirty`, go with the next round."""
         if segment not in self._closed:
             self._closed.append(segment)
         self._dirty.extend(dirty or [])
-        self._directory = True
+        self.directory = True
+
+    def born(self, path: str) -> None:
+        """The log's directory was made, and the file at `path` in it, which says whose it is."""
+        self.newborn = True
+        self.replaced(path)
 
     def created(self) -> None:
         """A file was made, renamed or removed in the log's directory."""
-        self._directory = True
+        self.directory = True
 
     def replaced(self, path: str) -> None:
         """A small file was replaced without waiting for the disk."""
-        self._replaced[path] = None
-        self._directory = True
+        self.replaced_files[path] = None
+        self.directory = True
 
     def forgotten(self, segments: list[Segment]) -> None:
         """These segments are deleted; nobody needs them on the disk."""
@@ -95,36 +111,48 @@ class Syncing:
 
     def log_deleted(self) -> None:
         """Nobody needs any of it on the disk. Files that a round is at are let go when that ends."""
-        self._closed, self._replaced, self._directory, self._dirty = [], {}, False, []
+        self._closed, self._dirty = [], []
+        self.replaced_files, self.directory, self.newborn = {}, False, False
         for under_way in self._rounds:
-            under_way.segments, under_way.replaced, under_way.directory = [], {}, False
+            under_way.segments, under_way.replaced = [], {}
+            under_way.directory = under_way.newborn = False
 
     def begin(self, log: Log) -> list[Syncable]:
-        """Start a round for everything below the log end. Raises OSError, and what waited goes on waiting."""
-        segments = list(self._closed)
+        """Start a round for everything below the log end, or for the oldest segments where many were closed since.
+
+        Raises OSError, and what waited goes on waiting.
+        """
+        closed = sorted(self._closed, key=lambda segment: segment.base_offset)
+        segments_max = max(1, log.files.pins_max // FILES_PER_SEGMENT)
+        segments, later = closed[:segments_max], closed[segments_max:]
         files: list[Syncable] = [*self._dirty]
-        begun = _Round(log.log_end_offset, segments, self._replaced, self._directory)
+        up_to = later[0].base_offset if later else log.log_end_offset
+        begun = _Round(up_to, segments, self)
         try:
             for segment in segments:
                 files.append(segment.file)
                 files.extend(segment.dirty_index_files())
             active = log.active
-            if active is not None and active not in segments and active.size:
+            if active is not None and not later and active not in segments and active.size:
                 files.append(active.file)
                 files.extend(active.txn_index.dirty_files())
                 segments.append(active)
-            for path in self._replaced:
+            for path in self.replaced_files:
                 if log.files.exists(path):
                     begun.borrowed.append(log.files.open(path))
             files.extend(begun.borrowed)
-            if self._directory:
+            if self.directory:
                 files.append(log.files.directory(log.directory))
+            if self.newborn:
+                files.append(log.files.directory(log.directory.rpartition("/")[0] or "."))
             begun.pin(files)
         except OSError:
+            begun.release()
             for segment in segments:
                 segment.indexes_unsynced()
             raise
-        self._closed, self._replaced, self._directory, self._dirty = [], {}, False, []
+        self._closed, self._dirty = later, []
+        self.replaced_files, self.directory, self.newborn = {}, False, False
         self._rounds.append(begun)
         return files
 
@@ -148,20 +176,26 @@ class Syncing:
         for segment in ended.segments:
             segment.indexes_unsynced()
         self._closed = [*ended.segments, *(segment for segment in self._closed if segment not in ended.segments)]
-        self._replaced = ended.replaced | self._replaced
-        self._directory = self._directory or ended.directory
+        self.replaced_files = ended.replaced | self.replaced_files
+        self.directory = self.directory or ended.directory
+        self.newborn = self.newborn or ended.newborn
 
     def sync_now(self, log: Log) -> None:
         """Sync everything here and now, also what rounds under way are at. Raises OSError."""
-        self.begin(log)
-        newest = self._rounds.pop()
-        try:
-            for each in (*self._rounds, newest):
-                for file in each.files:
+        for each in self._rounds:
+            for file in each.files:
+                file.sync()
+        while True:
+            self.begin(log)
+            newest = self._rounds.pop()
+            try:
+                for file in newest.files:
                     file.sync()
-        finally:
-            newest.release()
-        self.recovery_point = max(self.recovery_point, newest.up_to)
+            finally:
+                newest.release()
+            self.recovery_point = max(self.recovery_point, newest.up_to)
+            if not self._closed:
+                break
         self.dirty_since_ms = None
 
     def truncated(self, offset: int) -> None:
@@ -175,3 +209,15 @@ class Syncing:
         self.truncated(offset)
         self.recovery_point = offset
         self._closed = []
+
+
+def sync_all(steps: Iterator[Syncable]) -> int:
+    """Take these steps, syncing what each yields before the next. How many there were. Raises OSError."""
+    count = 0
+    for count, file in enumerate(steps, 1):  # noqa: B007
+        file.pin()
+        try:
+            file.sync()
+        finally:
+            file.unpin()
+    return count

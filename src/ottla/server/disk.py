@@ -45,14 +45,23 @@ class DiskThread:
 
         self._pool.submit(work)
 
-    def store(self, files: FileSystem, path: str, content: bytes) -> None:
-        """Replace a checkpoint file. A failure is logged: the older checkpoint only makes a recovery longer."""
+    def store(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        files: FileSystem,
+        path: str,
+        content: bytes,
+        failed: Callable[[str], None],
+    ) -> None:
+        """Replace a checkpoint file. A failure is logged, then failed(path) called on the loop: the older checkpoint
+        only makes a recovery longer."""
 
         def work() -> None:
             try:
                 files.write_atomically(path, content)
             except OSError as error:
                 log.warning("the checkpoint %s could not be written: %s", path, error.strerror or error)
+                loop.call_soon_threadsafe(failed, path)
 
         self._pool.submit(work)
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 1 << 17
 DESCRIPTORS_WANTED = 1 << 16
+DESCRIPTORS_RESERVED = 32
+"""Kept back for what is neither a segment nor a connection."""
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -99,6 +101,7 @@ class Server:
         self._disk = DiskThread()
         self._settling = False
         self._stopped = False
+        self._connections_max = 0
 
     @property
     def address(self) -> str:
@@ -150,12 +153,13 @@ class Server:
             directory = self._temporary.name
         directory = os.path.abspath(directory)
         self._lock = DirectoryLock(directory)
+        open_files_max, self._connections_max = _share_descriptors()
         store: SqliteStore | None = None
         try:
             store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
             self.node = Node(
                 settings,
-                DiskFiles(_open_files_max()),
+                DiskFiles(open_files_max),
                 directory,
                 store,
                 entropy=random.Random(self.options.seed),
@@ -219,8 +223,15 @@ class Server:
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else "?"
         of_ip = self._per_ip.get(host, 0)
-        if len(self._connections) >= settings["max.connections"] or of_ip >= settings["max.connections.per.ip"]:
-            log.warning("refused a connection of %s: %d are open, %d from there", host, len(self._connections), of_ip)
+        open_max = min(settings["max.connections"], self._connections_max)
+        if len(self._connections) >= open_max or of_ip >= settings["max.connections.per.ip"]:
+            log.warning(
+                "refused a connection of %s: %d of %d are open, %d from there",
+                host,
+                len(self._connections),
+                open_max,
+                of_ip,
+            )
             self.node.metrics.connections_refused += 1
             return None
         self._per_ip[host] = of_ip + 1
@@ -283,7 +294,7 @@ class Server:
                         case Sync(token, files):
                             self._disk.sync(self._loop, token, files, self._synced)
                         case Store(path, content):
-                            self._disk.store(self.node.files, path, content)
+                            self._disk.store(self._loop, self.node.files, path, content, self.node.not_stored)
                         case Mute(identity, until):
                             connection = self._connections.get(identity)
                             if connection is not None:
@@ -338,10 +349,12 @@ def _log_fault(what: str, error: Exception) -> None:
     log.error("%s; the rest goes on", what, exc_info=error)
 
 
-def _open_files_max() -> int:
-    """How many segment files may be open at once: half of the descriptors, the rest is for connections.
+def _share_descriptors() -> tuple[int, int]:
+    """(how many segment files may be open at once, how many connections).
 
     Raises the process's soft limit first: it is 1,024 on most systems, for the sake of programs that use select().
+    Some stay back for the store, the listeners and what is open for a moment; half of the others are for the log, and a
+    third of that for directories that wait for the disk. A connection too many is refused: the log needs its own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
@@ -349,4 +362,8 @@ def _open_files_max() -> int:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(OPEN_FILES_MAX, soft // 2))
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX, DESCRIPTORS_WANTED
+    free = max(8, soft - DESCRIPTORS_RESERVED)
+    files = min(OPEN_FILES_MAX, free // 3)
+    return files, free - files * 3 // 2

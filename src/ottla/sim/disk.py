@@ -63,11 +63,12 @@ class Inode:
         self.settled += count
 
     def forsake(self, up_to: int) -> None:
-        """All operations numbered below `up_to` will never reach the platter, and nobody knows."""
+        """The writes numbered below `up_to` will never reach the platter, and nobody knows. Sizes are the journal's."""
         count = max(0, up_to - self.settled)
-        self.forsaken = self.forsaken or bool(self.volatile[:count])
-        del self.volatile[:count]
-        self.settled += count
+        truncations = [operation for operation in self.volatile[:count] if operation[1] is None]
+        self.forsaken = self.forsaken or count > len(truncations)
+        self.settled += len(self.volatile[:count]) - len(truncations)
+        self.volatile[:count] = truncations
 
     def survive(self, rng: random.Random) -> None:
         """The power went: decide what is found."""
@@ -297,7 +298,7 @@ class Disk:
         self.trouble: Callable[[str, str], None] | None = None
         """Called with an operation (read, write, truncate, sync, create, rename, unlink) and its path; raises OSError
         where that is to fail."""
-        self.pins_max = 1 << 16
+        self.pins_max = 32
         self.lies = False
         """Planted by tests: a sync that promises and does nothing. The checkers must notice."""
         self.fuse: int | None = None

@@ -11,7 +11,6 @@ streams derived from the seed by name, so one part of the world drawing more num
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
@@ -54,6 +53,8 @@ class NodeUnderTest(Protocol):
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
+
+    def not_stored(self, path: str) -> None: ...
 
 
 class Owed:
@@ -333,8 +334,10 @@ class Life:
         """What went wrong, as the system says it, by position in a Sync's files."""
         failures: dict[int, str] = {}
         if isinstance(work, Store):
-            with suppress(OSError):
+            try:
                 self.world.disk.write_atomically(work.path, bytes(work.content))
+            except OSError:
+                self.node.not_stored(work.path)
             return failures
         for at, (file, mark) in enumerate(zip(work.files, marks, strict=True)):
             try:
