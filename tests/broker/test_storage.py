@@ -355,3 +355,18 @@ def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     assert log.log_start_offset == log.segments[0].base_offset > 0
     stage.run(4_000_000)
     assert on_the_loop == []
+
+
+@pytest.mark.parametrize("left", [b"", b"version: 0\ntop", bytes(11) + b"topic_id: "])
+def test_a_power_cut_may_tear_the_name_of_a_new_partition(left: bytes) -> None:
+    """Its first record was in the page cache only; what is left is the topic's, whatever the cut made of the file."""
+    stage = Stage("page-cache")
+    stage.produce("t0")
+    stage.run(1_000)
+    path = "/data/t0-0/partition.metadata"
+    whole = stage.disk.read_bytes(path)
+    stage.disk.write_atomically(path, left)
+    stage.disk.kill()
+    stage.start(same_boot=False)
+    assert stage.values("t0") == [b"v"]
+    assert stage.disk.read_bytes(path) == whole

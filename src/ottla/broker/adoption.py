@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.broker.topic_names import FORBIDDEN
-from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
+from ottla.log.checkpoints import CheckpointUnreadable, mend_partition_metadata, read_partition_metadata
 from ottla.log.files import FileSystem
 from ottla.log.removal import fitting
 from ottla.metadata.topics import TopicRecord
@@ -92,7 +92,7 @@ def sort_directories(
             continue
         place = place_of(entry)
         if place is not None:
-            owner = _owner_of(files, path, place, place[0] in stored, found)
+            owner = _owner_of(files, path, place, stored.get(place[0]), found)
             if owner in deleted_ids:
                 found.gone.append(path)
             elif owner is not None:
@@ -116,7 +116,9 @@ def sort_directories(
     return found
 
 
-def _owner_of(files: FileSystem, path: str, place: tuple[str, int], known: bool, found: Sorted) -> bytes | None:
+def _owner_of(
+    files: FileSystem, path: str, place: tuple[str, int], record: TopicRecord | None, found: Sorted
+) -> bytes | None:
     """The id of the topic that owns a partition directory; where it does not say, `found` has what is to be done."""
     try:
         owner = read_partition_metadata(files, path)
@@ -129,10 +131,12 @@ def _owner_of(files: FileSystem, path: str, place: tuple[str, int], known: bool,
     except NotADirectoryError:
         return None
     except CheckpointUnreadable as unreadable:
+        if record is not None and mend_partition_metadata(files, path, record.topic_id):
+            return record.topic_id
         trouble = why = str(unreadable)
     except OSError as error:
         trouble, why = f"{error.filename or path} can't be read: {error.strerror or error}", ""
-    if trouble and known:
+    if trouble and record is not None:
         found.unreadable[place] = trouble
     elif why:
         found.strangers.append(Stranger(path, None, why))

@@ -91,8 +91,25 @@ def decode_topic_id(text: str) -> bytes:
 def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> str:
     """Say whose directory this is, without waiting for the disk. The file's path."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
-    files.write_atomically(path, f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n".encode(), durable=False)
+    files.write_atomically(path, _partition_metadata(topic_id), durable=False)
     return path
+
+
+def _partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n".encode()
+
+
+def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> bool:
+    """Write the file anew if a power cut tore it before its first sync: what is left of it is this topic's.
+
+    False where it is something else. Raises OSError.
+    """
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    whole, left = _partition_metadata(topic_id), files.read_bytes(path)
+    torn = len(left) <= len(whole) and all(got in (0, wanted) for got, wanted in zip(left, whole, strict=False))
+    if torn:
+        files.write_atomically(path, whole)
+    return torn
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:

@@ -52,6 +52,9 @@ def reopen(log: Log, now: int) -> bool:
         # and until then nobody is told of them.
         retention.cut_to(log, point, now, durable=False)
         log.syncing.created()
+        for path in log.syncing.replaced_files:
+            if log.files.exists(path):
+                log.files.write_atomically(path, log.files.read_bytes(path), durable=False)
     except OSError:
         log.failed = why
         return False

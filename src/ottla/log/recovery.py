@@ -29,7 +29,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, CheckpointUnreadable
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import File, FileSystem
@@ -271,6 +271,10 @@ class _Loading:
                 segment.file.rewrite(found[0])
                 written += segment.size - found[0]
         if written:
+            for name in self.files.listdir(self.directory):
+                if name in (PARTITION_METADATA_FILE, LEADER_EPOCH_FILE):
+                    path = f"{self.directory}/{name}"
+                    self.files.write_atomically(path, self.files.read_bytes(path))
             self.files.sync_directory(self.directory)
             self.files.sync_directory(self.directory.rpartition("/")[0] or ".")
             self.note(f"{self.directory}: wrote {written} bytes above offset {recovery_point} again.")
