@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ottla.broker import produce_size
 from ottla.broker.api.k00_produce import INTERNAL_TOPICS_CLIENT, parse_common
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
@@ -96,3 +97,22 @@ def test_a_damaged_frame_is_read_as_the_codec_reads_it(request_, version, cut, n
     assert [bytes(a.records) for a in parsed[3]] == [
         bytes(part.records) for topic in body.topic_data for part in topic.partition_data
     ]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_request_of_more_partitions_than_anyone_sends_is_refused_before_it_is_decoded(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_size, "PARTITIONS_MAX", 12)
+    data = [PartitionProduceData(index, b"batch") for index in range(5)]
+    for topics, fits in ((2, True), (3, False)):
+        asked = [TopicProduceData(f"t{n}", bytes(16), data) for n in range(topics)]
+        frame = frame_of(version, "c", ProduceRequest(None, 1, 1000, asked))
+        _, position = decode_request_header(frame)
+        if fits:
+            produce_size.refuse_too_many(frame, position, version)
+        else:
+            with pytest.raises(MalformedFrame, match="more than 12"):
+                produce_size.refuse_too_many(frame, position, version)
+    with pytest.raises(MalformedFrame):
+        produce_size.refuse_too_many(frame[:-20], position, version)

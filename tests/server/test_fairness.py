@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -146,18 +146,22 @@ FETCH_HEAD = bytes(9) + b"\x7f\xff\xff\xff\x00" + bytes(4) + b"\xff" * 4
 
 
 @pytest.mark.parametrize(
-    "frame",
+    "made",
     [
-        long_request(18, 3, tagged(45_000_000)),
-        long_request(3, 12, b"\x00" + array(1_000_000, bytes(18)) + b"\x00\x00\x00"),
-        long_request(15, 5, b"\x00" + array(2_000_000, b"\x01") + b"\x00\x00"),
-        long_request(1, 17, FETCH_HEAD + array(800_000, bytes(16) + b"\x01\x00") + b"\x01\x01\x00"),
+        lambda: long_request(18, 3, tagged(45_000_000)),
+        lambda: long_request(3, 12, b"\x00" + array(1_000_000, bytes(18)) + b"\x00\x00\x00"),
+        lambda: long_request(15, 5, b"\x00" + array(2_000_000, b"\x01") + b"\x00\x00"),
+        lambda: long_request(1, 17, FETCH_HEAD + array(800_000, bytes(16) + b"\x01\x00") + b"\x01\x01\x00"),
+        lambda: long_request(
+            0, 9, bytes(2) + bytes(6) + array(900_000, b"\x02t" + array(9, bytes(6)) + b"\x00") + b"\x00"
+        ),
     ],
-    ids=["tagged-fields", "metadata", "too-many", "fetch"],
+    ids=["tagged-fields", "metadata", "too-many", "fetch", "produce"],
 )
 def test_one_long_request_leaves_the_others_their_turn(
-    node: NodeProcess, probe: Probe, idle: Waits, frame: bytes
+    node: NodeProcess, probe: Probe, idle: Waits, made: Callable[[], bytes]
 ) -> None:
+    frame = made()
     with probe.watch() as seen, node.connect() as sock:
         sock.sendall(frame)
         with contextlib.suppress(ConnectionError):

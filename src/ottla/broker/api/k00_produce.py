@@ -19,6 +19,7 @@ import struct
 from typing import TYPE_CHECKING, cast
 
 from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
 from ottla.broker.waiting import ParkedWork
 from ottla.log.answers import AppendRefused, StorageFailed
@@ -44,6 +45,8 @@ KEY = 0
 VERSIONS = (0, 13)
 """Advertised from 0 because librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does."""
 
+SMALL_BYTES = 1 << 16
+"""A request up to this size has no room for too many partitions."""
 FIRST_SERVED_VERSION = 3
 FIRST_FLEXIBLE_VERSION = 9
 FIRST_VERSION_WITH_ZSTD = 7
@@ -177,6 +180,8 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, in
     if version < FIRST_SERVED_VERSION:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
+    if len(frame) > SMALL_BYTES:
+        refuse_too_many(frame, position, version)
     body, _ = ProduceRequest.decode(frame, position, version)
     by_id = version >= FIRST_VERSION_BY_TOPIC_ID
     appends = [

@@ -1,0 +1,61 @@
+"""How many partitions a Produce request names, counted before it is decoded.
+
+A Produce may be as long as `socket.request.max.bytes`, and a partition takes six bytes where it has no records: a
+hundred megabytes of such would be read for many seconds. A client's requests have some thousand partitions at most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.wire import (
+    SHORT_INPUT,
+    read_array_length,
+    read_compact_array_length,
+    read_compact_nullable_records,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_nullable_records,
+    read_nullable_string,
+    read_string,
+    skip_tags,
+)
+
+FIRST_FLEXIBLE_VERSION: Final = 9
+FIRST_VERSION_BY_TOPIC_ID: Final = 13
+PARTITIONS_MAX: Final = 20_000
+"""Topics and partitions of one request, together."""
+
+
+def refuse_too_many(frame: memoryview, position: int, version: int) -> None:
+    """Raises MalformedFrame where the request that begins at `position` names more than PARTITIONS_MAX."""
+    try:
+        _count(frame, position, version)
+    except SHORT_INPUT as error:
+        raise MalformedFrame("the request is cut short") from error
+
+
+def _count(frame: memoryview, position: int, version: int) -> None:
+    flexible = version >= FIRST_FLEXIBLE_VERSION
+    read_length = read_compact_array_length if flexible else read_array_length
+    read_records = read_compact_nullable_records if flexible else read_nullable_records
+    read_name = read_compact_string if flexible else read_string
+    _, position = (read_compact_nullable_string if flexible else read_nullable_string)(frame, position)
+    topics, position = read_length(frame, position + 6, 1)  # behind acks and timeout
+    left = PARTITIONS_MAX
+    for _ in range(topics):
+        if version >= FIRST_VERSION_BY_TOPIC_ID:
+            position += 16
+        else:
+            _, position = read_name(frame, position)
+        partitions, position = read_length(frame, position, 1)
+        left -= 1 + max(partitions, 0)
+        if left < 0:
+            raise MalformedFrame(f"it names more than {PARTITIONS_MAX} topics and partitions")
+        for _ in range(partitions):
+            _, position = read_records(frame, position + 4)
+            if flexible:
+                position = skip_tags(frame, position)
+        if flexible:
+            position = skip_tags(frame, position)
