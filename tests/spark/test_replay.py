@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_condition_that_is_none_is_a_sentence(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_condition_that_is_none_is_a_sentence(spark: SparkSession, printed: Callable[[], tuple[str, str]]) -> None:
     """And not a word of Java's, in the sentence or on the standard error."""
     frame = spark.range(3)
     for where, said in (
@@ -46,7 +47,7 @@ def test_a_condition_that_is_none_is_a_sentence(spark: SparkSession, capfd: pyte
     ):
         chosen(frame, "assert_true(id < 0, 'nothing is') IS NULL").collect()
     Path(str(failed.value).rpartition(" ")[2].rstrip(".")).unlink()
-    assert capfd.readouterr().err == ""
+    assert printed() == ("", "")
 
 
 bounds = st.tuples(st.integers(0, 30), st.integers(1, 20)).map(lambda each: (each[0], sum(each)))

@@ -70,6 +70,7 @@ def test_a_machine_without_java_needs_nothing_else(tmp_path: Path) -> None:
         "PATH": str(path_without_java(tmp_path / "bin")),
         "SPARK_CONF_DIR": str(tmp_path / "conf"),
         "SPARK_LOCAL_DIRS": str(tmp_path),
+        "JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"],
     }
     command = [sys.executable, "-c", WITHOUT_JAVA, str(tmp_path)]
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250)
