@@ -86,6 +86,7 @@ def base_offset(file: Path) -> int:
 def segment(file: Path, records: bool) -> Iterator[Entry]:
     """One entry per batch; what is no batch ends it, with a sentence where it stands."""
     from ottla.protocol.records import CorruptRecords, UnsupportedMagic, decode_records, has_valid_crc, iter_batches
+    from ottla.protocol.records.compression import READER_BYTES_MAX
 
     topic = file.absolute().parent.name.rpartition("-")[0]
     end = 0
@@ -100,7 +101,7 @@ def segment(file: Path, records: bool) -> Iterator[Entry]:
                     valid = has_valid_crc(view, position, header)
                     entry = batch_entry(header, position, valid)
                     if records:
-                        found = decode_records(view, position) if valid else []
+                        found = decode_records(view, position, max_bytes=READER_BYTES_MAX) if valid else []
                         entry["records"] = [record_entry(each, header, topic) for each in found]
                     yield entry
             except (CorruptRecords, UnsupportedMagic) as error:

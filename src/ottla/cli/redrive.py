@@ -269,6 +269,7 @@ def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | N
     """Key, value and headers of the record that the letter is about; None where it is not there or can't be read."""
     from ottla.client import ErrorAnswer
     from ottla.protocol.records.batch import iter_batches
+    from ottla.protocol.records.compression import READER_BYTES_MAX
     from ottla.protocol.records.errors import CorruptRecords
     from ottla.protocol.records.record import decode_records
 
@@ -277,7 +278,7 @@ def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | N
         for header, position in iter_batches(fetched.records):
             if header.is_control or header.next_offset <= letter.source_offset:
                 continue
-            for record in decode_records(fetched.records, position):
+            for record in decode_records(fetched.records, position, max_bytes=READER_BYTES_MAX):
                 if record.offset == letter.source_offset:
                     headers: Headers = [
                         (name if isinstance(name, str) else name.decode("utf-8", "replace"), value)

@@ -29,6 +29,7 @@ from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.compression import READER_BYTES_MAX
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, decode_records
 from ottla.protocol.wire import Message
@@ -237,7 +238,9 @@ class ShareMember:
         records = part.records if acquired and part.records is not None else b""
         try:
             for header, position in iter_batches(records):
-                for record in () if header.is_control else decode_records(records, position):
+                if header.is_control:
+                    continue
+                for record in decode_records(records, position, max_bytes=READER_BYTES_MAX):
                     count = acquired.pop(record.offset, None)
                     if count is not None:
                         got.append(Delivered(name, place, record, header.timestamp_type, count))

@@ -32,10 +32,12 @@ from ottla.protocol.records.batch import (
     stamp_log_append_time,
 )
 from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
 from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch, can_hold, decode_records
 
 LEGACY_RECORD_BYTES_MIN: Final = 14
+RECORDS_NAMED_MAX: Final = 10_000
+"""Of a larger batch that is refused for its timestamps nobody is told which ones are wrong: that takes unpacking it."""
 _length_of = Struct(">i").unpack_from
 _pack_attributes = Struct(">h").pack_into
 _pack_timestamp = Struct(">q").pack_into
@@ -143,7 +145,7 @@ def _check_count(batch: memoryview, header: BatchHeader) -> None:
     try:
         unpacked = len(decompress(header.compression, batch[HEADER_BYTES:]))
     except CorruptRecords as error:
-        raise AppendRefused(ErrorCode.UNKNOWN_SERVER_ERROR, f"The records can't be unpacked: {error}.") from error
+        raise _not_unpacked(error) from error
     if header.record_count * RECORD_BYTES_MIN > unpacked:
         raise _invalid(f"The batch reports {header.record_count} records in {unpacked} bytes.")
 
@@ -161,7 +163,7 @@ def _decode(batch: memoryview, header: BatchHeader) -> list[Record]:
         return decode_records(batch)
     except CorruptRecords as error:
         if header.compression != NONE:
-            raise AppendRefused(ErrorCode.UNKNOWN_SERVER_ERROR, f"The records can't be unpacked: {error}.") from error
+            raise _not_unpacked(error) from error
         raise _invalid(f"The records can't be read: {error}.") from error
 
 
@@ -179,6 +181,11 @@ def _check_timestamps(
     if records is None:
         if header.max_timestamp == -1 or lowest <= header.max_timestamp <= highest:
             return
+        if header.record_count > RECORDS_NAMED_MAX:
+            raise AppendRefused(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"The batch's timestamp {header.max_timestamp} is not within [{lowest}, {highest}].",
+            )
         records = _decode(batch, header)
     wrong = tuple(
         (index, f"Timestamp {record.timestamp_ms} is not within [{lowest}, {highest}].")
@@ -229,6 +236,12 @@ def _rebuild(header: BatchHeader, records: list[Record], codec: int, config: Log
             transactional=header.is_transactional,
         )
     )
+
+
+def _not_unpacked(error: CorruptRecords) -> AppendRefused:
+    """A producer splits what is too large, if it can, and sends it again."""
+    code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytes) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return AppendRefused(code, f"The records can't be unpacked: {error}.")
 
 
 def _invalid(sentence: str) -> AppendRefused:

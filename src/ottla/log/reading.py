@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CURSORS_MAX: Final = 16
 _base_offset_of = Struct(">q").unpack
 
+RECORDS_SEARCHED_MAX: Final = 100_000
+"""In a batch with more records no timestamp is looked for: its first offset is told, from where readers get there."""
+
 
 def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
     """See Log.read."""
@@ -176,7 +179,7 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
 
 def _record_in(segment: Segment, found: tuple[int, RawHeader], timestamp: int, start: int) -> TimestampOffset | None:
     position, header = found
-    if header[5] & ATTRIBUTES_LOG_APPEND_TIME:
+    if header[5] & ATTRIBUTES_LOG_APPEND_TIME or header[12] > RECORDS_SEARCHED_MAX:
         return TimestampOffset(header[8], max(header[0], start), header[2])
     try:
         records = decode_records(segment.read_batch(position, header))

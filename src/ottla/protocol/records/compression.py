@@ -26,8 +26,10 @@ NAMES: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 """Kafka's names, by codec number."""
 CODECS: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
 
-UNPACKED_BYTES_MAX = 128 * 1024 * 1024
-"""The default bound: the largest batch a broker takes at its defaults is 1 MB, the largest request 100 MB."""
+UNPACKED_BYTES_MAX = 32 * 1024 * 1024
+"""The default bound, a broker's: it takes batches of 1 MB at its defaults, which clients fill before they compress."""
+READER_BYTES_MAX = 128 * 1024 * 1024
+"""The bound of a client, which holds nobody up and may read what a broker with other settings took."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + Format(">ii").pack(1, 1)
