@@ -370,3 +370,22 @@ def test_a_power_cut_may_tear_the_name_of_a_new_partition(left: bytes) -> None:
     stage.start(same_boot=False)
     assert stage.values("t0") == [b"v"]
     assert stage.disk.read_bytes(path) == whole
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_a_new_producer_sent_behind_a_refused_batch_waits_for_it(cut: bool) -> None:
+    """A producer that is unknown may begin with any sequence; its second batch in place of the first would be final."""
+    stage = Stage("fsync" if cut else "page-cache")
+    numbered = {"producer_id": 5, "producer_epoch": 0}
+    stage.disk.trouble = trouble_with("/t0-0/", "sync" if cut else "create")
+    first = stage.produce("t0", b"first", **numbered, base_sequence=0)
+    stage.run()
+    first = stage.answers[first] if cut else first.responses[0].partition_responses[0]
+    assert first.error_code == STORAGE
+    stage.disk.trouble = None
+    behind = stage.produce("t0", b"second", **numbered, base_sequence=1)
+    assert behind.responses[0].partition_responses[0].error_code == STORAGE
+    for sequence, value in enumerate((b"first", b"second")):
+        stage.produce("t0", value, **numbered, base_sequence=sequence)
+        stage.run()
+    assert stage.values("t0") == [b"first", b"second"]

@@ -47,6 +47,11 @@ def reopen(log: Log, now: int) -> bool:
     if not log.in_doubt or log.high_watermark > point:
         return False
     log.failed = None
+    before = [
+        (each.producer_id, each.epoch, each.batches[0].first_sequence)
+        for each in log.producers.entries.values()
+        if each.batches
+    ]
     try:
         # Without an fsync, which on such a disk may fail again: the one that covers the next records covers the cut,
         # and until then nobody is told of them.
@@ -59,4 +64,6 @@ def reopen(log: Log, now: int) -> bool:
         log.failed = why
         return False
     log.in_doubt = False
+    for producer_id, epoch, first in before:
+        log.producers.owe(producer_id, epoch, first)
     return True

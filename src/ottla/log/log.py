@@ -333,6 +333,12 @@ class Log:
             self.snapshot_when_due()
         return Appended(first, last, max_timestamp if attributes & 8 else -1, False)
 
+    def not_written(self, batch: memoryview) -> None:
+        """`append_as_leader` raised StorageFailed for this batch: what its producer sent behind it must wait for it."""
+        if len(batch) >= HEADER_BYTES:
+            header: RawHeader = _unpack_header(batch)
+            self.producers.owe(header[9], header[10], header[11])
+
     def append_as_follower(self, records: memoryview, *, now: int, leader_epoch: int = 2**31 - 1) -> Appended | None:
         """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
 
@@ -396,6 +402,8 @@ class Log:
         producers = self.producers
         entry = producers.entries.get(producer_id)
         if entry is None:
+            if producers.owed and not producers.may_begin(producer_id, producer_epoch, sequence):
+                raise StorageFailed("an earlier batch of this producer could not be written")
             return None
         if attributes & ATTRIBUTES_CONTROL:
             marker = marker_in(batch)

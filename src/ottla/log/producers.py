@@ -148,19 +148,44 @@ def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | N
         return None
 
 
+OWED_MAX: Final = 1000
+"""Producers whose first batch is remembered as refused; they repeat it within seconds."""
+
+
 class ProducerState:
     """All producers of one partition. `end_offset` is the log end offset that the state stands for."""
 
-    __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "open")
+    __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "open", "owed")
 
     def __init__(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
         self.entries: dict[int, ProducerEntry] = {}
+        self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) to come first
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
 
     # Data batches
+
+    def owe(self, producer_id: int, epoch: int, first: int) -> None:
+        """A batch could not be written, or was taken back. A producer unknown here may begin with any sequence, so it
+        must be remembered that this one comes before those that were under way behind it."""
+        if producer_id < 0 or producer_id in self.entries:
+            return
+        known = self.owed.pop(producer_id, None)
+        if known is not None and known[0] == epoch:
+            first = min(first, known[1])
+        if len(self.owed) >= OWED_MAX:
+            del self.owed[next(iter(self.owed))]
+        self.owed[producer_id] = (epoch, first)
+
+    def may_begin(self, producer_id: int, epoch: int, first: int) -> bool:
+        """Whether a producer without an entry may begin with this sequence."""
+        owed = self.owed.get(producer_id)
+        if owed is not None and owed[0] == epoch and first > owed[1]:
+            return False
+        self.owed.pop(producer_id, None)
+        return True
 
     def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
         """Whether a data batch may be appended; a coordinator's is held to the epoch only. Raises AppendRefused."""

@@ -240,6 +240,7 @@ def append_one(
         node.metrics.produce_failed(topic.name)
         return
     except StorageFailed as failed:
+        partition.log.not_written(records)
         node.upkeep.storage_failed(partition, str(failed))
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         node.metrics.produce_failed(topic.name)
