@@ -347,7 +347,9 @@ def test_sorting_names_what_nobody_can_read(tmp_path: Path) -> None:
     (tmp_path / "y-0").write_text("a file, no directory")
     files.failing = {("read_bytes", "/x-0")}
     found = sort_directories(files, str(tmp_path), {}, set())
-    assert found.left == [f"{tmp_path}/x-0/partition.metadata can't be read: Permission denied; it is left as it is"]
+    assert found.left == {
+        ("x", 0): f"{tmp_path}/x-0/partition.metadata can't be read: Permission denied; it is left as it is"
+    }
     assert not found.strangers
     assert not found.gone
 
@@ -441,6 +443,53 @@ def test_a_full_disk_at_the_start_is_not_one_partitions_matter(ailing: tuple[Nod
     files.error = errno.ENOSPC
     with pytest.raises(OSError, match="No space left"):
         stage.restart()
+
+
+@pytest.mark.parametrize("what", ["unreadable", "stranger"])
+def test_no_topic_is_made_over_a_directory_that_stays(ailing: tuple[NodeStage, PlainFiles], what: str) -> None:
+    stage, files = ailing
+    (stage.directory / "t-0").mkdir()
+    (stage.directory / "t-0" / "00000000000000000000.log").write_bytes(b"somebody's")
+    files.failing = {("read_bytes", "/t-0")} if what == "unreadable" else {("rename", "/t-0")}
+    stage.restart(clean=False)
+    assert create(stage, "t") == 56
+    assert create(stage, "u") == 0
+    assert directories(stage) == ["t-0"]
+
+
+def test_a_stranger_that_cannot_be_put_aside_is_not_served(ailing: tuple[NodeStage, PlainFiles]) -> None:
+    stage, files = ailing
+    for name in ("t", "u"):
+        assert create(stage, name) == 0
+        stage.append(name)
+    stage.node.stop(stage.now)
+    os.rename(stage.directory / "t-0", stage.directory / "kept")
+    os.rename(stage.directory / "u-0", stage.directory / "t-0")
+    files.failing = {("rename", "/t-0")}
+    stage.restart(clean=False)
+    assert asked(stage, 0) == [56] * 5
+    shutil.rmtree(stage.directory / "t-0")
+    os.rename(stage.directory / "kept", stage.directory / "t-0")
+    stage.run(15_000)
+    assert ends(stage, "t") == [(0, 1)]
+
+
+def test_a_damaged_partition_of_a_topic_that_the_store_lost_is_out_of_service(stage: NodeStage) -> None:
+    assert create(stage, "t", 2) == 0
+    for index in range(2):
+        stage.append("t", index)
+    stage.node.stop(stage.now)
+    metadata = stage.directory / "t-1" / "partition.metadata"
+    whole = metadata.read_bytes()
+    metadata.write_bytes(b"version: 0\n")
+    stage.store = MemoryStore()
+    stage.restart(clean=False)
+    assert ends(stage, "t")[0] == (0, 1)
+    assert asked(stage, 1) == [56] * 5
+    assert directories(stage) == ["t-0", "t-1"]
+    metadata.write_bytes(whole)
+    stage.run(15_000)
+    assert ends(stage, "t")[1] == (0, 1)
 
 
 # ---- the space of what was deleted -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ then what may be deleted of these topics, so `broker/topics.py` holds retention 
 
 Rules, for a directory of partition P of topic T:
 - of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
-- that says nothing of its owner, or can't be read: P is out of service where the store has T, else see `Sorted`;
+- that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
 - of T's id in the store: it is T's, and T has at least P + 1 partitions;
 - of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
   has lost its newest commits);
@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,16 +57,14 @@ class Stranger:
 
 @dataclass(slots=True)
 class Sorted:
-    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why, by place.
-
-    `left` are sentences about directories that nobody can read and no topic asks for: they stay as they are.
-    """
+    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
+    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read."""
 
     told: dict[str, Told] = field(default_factory=dict[str, Told])
     unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     gone: list[str] = field(default_factory=list[str])
     strangers: list[Stranger] = field(default_factory=list[Stranger])
-    left: list[str] = field(default_factory=list[str])
+    left: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     from_kafka: bool = False
     """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
 
@@ -83,6 +82,7 @@ def sort_directories(
 ) -> Sorted:
     """What the partition directories in `directory` are to a node whose store has the topics `stored`."""
     found = Sorted()
+    troubled: dict[tuple[str, int], _Trouble] = {}
     owned: dict[str, dict[bytes, list[int]]] = {}
     for entry in files.listdir(directory):
         path = f"{directory}/{entry}"
@@ -92,7 +92,7 @@ def sort_directories(
             continue
         place = place_of(entry)
         if place is not None:
-            owner = _owner_of(files, path, place, stored.get(place[0]), found)
+            owner = _owner_of(files, path, place, stored.get(place[0]), found, troubled)
             if owner in deleted_ids:
                 found.gone.append(path)
             elif owner is not None:
@@ -113,35 +113,52 @@ def sort_directories(
             for owner in sorted(indexes.keys() - {mine})
             for index in sorted(indexes[owner])
         ]
+    for (name, index), trouble in troubled.items():
+        if name in stored or name in found.told:
+            found.unreadable[name, index] = trouble.why
+            if (told := found.told.get(name)) is not None:
+                found.told[name] = Told(told.topic_id, max(told.partitions, index + 1))
+        elif trouble.is_damage:
+            found.strangers.append(Stranger(f"{directory}/{name}-{index}", None, trouble.why))
+        else:
+            found.left[name, index] = f"{trouble.why}; it is left as it is"
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """Why a directory does not say whose it is; damage stays, and anything else may pass."""
+
+    why: str
+    is_damage: bool
+
+
 def _owner_of(
-    files: FileSystem, path: str, place: tuple[str, int], record: TopicRecord | None, found: Sorted
+    files: FileSystem,
+    path: str,
+    place: tuple[str, int],
+    record: TopicRecord | None,
+    found: Sorted,
+    troubled: dict[tuple[str, int], _Trouble],
 ) -> bytes | None:
-    """The id of the topic that owns a partition directory; where it does not say, `found` has what is to be done."""
+    """The id of the topic that owns a partition directory; None where that is not known, or nothing is in it."""
     try:
         owner = read_partition_metadata(files, path)
-        if owner is not None:
-            return owner
-        if all(name.endswith(".tmp") for name in files.listdir(path)):
+        if owner is None and all(name.endswith(".tmp") for name in files.listdir(path)):
             found.gone.append(path)
-            return None
-        trouble, why = "", "has no partition.metadata"
+        elif owner is None:
+            found.strangers.append(Stranger(path, None, "has no partition.metadata"))
+        return owner
     except NotADirectoryError:
         return None
     except CheckpointUnreadable as unreadable:
-        if record is not None and mend_partition_metadata(files, path, record.topic_id):
-            return record.topic_id
-        trouble = why = str(unreadable)
+        with suppress(OSError):
+            if record is not None and mend_partition_metadata(files, path, record.topic_id):
+                return record.topic_id
+        troubled[place] = _Trouble(str(unreadable), is_damage=True)
     except OSError as error:
-        trouble, why = f"{error.filename or path} can't be read: {error.strerror or error}", ""
-    if trouble and record is not None:
-        found.unreadable[place] = trouble
-    elif why:
-        found.strangers.append(Stranger(path, None, why))
-    else:
-        found.left.append(f"{trouble}; it is left as it is")
+        why = f"{error.filename or path} can't be read: {error.strerror or error}"
+        troubled[place] = _Trouble(why, is_damage=False)
     return None
 
 

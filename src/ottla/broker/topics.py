@@ -24,20 +24,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.adoption import Stranger, Told, sort_directories, stray_path
+from ottla.broker.adoption import Stranger, Told, place_of, sort_directories, stray_path
 from ottla.broker.configs import held, is_held, topic_log_config, without_ended_hold
 from ottla.broker.dynamic_configs import DynamicConfigs
 from ottla.broker.graves import Graves
 from ottla.broker.partition import Partition
 from ottla.broker.topic_names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
 from ottla.broker.unopened import Unopened
-from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
+from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Delete, Put, decoded
+from ottla.metadata.store import ABSENT, Delete, Put, StoreFailed, decoded
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Topics:
         self.graves = Graves(node)
         self.unopened = Unopened(node)
         self._unowned: dict[tuple[str, int], str] = {}
+        """Why the directory of this place is not opened for its topic, nor for a new one of the name."""
 
     def parts(self) -> list[tuple[str, Graves | Unopened]]:
         """What has timers, by name."""
@@ -151,11 +152,11 @@ class Topics:
         ]
         found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
         self.graves.begin(now, found.gone, deleted)
+        self._unowned = {**found.unreadable, **found.left}
         for stranger in found.strangers:
             self._put_aside(stranger)
-        for sentence in found.left:
+        for sentence in found.left.values():
             node.warn(sentence)
-        self._unowned = found.unreadable
         records = dict(stored)
         if node.store.lost:
             records = {name: self._doubted(name, record) for name, record in stored.items()}
@@ -266,12 +267,11 @@ class Topics:
         try:
             if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
                 return False
-            self._unowned.pop((topic.name, partition.index), None)
-            log = self._open_or_leave(now, topic.name, topic.record, partition.index, clean_shutdown=False)
-        except (OSError, CheckpointUnreadable):
+            checkpoint = node.upkeep.checkpoint_of(topic.name, partition.index)
+            log = self._open_log(now, topic.name, topic.record, partition.index, checkpoint, clean_shutdown=False)
+        except Exception:  # it is as it was, and why was told at the start
             return False
-        if log.unopened:
-            return False
+        self._unowned.pop((topic.name, partition.index), None)
         partition.log = log
         self.producer_ids.seen(log.producers.entries)
         self._begin(now, partition)
@@ -306,7 +306,11 @@ class Topics:
         try:
             files.rename(path, stray)
         except OSError as error:
-            self._node.warn(f"{path} {stranger.why}; it can't be renamed to {stray}: {error}")
+            why = f"{path} {stranger.why}; it can't be renamed to {stray}: {error}"
+            self._node.warn(why)
+            place = place_of(path.rpartition("/")[2])
+            if place is not None:
+                self._unowned[place] = why
         else:
             self._node.warn(f"{path} {stranger.why}; it was renamed to {stray}")
 
@@ -323,6 +327,9 @@ class Topics:
             for new in wanted
         }
         self.graves.clear_way(now, records)
+        for (name, _), why in self._unowned.items():
+            if name in records:
+                raise StoreFailed(f"a directory is in the way of {name}: {why}")
         self._node.upkeep.names_made(records.keys())
         version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
         created: list[Topic] = []
@@ -380,6 +387,7 @@ class Topics:
             self._node.topic_deleted(now, topic)
             for partition in topic.partitions:
                 self.unopened.forget(partition)
+                self._unowned.pop((topic.name, partition.index), None)
             self.graves.add(graves[topic.name], [partition.log for partition in topic.partitions])
 
     def delete(self, now: Millis, topic: Topic) -> None:
