@@ -7,6 +7,7 @@ then what may be deleted of these topics, so `broker/topics.py` holds retention 
 
 Rules, for a directory of partition P of topic T:
 - of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
+- whose `partition.metadata` a power cut tore or took away: it is T's, where the store has T;
 - that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
 - of T's id in the store: it is T's, and T has at least P + 1 partitions;
 - of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
@@ -146,6 +147,8 @@ def _owner_of(
         owner = read_partition_metadata(files, path)
         if owner is None and all(name.endswith(".tmp") for name in files.listdir(path)):
             found.gone.append(path)
+        elif owner is None and record is not None and mend_partition_metadata(files, path, record.topic_id):
+            return record.topic_id
         elif owner is None:
             found.strangers.append(Stranger(path, None, "has no partition.metadata"))
         return owner

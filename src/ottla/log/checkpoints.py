@@ -100,12 +100,11 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 
 
 def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Write the file anew if a power cut tore it before its first sync: what is left of it is this topic's.
-
-    False where it is something else. Raises OSError.
+    """Write the file anew if a power cut tore it, or took its name, before its first sync: the directory is this
+    topic's. False where it says something else. Raises OSError.
     """
     path = f"{directory}/{PARTITION_METADATA_FILE}"
-    whole, left = _partition_metadata(topic_id), files.read_bytes(path)
+    whole, left = _partition_metadata(topic_id), files.read_bytes(path) if files.exists(path) else b""
     torn = len(left) <= len(whole) and all(got in (0, wanted) for got, wanted in zip(left, whole, strict=False))
     if torn:
         files.write_atomically(path, whole)
