@@ -10,7 +10,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.upkeep import Upkeep
 from ottla.groups.group import Group
 from ottla.groups.offsets import Offsets
-from ottla.log import compaction, retention
+from ottla.log import compaction, doubt, retention
 from ottla.log.answers import Appended, ReadResult
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
@@ -176,3 +176,12 @@ def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Upkeep, "deadline", lambda self: 0)
     assert_found("spins")
+
+
+def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgiving(log: Log, now: int) -> bool:
+        log.failed, log.in_doubt = None, False
+        return True
+
+    monkeypatch.setattr(doubt, "reopen", forgiving)
+    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", wanted=is_durable)
