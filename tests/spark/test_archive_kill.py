@@ -76,7 +76,7 @@ def test_a_killed_restore_is_finished_by_the_next(spark: SparkSession, broker: E
     try:
         while not any((lake / "_ottla" / "restores").glob("restore-*/**/manifests/*.json")):
             assert started.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.001)
+            time.sleep(0.01)
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()

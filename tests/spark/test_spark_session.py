@@ -190,12 +190,17 @@ def test_versions_are_read() -> None:
     assert probe(Path("/nowhere/java")) == "is not there"
 
 
+def same(one: SparkSession, other: SparkSession) -> bool:
+    """Whether both are the JVM's one session; PySpark may make several objects of it."""
+    return one._jsparkSession.equals(other._jsparkSession)
+
+
 def test_a_running_session_is_used_and_what_was_set_stays(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        assert pipeline_session("another", master="spark://nowhere:7077") is spark
+        assert same(pipeline_session("another", master="spark://nowhere:7077"), spark)
         assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
-        assert pipeline_session("another", conf={"spark.sql.session.timeZone": "Europe/Riga"}) is spark
+        assert same(pipeline_session("another", conf={"spark.sql.session.timeZone": "Europe/Riga"}), spark)
         assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Riga"
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
