@@ -182,6 +182,65 @@ def test_a_stale_epoch_checkpoint_is_completed_and_cut() -> None:
     assert again.epochs.entries == [(0, 0), (1, 10), (2, 20), (3, 30)]
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_power_cut_that_takes_the_epoch_checkpoint_leaves_the_epoch_of_the_batches(rolled: bool) -> None:
+    """It is not synced with an epoch's first batch, which may be on the disk, and its segment closed, without it."""
+    files = disk()
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    log = open_log(files)
+    put(log, batch(b"a"))
+    log.truncate_fully_and_start_at(1, now=NOW)
+    log.close(NOW)
+    before = files.read_bytes(path)
+    again, _ = reopen(files, log_start_offset=1, high_watermark=1, recovery_point=1)
+    again.assign_epoch(0)
+    put(again, batch(b"b"))
+    if rolled:
+        again.roll(NOW)
+    _replace(files, path, before)  # what the disk may have kept
+    for _ in range(2):  # a start whose recovery point passed the batch must find it mended
+        after, _ = reopen(files, log_start_offset=1, recovery_point=1, **POWER)
+        assert after.epochs.entries == [(0, 1)]
+        assert files.read_bytes(path) == b"0\n1\n0 1\n"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_flush_after_a_kill_covers_the_names_that_the_killed_process_made(seed: int) -> None:
+    """The directory, `partition.metadata` and the epochs: the recovery point says that a power cut takes none."""
+    files = disk(seed)
+    put(open_log(files), batch(b"a"), epoch=3)
+    again, _ = reopen(files, **KILLED)
+    again.flush()
+    assert again.recovery_point == 1
+    files.crash()
+    after, _ = reopen(files, recovery_point=1, **POWER)
+    assert values(after) == [b"a"]
+    assert files.exists(f"{DIRECTORY}/partition.metadata")
+    assert files.exists(f"{DIRECTORY}/leader-epoch-checkpoint")
+
+
+def test_epochs_of_a_lost_history_go_by_the_batches_that_took_its_offsets() -> None:
+    """A follower was cut back and took other batches; the power cut took the checkpoint that said so."""
+    files = disk()
+    log = open_log(files)
+    for epoch in (0, 0, 3):
+        put(log, batch(b"a", b"b"), epoch=epoch)
+    log.close(NOW)
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    lost = files.read_bytes(path)
+    log, _ = reopen(files, recovery_point=6)
+    log.truncate_to(4, now=NOW)
+    at_4 = batch(b"c", b"d", b"e")
+    at_7 = batch(b"f")
+    for octets, base, epoch in ((at_4, 4, 0), (at_7, 7, 1)):
+        octets[:8], octets[12:16] = base.to_bytes(8, "big"), epoch.to_bytes(4, "big")
+        log.append_as_follower(octets, now=NOW)
+    assert log.epochs.entries == [(0, 0), (1, 7)]
+    _replace(files, path, lost)
+    again, _ = reopen(files, recovery_point=4, **POWER)
+    assert again.epochs.entries == [(0, 0), (1, 7)]
+
+
 @pytest.mark.parametrize("damage", [row[1] for row in DAMAGES[:5]], ids=[row[0] for row in DAMAGES[:5]])
 def test_damaged_producer_snapshots_fall_back_to_the_log(damage: Callable[[Disk, str], None]) -> None:
     files = disk()

@@ -63,6 +63,16 @@ class EpochCache:
         self.dirty = True
         return True
 
+    def correct(self, epoch: int, base_offset: int, last_offset: int) -> None:
+        """A batch in the log says its epoch, -1 for none: what the cache has there instead is of a lost history."""
+        stands = self.epoch_at(last_offset)
+        if epoch < 0 or stands == epoch:
+            return
+        if stands > epoch:
+            self.truncate_from_end(self._starts[self._epochs.index(stands)])
+        if epoch > self.epoch_at(base_offset):
+            self.assign(epoch, base_offset)
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the largest known epoch <= `epoch`, where it ends): what OffsetForLeaderEpoch answers.
 

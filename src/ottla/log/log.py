@@ -37,7 +37,7 @@ from ottla.log.answers import (
     TimestampOffset,
 )
 from ottla.log.append import prepare_batch
-from ottla.log.checkpoints import LEADER_EPOCH_FILE, write_partition_metadata
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, write_partition_metadata
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.index import RELATIVE_OFFSET_MAX, TIME_ENTRY, IndexCache
@@ -186,8 +186,9 @@ class Log:
         self.compaction_epoch = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
         self.syncing = Syncing(loaded.recovery_point)
-        if loaded.recovery_point < loaded.log_end_offset:
-            self.syncing.created()  # a killed process may have left names that are not on the disk
+        if loaded.killed:
+            self.syncing.born(f"{directory}/{PARTITION_METADATA_FILE}")
+            self.syncing.replaced(self.epoch_path)
         self.retention = retention.Retention(now, loaded.deletions)
         self._batches_since_snapshot = loaded.batches_since_snapshot
         self._bytes_since_snapshot = 0

@@ -15,8 +15,9 @@ the recovery point is checked and written again.
 
 Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
 had decided (compaction.py) and is completed. Indexes that are missing or not sound are rebuilt from their segment;
-producer state from the newest sound snapshot and the batches after it; epochs from the batches when their checkpoint is
-lost. Source: Kafka's LogLoader.java, LogSegment.recover, ProducerStateManager.truncateAndReload.
+producer state from the newest sound snapshot and the batches after it; epochs from the batches where their checkpoint
+is lost or, after a power cut, says otherwise. Source: Kafka's LogLoader.java, LogSegment.recover,
+ProducerStateManager.truncateAndReload.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Loaded:
     recovery_point: int = 0
     batches_since_snapshot: int = 0
     on_disk: bool = False
+    killed: bool = False  # what is on the disk may lack names, the directory's own as well
     wall: WallClock = field(default_factory=WallClock)
 
 
@@ -110,9 +112,11 @@ def load(
     if in_doubt:
         files.unlink(f"{directory}/{IN_DOUBT_FILE}")
     loading.reconcile_start(log_start_offset)
-    loading.load_epochs()
+    # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
+    loading.load_epochs(loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     # What is read after a clean stop or a power cut is on the disk; after a kill it may be in the page cache only.
-    killed = same_boot and not clean_shutdown and not write_again
+    loaded.killed = same_boot and (not clean_shutdown or in_doubt)
+    killed = loaded.killed and not write_again
     loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
     loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     loading.sync_repairs()
@@ -439,7 +443,8 @@ class _Loading:
             loaded.log_end_offset = log_start_offset
         loaded.log_start_offset = max(log_start_offset, loaded.segments[0].base_offset)
 
-    def load_epochs(self) -> None:
+    def load_epochs(self, checked_from: int) -> None:
+        """The checkpoint, corrected by the batches that it need not know: those from `checked_from` on, or all."""
         path = f"{self.directory}/{LEADER_EPOCH_FILE}"
         loaded = self.loaded
         cache: EpochCache | None = None
@@ -449,28 +454,29 @@ class _Loading:
             except CheckpointUnreadable as error:
                 self.note(f"{error}; epochs are read from the batches.")
         if cache is None:
-            cache = EpochCache()
-            self._collect_epochs(cache, 0)
-        else:
-            self._collect_epochs(cache, self._epochs_known_to(cache))
+            cache, checked_from = EpochCache(), 0
+        self._correct_epochs(cache, min(checked_from, self._epochs_known_to(cache)))
+        corrected = cache.dirty
         cache.truncate_from_end(loaded.log_end_offset)
         cache.truncate_from_start(loaded.log_start_offset)
+        if corrected:
+            # The recovery point passes the batches that say so: the next start will not look at them.
+            self.files.write_atomically(path, cache.encode())
+            cache.dirty = False
         loaded.epochs = cache
 
     def _epochs_known_to(self, cache: EpochCache) -> int:
-        """The active segment's batches are compared with the checkpoint, from its newest epoch on, only if needed."""
-        active = self.loaded.segments[-1] if self.loaded.segments else None
-        if active is None or active.size == 0:
-            return self.loaded.log_end_offset
-        last = active.offset_index.last()
+        """Where the checkpoint ends if it lacks the newest batch's epoch; the log's end if it has it."""
         newest = -1
-        for _, header in active.walk(last[1] if last else 0):
-            newest = max(newest, header[2])
+        last = next((segment for segment in reversed(self.loaded.segments) if segment.size), None)
+        if last is not None:
+            for _, header in last.walk(last.offset_index.lookup(self.loaded.log_end_offset)):
+                newest = max(newest, header[2])
         if newest <= cache.latest_epoch:
             return self.loaded.log_end_offset
         return cache.entries[-1][1] if cache.entries else 0
 
-    def _collect_epochs(self, cache: EpochCache, from_offset: int) -> None:
+    def _correct_epochs(self, cache: EpochCache, from_offset: int) -> None:
         loaded = self.loaded
         if from_offset >= loaded.log_end_offset:
             return
@@ -479,8 +485,8 @@ class _Loading:
             if following is not None and following <= from_offset:
                 continue
             for _, header in segment.walk(segment.offset_index.lookup(from_offset), chunk=REPLAY_CHUNK_BYTES):
-                if header[2] > cache.latest_epoch:
-                    cache.assign(header[2], header[0])
+                if header[0] + header[6] >= loaded.log_start_offset:
+                    cache.correct(header[2], header[0], header[0] + header[6])
 
     def load_producers(self, names: list[str], snapshots_trusted_to: int) -> None:
         loaded = self.loaded
