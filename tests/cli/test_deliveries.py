@@ -91,14 +91,14 @@ def test_a_broker_that_goes_is_told_of(printed: Printed, monkeypatch: pytest.Mon
 def test_it_goes_on_when_the_broker_is_back(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedBroker() as broker:
         heard = threading.Event()
-        print_as_before = print
+        say_as_before = deliveries.say
 
-        def listen(*words: object, **options: object) -> None:
-            print_as_before(*words, **options)  # type: ignore[call-overload]
-            if "waiting since" in str(words[0]):
+        def listen(sentence: str, *, err: bool = False) -> None:
+            say_as_before(sentence, err=err)
+            if "waiting since" in sentence:
                 heard.set()
 
-        monkeypatch.setattr(deliveries, "print", listen, raising=False)
+        monkeypatch.setattr(deliveries, "say", listen)
 
         def lines() -> Iterator[bytes]:
             broker._stop()

@@ -1,9 +1,25 @@
 """Tables and sentences of commands: one row a line, whatever names hold."""
 
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+import ottla.cli
 from ottla.cli.main import tell
-from ottla.cli.output import Format, print_done, print_rows
+from ottla.cli.output import Format, json_text, print_done, print_rows, say
+
+PRINTING = {"print", "typer.echo", "typer.secho", "click.echo", "sys.stdout.write", "sys.stderr.write"}
+MAY_PRINT = {
+    "consume.py": {"write"},  # records, byte for byte as they came
+    "consume_share.py": {"print_records", "ask"},  # records; the question about one
+    "main.py": {"tell"},
+    "serve.py": {"main", "tell", "ready"},  # before and beside the log, which has a rule of its own
+    "tree.py": {"show_version"},
+}
+"""Functions that print without `ottla.cli.output`."""
 
 
 def test_a_name_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,3 +37,39 @@ def test_a_name_moves_no_cursor_in_a_sentence(capsys: pytest.CaptureFixture[str]
     tell("g\x1b[2J is not there.")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("g\\x1b[2J is deleted.\n", "ottla: g\\x1b[2J is not there.\n")
+
+
+def test_a_name_forges_no_line_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    say("g\nottla: all is well", err=True)
+    print_done("Deleted g\nh.", Format.TABLE)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("Deleted g\\nh.\n", "g\\nottla: all is well\n")
+
+
+def test_json_holds_names_exactly_and_moves_no_cursor() -> None:
+    names = ["g\n\x1b[2J", "\x9b2J", "\u202efdp", "\ud800", "größe"]
+    text = json_text(names)
+    assert json.loads(text) == names
+    assert "größe" in text
+    assert text.replace("größe", "").isascii()
+    assert text.isprintable()
+
+
+def test_every_command_prints_by_way_of_output() -> None:
+    """What clients named is printed by who shows control characters instead of carrying them out."""
+    root = Path(ottla.cli.__path__[0])
+    raw = {
+        f"{path.relative_to(root)}: {function} prints by {called}"
+        for path in root.rglob("*.py")
+        if path.name != "output.py"
+        for function, called in printing_in(ast.parse(path.read_text()))
+        if function not in MAY_PRINT.get(path.name, ())
+    }
+    assert raw == set()
+
+
+def printing_in(tree: ast.AST, function: str = "the module") -> Iterator[tuple[str, str]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING:
+            yield function, ast.unparse(node.func)
+        yield from printing_in(node, node.name if isinstance(node, ast.FunctionDef) else function)

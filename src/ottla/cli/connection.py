@@ -19,6 +19,7 @@ import typer
 
 from ottla.cli.output import Failure, Format, NotUnderstood
 from ottla.cli.properties import read_properties
+from ottla.visible import visible
 
 if TYPE_CHECKING:
     import ssl
@@ -198,7 +199,7 @@ def sentence(error: Any) -> str:
 def with_done(failures: list[str], verb: str, done: Iterable[str]) -> str:
     """What failed, and what was done all the same."""
     names = ", ".join(done)
-    return "\n".join(failures) + (f" {verb} {names} all the same." if names else "")
+    return "\n".join(map(visible, failures)) + (f" {verb} {visible(names)} all the same." if names else "")
 
 
 BROKER = re.compile(r"^(?:\S*://)?([^/\s]+)/\S+?: (.*?)(?: \(after .*)?$", re.DOTALL)

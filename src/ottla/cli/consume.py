@@ -31,7 +31,7 @@ from ottla.cli.connection import (
     sentence,
 )
 from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import Failure, NotUnderstood, say
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 from ottla.cli.times import parse_time
 
@@ -107,7 +107,7 @@ def consume(
     else:
         start = Start(partition, offset, from_beginning, since_ms)
         count = consume_topics(given, topics, group, start, shown, records, timeout, exit_at_end)
-    print(f"{count} records.", file=sys.stderr)
+    say(f"{count} records.", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def print_records(
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
             else:
-                print(sentence(error), file=sys.stderr)
+                say(sentence(error), err=True)
     finally:
         printed.flush()
     return count

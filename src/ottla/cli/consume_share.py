@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import matching, own_clients, plain_failures
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, say
 from ottla.cli.printing import Shown, of_delivered
 from ottla.cli.share_standing import pauses
 
@@ -269,7 +269,7 @@ def ask(each: Delivered) -> Acknowledging | None:
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line or not sys.stdin.isatty():
-            print(file=sys.stderr)  # nobody pressed Enter
+            say("", err=True)  # nobody pressed Enter
         if not line:
             return None
         answer = line.strip().lower()[:1]
@@ -279,4 +279,4 @@ def ask(each: Delivered) -> Acknowledging | None:
 
 def tell(sentence: str) -> None:
     """A sentence beside the records."""
-    print(f"ottla: {sentence}", file=sys.stderr, flush=True)
+    say(f"ottla: {sentence}", err=True)

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import sentence, trouble
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, say
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -118,7 +117,7 @@ class Deliveries:
         still_s = now - self._moved_at
         if not waiting or still_s < SILENT_S:
             if self._told is not None and not self.failed:
-                print(f"ottla: going on at {clock(0)}.", file=sys.stderr, flush=True)
+                say(f"ottla: going on at {clock(0)}.", err=True)
                 self._told = None
             return
         why = self._why or "no answer comes."
@@ -126,7 +125,7 @@ class Deliveries:
             self._told = now, why
             what = f"waiting since {clock(-still_s)} for {waiting} of {self.sent} records to be acknowledged"
             end = f"Giving up at {clock(self._timeout_s - still_s)} (message.timeout.ms)."
-            print(f"ottla: {what}: {why} {end}", file=sys.stderr, flush=True)
+            say(f"ottla: {what}: {why} {end}", err=True)
 
     def _error(self, error: Any) -> None:
         from confluent_kafka import KafkaError

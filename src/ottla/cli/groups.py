@@ -26,7 +26,7 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows, say
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def reset_offsets(
         resets.commit(admin, group, planned)
     if export:
         for name, partition, offset in planned:
-            print(f"{name},{partition},{offset}")
+            say(f"{name},{partition},{offset}")
         return
     print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), [(group, *row) for row in planned], format)
     tell_unchanged(execute, format)

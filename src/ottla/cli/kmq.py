@@ -31,7 +31,7 @@ from ottla.cli.connection import (
     plain_errors,
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
-from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.times import parse_time, shown_time
 
@@ -188,7 +188,7 @@ def serving(made: Any, where: str | None) -> Iterator[None]:
 
     host, port = address(where)
     if not is_loopback(host):
-        typer.echo(f"Metrics at {where} can be read by other machines: they have neither TLS nor a password.", err=True)
+        say(f"Metrics at {where} can be read by other machines: they have neither TLS nor a password.", err=True)
     try:
         _, stop = serve_metrics(made, host, port)
     except OSError as error:
@@ -233,7 +233,7 @@ def stats(
         print_json({"queue": queue, "partitions": partitions, "dead_letters": total, "not_redriven": to_send})
         return
     print_rows(columns, rows, format)
-    print(f"{config.dead_letters}: {total} dead letters, {to_send} not looked at by a redrive.")
+    say(f"{config.dead_letters}: {total} dead letters, {to_send} not looked at by a redrive.")
 
 
 @app.command(
@@ -294,7 +294,7 @@ def redrive(
         outcome = walk.run()
     print_rows(("PARTITION", "OFFSET", "SOURCE", "KEY", "REASON", "DELIVERIES", "AT", "MESSAGE"), shown, format)
     if format is Format.TABLE:
-        typer.echo(sentence_of(outcome, not execute), err=True)
+        say(sentence_of(outcome, not execute), err=True)
     tell_unchanged(execute, format)
     if outcome.scattered:
         raise Failure(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, json_text, say_lines
 from ottla.cli.printing import TIMESTAMP_TYPES, Shape, plain
+from ottla.visible import visible
 
 if TYPE_CHECKING:
     from ottla.protocol.records import BatchHeader, Record
@@ -54,7 +55,7 @@ def dump(
         raise Failure(f"{file} is no file of a log: expected .log, .index, .timeindex, .txnindex or .snapshot.")
     try:
         for entry in readers[file.suffix]():
-            print(json.dumps(entry, ensure_ascii=False) if format is Shape.JSON else line(entry))
+            say_lines(json_text(entry) if format is Shape.JSON else line(entry))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -67,7 +68,7 @@ def line(entry: Entry) -> str:
     """An entry as DumpLogSegments prints one: name: value, in a row; records stand under their batch."""
     parts = [f"{name}: {shown(value)}" for name, value in entry.items() if name != "records"]
     under = ["| " + line(record) for record in entry.get("records", ())]
-    return "\n".join((" ".join(parts), *under))
+    return "\n".join((visible(" ".join(parts)), *under))
 
 
 def shown(value: Any) -> str:

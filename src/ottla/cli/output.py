@@ -2,6 +2,9 @@
 
 Knows: rows and columns. Does not know: Kafka. Columns are plain text in a pipe and on a terminal alike, so that what a
 person reads is what grep and awk see.
+
+Names of groups, clients and members may hold anything, so every command prints through this module; the exceptions are
+records themselves (tests/cli/test_output.py names them).
 """
 
 import json
@@ -11,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ottla.visible import visible, visible_lines
+from ottla.visible import UNSEEN, visible, visible_lines
 
 
 class Format(StrEnum):
@@ -57,8 +60,23 @@ def text_of(cell: Any) -> str:
 
 
 def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    print()
+    print(json_text(value, indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that reads as it is, but for what a terminal would carry out."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return UNSEEN.sub(lambda found: "\n" if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
+def say(sentence: str, *, err: bool = False) -> None:
+    """Print one line, on standard error with `err`; names in it may hold anything."""
+    print(visible(sentence), file=sys.stderr if err else sys.stdout, flush=err)
+
+
+def say_lines(text: object, *, err: bool = False) -> None:
+    """Print a text that has lines of its own."""
+    print(visible_lines(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
 
 
 def print_done(sentence: str, format: Format, **fields: Any) -> None:
@@ -66,4 +84,4 @@ def print_done(sentence: str, format: Format, **fields: Any) -> None:
     if format is Format.JSON:
         print_json(fields)
     else:
-        print(visible_lines(sentence))
+        say(sentence)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.output import Format, NotUnderstood
+from ottla.cli.output import Format, NotUnderstood, say
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")]
@@ -27,4 +27,4 @@ def choose_one(execute: bool, dry_run: bool) -> None:
 def tell_unchanged(execute: bool, format: Format) -> None:
     """Tell a person who has seen a plan how it is carried out."""
     if not execute and format is Format.TABLE:
-        typer.echo("Nothing was changed: add --execute to do this.", err=True)
+        say("Nothing was changed: add --execute to do this.", err=True)

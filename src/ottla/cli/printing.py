@@ -6,13 +6,12 @@ Knows how kafka-console-consumer.sh and kcat print records. Does not know where 
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.cli.output import NotUnderstood
+from ottla.cli.output import NotUnderstood, json_text
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -77,7 +76,7 @@ def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
 
 def as_json(record: Shown) -> str:
     """A record as one line of JSON; bytes that are no UTF-8 text come as {"base64": ...}."""
-    return json.dumps(
+    return json_text(
         {
             "topic": record.topic,
             "partition": record.partition,
@@ -87,8 +86,7 @@ def as_json(record: Shown) -> str:
             "headers": [[plain(name), plain(value)] for name, value in record.headers],
             "key": plain(record.key),
             "value": plain(record.value),
-        },
-        ensure_ascii=False,
+        }
     )
 
 

@@ -29,7 +29,7 @@ from ottla.cli.connection import (
     pairs,
 )
 from ottla.cli.deliveries import Deliveries
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import Failure, NotUnderstood, say
 from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
@@ -106,7 +106,7 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
         deliveries.finish()
     except KeyboardInterrupt:
         deliveries.finish(INTERRUPTED_S)
-        print(f"ottla: interrupted: {so_far(deliveries)}", file=sys.stderr)
+        say(f"ottla: interrupted: {so_far(deliveries)}", err=True)
         raise
     said = [str(stopped), "It and what follows it was not sent."] if stopped else []
     if deliveries.failure is not None:
@@ -115,7 +115,7 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
         said.append(so_far(deliveries))
     if said:
         raise Failure(" ".join(said))
-    print(f"{deliveries.acknowledged} records acknowledged.", file=sys.stderr)
+    say(f"{deliveries.acknowledged} records acknowledged.", err=True)
 
 
 def send_lines(

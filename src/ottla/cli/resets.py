@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import Failure, NotUnderstood, say
 from ottla.cli.times import in_range, parse_time
 
 if TYPE_CHECKING:
@@ -210,9 +209,9 @@ def plan(
     for (name, partition), offset in planned.items():
         key = name, partition
         if offset != wanted[key]:
-            print(
+            say(
                 f"{name}:{partition}: {wanted[key]} is out of range, {starts[key]} to {ends[key]}: {offset} instead.",
-                file=sys.stderr,
+                err=True,
             )
     return [(*key, offset) for key, offset in planned.items()]
 

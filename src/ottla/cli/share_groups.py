@@ -40,7 +40,7 @@ from ottla.cli.connection import (
     with_done,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
@@ -148,7 +148,7 @@ def describe(
     print_rows(columns, rows, format)
     if format is Format.TABLE:
         for name, pause in paused.items():
-            typer.echo(pause.sentence(name), err=True)
+            say(pause.sentence(name), err=True)
 
 
 @app.command(epilog="Example: ottla share-groups delete jobs")
@@ -306,10 +306,10 @@ def inspect(
     if found is None:
         raise Failure(f"The node at {metrics} knows no share group {group}.")
     if format is Format.JSON:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
         return
     print_rows(HELD_COLUMNS, list(held_rows(found)), format)
-    typer.echo(summary(found), err=True)
+    say(summary(found), err=True)
 
 
 @app.command(epilog="Example: ottla share-groups redrive jobs --reason exhausted --since 2026-01-31 --execute")

@@ -9,13 +9,13 @@ import re
 import resource
 import signal
 import socket
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import output
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics, given_properties
 from ottla.cli.output import Failure
 
@@ -103,7 +103,7 @@ class Stop:
 
 
 def say(text: str) -> None:
-    print(f"ottla ship: {text}", file=sys.stderr, flush=True)
+    output.say(f"ottla ship: {text}", err=True)
 
 
 def sentence(totals: Any) -> str:

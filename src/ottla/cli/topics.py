@@ -29,7 +29,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents
-from ottla.cli.output import Failure, Format, print_done, print_json, print_rows
+from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
 from ottla.cli.resets import Partition
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def describe(
             for part in each["partitions"]
         ]
         print_rows(PARTITION_COLUMNS, rows, format)
-        print()
+        say("")
 
 
 @app.command(

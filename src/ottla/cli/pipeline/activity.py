@@ -6,13 +6,12 @@ Knows: the options and how the figures are printed. Does not know: how they come
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, say, say_lines
 from ottla.cli.pipeline.options import (
     AllowLoss,
     Checkpoint,
@@ -113,8 +112,8 @@ def activity(
             allow_loss=allow_loss,
         )
     if report is not None and not quiet:
-        print(f"The report is in {report}.", file=sys.stderr)
-    print(found)
+        say(f"The report is in {report}.", err=True)
+    say_lines(found)
 
 
 def settings_of(window: str, gap: str, top: int, conversion: str | None) -> Settings:

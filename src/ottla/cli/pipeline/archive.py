@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
-from ottla.cli.output import Failure, Format, print_json, print_rows
+from ottla.cli.output import Failure, Format, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (
     Checkpoint,
     Conf,
@@ -100,7 +100,7 @@ def archive(
     from ottla.spark.archive import run
 
     with plain_failures():
-        print(
+        say_lines(
             run(
                 options,
                 chosen,
@@ -184,7 +184,7 @@ def print_verdict(verdict: Verdict, output: Format) -> None:
         more = len(verdict.problems) - len(shown)
         raise Failure("\n".join([str(verdict), *shown, *([f"And {more} more."] if more else [])]))
     if output is Format.TABLE:
-        print(verdict)
+        say_lines(verdict)
 
 
 def row_of(one: Any) -> tuple[Any, ...]:
@@ -233,7 +233,7 @@ def restore(
         topic = only_topic(lake, topic)
         require_topics(options, [to_topic])
     with session_of("ottla-archive-restore", options) as session:
-        print(write_back(session, options, lake, to_topic, topic=topic, offset_header=offset_header))
+        say_lines(write_back(session, options, lake, to_topic, topic=topic, offset_header=offset_header))
 
 
 @app.command(epilog="Example: ottla pipeline archive compact --table ./lake/clicks")
@@ -246,7 +246,7 @@ def compact(
         from ottla.spark.archive import open_table
 
         removed, made = open_table(table).compact(target_mb << 20)
-    print(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
+    say(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
 
 
 @app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --execute")
@@ -271,6 +271,6 @@ def vacuum(
 
         found = open_table(table).vacuum(hours, dry_run=not execute)
     for path in found:
-        print(path)
-    print(f"{'Removed' if execute else 'Would remove'} {len(found)} files.")
+        say(path)
+    say(f"{'Removed' if execute else 'Would remove'} {len(found)} files.")
     tell_unchanged(execute, Format.TABLE)

@@ -11,7 +11,7 @@ import typer
 
 from ottla.cli import kmq
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, say_lines
 from ottla.cli.pipeline.options import Checkpoint, Conf, Master, Once, Quiet, Trigger, Wait, plain_failures, run_options
 
 
@@ -74,4 +74,4 @@ def kmq_tracker(
 
     progress = Progress(config)
     with plain_failures(), kmq.serving(progress, metrics):
-        print(run(options, config, markers_per_batch=batch_markers, progress=progress))
+        say_lines(run(options, config, markers_per_batch=batch_markers, progress=progress))

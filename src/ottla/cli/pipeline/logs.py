@@ -5,14 +5,13 @@ Knows: arguments. Does not know: formats, tables (ottla.spark.logs).
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics, pairs
-from ottla.cli.output import Failure, Format, print_json
+from ottla.cli.output import Failure, Format, print_json, say, say_lines
 from ottla.cli.pipeline.options import (
     AllowLoss,
     Checkpoint,
@@ -106,7 +105,7 @@ def logs(
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )
-    print(outcome)
+    say_lines(outcome)
 
 
 def hints(given: list[str] | None) -> dict[str, str]:
@@ -158,11 +157,11 @@ def find(
         print_json([{key: plain(value) for key, value in line.items()} for line in hits.lines])
     else:
         for line in hits.lines:
-            print(shown(line))
+            say_lines(shown(line).expandtabs())
     more = f" The first {len(hits.lines):,} are shown." if hits.found > len(hits.lines) else ""
     opened, total = hits.files
     told = f"{hits.found:,} lines found; {hits.read:,} read, {opened:,} of {total:,} files opened.{more}"
-    print(told, file=sys.stderr)
+    say(told, err=True)
 
 
 def shown(line: dict[str, Any]) -> str:

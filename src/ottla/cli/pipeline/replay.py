@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
-from ottla.cli.output import Failure, Format, print_rows
+from ottla.cli.output import Failure, Format, print_rows, say
 from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, run_options, session_of
 from ottla.cli.times import time_or_none
 
@@ -93,10 +93,10 @@ def replay(
         elif to_table is not None:
             from ottla.spark.archive.export import export
 
-            print(f"Wrote {export(frame, to_table, format):,} records to {to_table}.")
+            say(f"Wrote {export(frame, to_table, format):,} records to {to_table}.")
         else:
             assert to_topic is not None
-            print(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
+            say(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
 
 
 def prepared(
@@ -184,7 +184,7 @@ def print_counts(frame: DataFrame, output: Format) -> None:
     if any(row[-1] for row in rows):
         raise Failure("Some offsets came twice.")
     if output is Format.TABLE:
-        print(f"{sum(row[4] for row in rows):,} records in {len(rows)} partitions, each offset once.")
+        say(f"{sum(row[4] for row in rows):,} records in {len(rows)} partitions, each offset once.")
 
 
 def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str | None) -> int:
