@@ -1,16 +1,54 @@
 """Long answers, made a slice at a time: the same bytes as in one go, and others are served in between."""
 
+import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from node_stage import CONTEXT, NodeStage, versions_of
 
-from ottla.broker.api import k03_metadata, k32_describe_configs
-from ottla.broker.requests import Parked
-from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.broker import slices
+from ottla.broker.api import (
+    k02_list_offsets,
+    k03_metadata,
+    k08_offset_commit,
+    k09_offset_fetch,
+    k10_find_coordinator,
+    k15_describe_groups,
+    k19_create_topics,
+    k23_offset_for_leader_epoch,
+    k32_describe_configs,
+    k42_delete_groups,
+)
+from ottla.broker.node import Node
+from ottla.broker.requests import Parked, Request
+from ottla.broker.waiting import ParkedWork
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from ottla.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ottla.protocol.wire import ZERO_UUID, Message
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 
@@ -52,6 +90,142 @@ def test_missing_topics_are_made_although_the_answer_comes_in_slices(
     monkeypatch.setattr(k03_metadata, "NAMES_AT_ONCE", 2)
     stage.ask(MetadataRequest([MetadataRequestTopic(name=f"new{n}") for n in range(9)]))
     assert all(f"new{n}" in stage.node.topics.by_name for n in range(9))
+
+
+def offsets_asked() -> list[OffsetFetchRequestTopics]:
+    return [OffsetFetchRequestTopics(f"t{n}", ZERO_UUID, list(range(5))) for n in (3, 99, 1)]
+
+
+def long_requests() -> list[tuple[Message, int]]:
+    """Such as are answered in slices, with what is refused among the rest, and their versions."""
+    names = ["a", "b", "a", "c", "d", "e"]
+    old = [OffsetFetchRequestTopic(f"t{n}", list(range(5))) for n in (3, 99, 1)]
+    groups = [OffsetFetchRequestGroup(name, topics=offsets_asked()[:n]) for n, name in enumerate(names)]
+    epochs = [OffsetForLeaderTopic(f"t{n}", [OffsetForLeaderPartition(i, -1, 0) for i in range(4)]) for n in (3, 99)]
+    lists = [
+        ListOffsetsTopic(f"t{n}", [ListOffsetsPartition(i, -1, t) for i in range(4)])
+        for n, t in ((3, -1), (99, -1), (1, 5), (3, -3), (4, -2))
+    ]
+    return [
+        (FindCoordinatorRequest(key_type=0, coordinator_keys=names), 4),
+        (OffsetFetchRequest(group_id="a", topics=old), 1),
+        (OffsetFetchRequest(group_id="a", topics=old), 7),
+        (OffsetFetchRequest(groups=groups), 8),
+        (OffsetFetchRequest(groups=[*groups, OffsetFetchRequestGroup("a", topics=None)], require_stable=True), 9),
+        (ListOffsetsRequest(replica_id=-1, topics=lists), 7),
+        (OffsetForLeaderEpochRequest(topics=epochs), 4),
+        (DescribeGroupsRequest(groups=names), 5),
+        (OffsetCommitRequest("a", -1, topics=committed((3, 99, 1))), 8),
+        (OffsetCommitRequest("a", 7, topics=committed((3, 99, 1))), 9),
+        (OffsetCommitRequest("a", -1, topics=committed((98, 99))), 8),
+        (DeleteGroupsRequest(["x", "b", "y", "x"]), 2),
+    ]
+
+
+def committed(topics: Iterable[int]) -> list[OffsetCommitRequestTopic]:
+    partitions = [OffsetCommitRequestPartition(index, 5 + index, -1, None) for index in range(6)]
+    return [OffsetCommitRequestTopic(f"t{n}", ZERO_UUID, partitions) for n in topics]
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    for module in (
+        slices,
+        k02_list_offsets,
+        k08_offset_commit,
+        k09_offset_fetch,
+        k10_find_coordinator,
+        k15_describe_groups,
+        k23_offset_for_leader_epoch,
+        k42_delete_groups,
+    ):
+        monkeypatch.setattr(module, "SLICE_STEPS", steps)
+
+
+@pytest.mark.parametrize("at", range(len(long_requests())))
+def test_what_names_many_is_answered_in_slices_as_in_one_go(
+    stage: NodeStage, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
+    stage.ask(OffsetCommitRequest("a", -1, topics=committed((3,))), 8)
+    begun: list[Request] = []
+    begin = stage.node.slices.begin
+
+    def counted(request: Request, work: slices.Work, *, is_long: bool) -> Any:
+        if is_long:
+            begun.append(request)
+        return begin(request, work, is_long=is_long)
+
+    monkeypatch.setattr(stage.node.slices, "begin", counted)
+    request, version = long_requests()[at]
+    whole = stage.ask(request, version)
+    assert not begun
+    cut_small(monkeypatch, 2)
+    request, _ = long_requests()[at]
+    assert stage.ask(request, version) == whole
+    assert begun
+
+
+def test_one_commit_in_slices_is_one_batch(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
+    log = stage.node.topics.by_name["__consumer_offsets"].partitions[stage.node.groups.partition_for("a")].log
+    cut_small(monkeypatch, 2)
+    stage.ask(OffsetCommitRequest("a", -1, topics=committed((3, 99, 1))), 8)
+    base_offset, last_offset_delta = struct.unpack_from(">q15xi", log.segments[-1].file.read(0, 61))
+    assert (base_offset, last_offset_delta) == (0, log.log_end_offset - 1) == (0, 6)
+
+
+def test_a_topic_that_goes_meanwhile_is_not_committed(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
+    cut_small(monkeypatch, 2)
+    frame = encode_request(RequestHeader(8, 8, 7, "stage"), OffsetCommitRequest("a", -1, topics=committed((3, 1))))
+    parked = stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:])
+    assert isinstance(parked, Parked)
+    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t3"])
+    whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
+    _, answer = decode_response(8, 8, memoryview(whole)[4:])
+    assert {topic.name: {each.error_code for each in topic.partitions} for topic in answer.topics} == {
+        "t3": {3},
+        "t1": {0, 3},
+    }
+
+
+def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with one is its own matter, and what comes into being meanwhile is not made twice."""
+    monkeypatch.setattr(k19_create_topics, "TOPICS_AT_ONCE", 2)
+    names = ["n1", "n2", "bad/", "t1", "n3", "twice", "twice", "n4", "late", "n5"]
+    asked = CreateTopicsRequest([CreatableTopic(name, 2, 1) for name in names])
+    frame = encode_request(RequestHeader(19, 5, 7, "stage"), asked)
+    parked = stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:])
+    assert isinstance(parked, Parked)
+    while "n1" not in stage.node.topics.by_name:
+        stage.node.tick(stage.now)
+    assert "n5" not in stage.node.topics.by_name
+    stage.node.topics.create(stage.now, "late", 1, {})
+    whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
+    _, answer = decode_response(19, 5, memoryview(whole)[4:])
+    errors = {each.name: each.error_code for each in answer.topics if each.error_code}
+    assert errors == {"bad/": 17, "t1": 36, "twice": 42, "late": 36}
+    assert [each.name for each in answer.topics] == list(dict.fromkeys(names))
+    made = {name for name, topic in stage.node.topics.by_name.items() if len(topic.partitions) == 2}
+    assert made == {"n1", "n2", "n3", "n4", "n5"}
+
+
+def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
+    asked = Request(CONTEXT, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
+
+    def wait(node: Node, request: Request) -> Parked:
+        return Parked(node.park(request, None, ParkedFor()))
+
+    stage.node.slices.begin(asked, slices.in_pieces(asked, wait, "groups", "groups"), is_long=True)
+    assert len(stage.node.waiting) == 2
+    stage.node.disconnected(stage.now, CONTEXT)
+    assert len(stage.node.waiting) == 0
+    assert stage.node.slices.deadline() is None
+
+
+class ParkedFor(ParkedWork):
+    def abandon(self, node: Node, ticket: int) -> None:
+        """Nobody noted the ticket."""
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

@@ -16,9 +16,18 @@ import pytest
 from ottla.client import Client
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.protocol.wire import write_uvarint
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.wire import ZERO_UUID, Message, write_uvarint
 from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import produce_frame, read_frame
 
@@ -166,4 +175,48 @@ def test_one_long_request_leaves_the_others_their_turn(
         sock.sendall(frame)
         with contextlib.suppress(ConnectionError):
             sock.recv(4)
+    seen.must_be_fair(idle)
+
+
+MANY = 20_000
+
+
+def framed(version: int, message: Message) -> bytes:
+    return bytes(encode_request(RequestHeader(message.API_KEY, version, 1, None), message))
+
+
+def commit_of_many() -> OffsetCommitRequest:
+    partitions = [OffsetCommitRequestPartition(0, 5, -1, None)]
+    topics = [OffsetCommitRequestTopic(f"topic-{n}", ZERO_UUID, partitions) for n in range(MANY)]
+    return OffsetCommitRequest("g", -1, topics=topics)
+
+
+def create_many() -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(f"more-{n}", 1, -1) for n in range(500)], validate_only=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "made"),
+    [
+        (8, lambda: OffsetFetchRequest(groups=[OffsetFetchRequestGroup(f"g{n}", topics=[]) for n in range(MANY)])),
+        (8, commit_of_many),
+        (5, create_many),
+        (5, lambda: DescribeGroupsRequest([f"g{n}" for n in range(MANY)])),
+        (2, lambda: DeleteGroupsRequest([f"g{n}" for n in range(MANY // 2)])),
+        (4, lambda: FindCoordinatorRequest(key_type=0, coordinator_keys=[f"g{n}" for n in range(MANY)])),
+    ],
+    ids=["offset-fetch", "offset-commit", "create-topics", "describe-groups", "delete-groups", "find-coordinator"],
+)
+def test_requests_that_name_many_leave_the_others_their_turn(
+    node: NodeProcess, probe: Probe, idle: Waits, version: int, made: Callable[[], Message]
+) -> None:
+    """Back to back, each behind the answer to the one before."""
+    frame = framed(version, made())
+    with node.connect() as sock:
+        sock.sendall(framed(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])))
+        read_frame(sock)
+        with probe.watch() as seen:
+            for _ in range(2):
+                sock.sendall(frame)
+                read_frame(sock)
     seen.must_be_fair(idle)

@@ -10,10 +10,10 @@ sentences are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.authz import CLUSTER_NAME, Operation, ResourceType
 from ottla.broker.config_key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
@@ -50,6 +50,8 @@ class Change(IntEnum):
     SUBTRACT = 3
 
 
+RESOURCES_AT_ONCE: Final = 10
+"""How many are changed, each with a commit of the metadata store, before others have their turn."""
 SUCCESS: Final = (ErrorCode.NONE, None)
 Outcome = tuple[ErrorCode, str | None]
 Changes = Sequence[tuple[str, int, str | None]]
@@ -97,15 +99,21 @@ def alter_all(
     *,
     replace: bool,
     validate_only: bool,
-) -> list[Outcome]:
-    """Change each resource by itself; `replace`: what the changes don't name is reset. One outcome for each."""
+) -> Generator[None, Any, list[Outcome]]:
+    """Change each resource by itself, a few at a time; `replace`: what the changes don't name is reset. One outcome for
+    each."""
     times = Counter((resource_type, name) for resource_type, name, _ in resources)
-    return [
-        (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-        if times[resource_type, name] > 1
-        else _alter(node, request, resource_type, name, changes, replace=replace, validate_only=validate_only)
-        for resource_type, name, changes in resources
-    ]
+    outcomes: list[Outcome] = []
+    for position, (resource_type, name, changes) in enumerate(resources):
+        if position and position % RESOURCES_AT_ONCE == 0:
+            yield
+        if times[resource_type, name] > 1:
+            outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+        else:
+            outcomes.append(
+                _alter(node, request, resource_type, name, changes, replace=replace, validate_only=validate_only)
+            )
+    return outcomes
 
 
 def _alter(

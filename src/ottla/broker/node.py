@@ -36,7 +36,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Decoded, Effect, Parked, Part, Refused, Reply, Request, Sync
-from ottla.broker.slices import Slices
+from ottla.broker.slices import Piece, Slices
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics import Topic, Topics
 from ottla.broker.upkeep import Upkeep
@@ -316,6 +316,9 @@ class Node:
         waiting = self.waiting.take(ticket)
         if waiting is not None:
             request = waiting.request
+            if type(request) is Piece:
+                self.slices.piece_answered(request, message)
+                return
             header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
             self._effects.append(Reply(ticket, request.context.identity, [encode_response(header, message)]))
 

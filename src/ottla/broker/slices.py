@@ -5,7 +5,10 @@ that are encoded already. The first slice is run at once, and short work is thro
 a tick, all such requests in turn, so that others are served in between. Slices are cut by what they look at, as the
 broker has no clock of its own: `SLICE_STEPS` of what takes some ten microseconds each.
 
-A request whose client is gone is dropped.
+What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
+as any other, perhaps by way of a coordinator. The work yields it and is given its answer.
+
+A request whose client is gone is dropped; a piece of it that is under way goes where such a request goes.
 
 What a slice has seen may have changed by the next one: the handler looks again.
 """
@@ -13,7 +16,8 @@ What a slice has seen may have changed by the next one: the handler looks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ottla.broker.requests import Parked, Part, Request
@@ -26,17 +30,38 @@ if TYPE_CHECKING:
 
 SLICE_STEPS = 200
 
-Work: TypeAlias = Generator[None, None, Any]
+
+class Piece(Request):
+    """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Node.answer`."""
+
+    __slots__ = ("serve", "whole")
+
+    def __init__(self, request: Request, body: Any, serve: Callable[[Node, Request], Any]) -> None:
+        super().__init__(
+            request.context,
+            request.api_key,
+            request.version,
+            request.correlation_id,
+            request.client_id,
+            request.now,
+            body,
+        )
+        self.serve = serve
+        self.whole: SlicedWork
+
+
+Work: TypeAlias = Generator[Piece | None, Any, Any]
 
 
 class SlicedWork(ParkedWork):
-    """One request and how far its work has come."""
+    """One request and how far its work has come. `reply`: the answer to the last piece."""
 
-    __slots__ = ("gone", "request", "ticket", "work")
+    __slots__ = ("gone", "reply", "request", "ticket", "work")
 
     def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
+        self.reply: Any = None
         self.ticket: Ticket = 0
         self.gone = False
 
@@ -59,15 +84,37 @@ class Slices:
 
         A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
         """
+        sliced = SlicedWork(request, work)
+        goes_on = True
         if not (is_long and self._works):
             try:
-                next(work)
+                goes_on = self._step(request.now, sliced)
             except StopIteration as done:
                 return done.value
-        sliced = SlicedWork(request, work)
         sliced.ticket = self._node.park(request, None, sliced)
-        self._works.append(sliced)
+        if goes_on:
+            self._works.append(sliced)
         return Parked(sliced.ticket)
+
+    def _step(self, now: Millis, sliced: SlicedWork) -> bool:
+        """The next slice; whether the one after it may follow. False: its piece waits for something."""
+        reply, sliced.reply = sliced.reply, None
+        piece = sliced.work.send(reply)
+        if piece is None:
+            return True
+        piece.now = now
+        piece.whole = sliced
+        answer = piece.serve(self._node, piece)
+        if isinstance(answer, Parked):
+            return False
+        sliced.reply = answer
+        return True
+
+    def piece_answered(self, piece: Piece, answer: Any) -> None:
+        """A piece that was parked has its answer."""
+        piece.whole.reply = answer
+        self._works.append(piece.whole)
+        self._node.timer_stale = True
 
     def deadline(self) -> Millis | None:
         return 0 if self._works else None
@@ -81,7 +128,7 @@ class Slices:
             return
         sliced = works.popleft()
         try:
-            next(sliced.work)
+            goes_on = self._step(now, sliced)
         except StopIteration as done:
             answer: Any = done.value
             if isinstance(answer, list):
@@ -94,7 +141,8 @@ class Slices:
             self._node.close_connection(context, "an error of the broker")
             self._node.fault(f"a long request of {context.client_host or 'the node itself'} failed", error)
         else:
-            works.append(sliced)
+            if goes_on:
+                works.append(sliced)
 
 
 def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
@@ -104,4 +152,54 @@ def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
         out = bytearray()
         struct.encode(out, version)
         done.append(Encoded(bytes(out)))
+    return done
+
+
+def in_pieces(request: Request, serve: Callable[[Node, Request], Any], asked: str, answered: str) -> Work:
+    """The answer to a request whose elements each stand for themselves, a slice of them at a time.
+
+    `asked` and `answered`: the lists of the request and of the answer; what else the answer says is the last piece's.
+    """
+    elements: list[Any] = getattr(request.body, asked)
+    answer: Any = None
+    done: list[Any] = []
+    for first in range(0, len(elements), SLICE_STEPS):
+        body = copy(request.body)
+        setattr(body, asked, elements[first : first + SLICE_STEPS])
+        answer = yield Piece(request, body, serve)
+        done += encoded(getattr(answer, answered), request.version)
+    setattr(answer, answered, done)
+    return answer
+
+
+def steps_of(topics: Iterable[Any]) -> int:
+    """How much work a request is that names topics with `partitions`."""
+    return sum(1 + len(topic.partitions) for topic in topics)
+
+
+def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None, Any, list[Any]]:
+    """As `encoded`, a slice at a time."""
+    done: list[Any] = []
+    for first in range(0, len(structs), SLICE_STEPS):
+        done += encoded(structs[first : first + SLICE_STEPS], version)
+        yield
+    return done
+
+
+def encoded_topics(topics: Iterable[Any], version: int) -> Generator[None, Any, list[Any]]:
+    """As `encoded`, of topics with `partitions`, a slice at a time."""
+    done: list[Any] = []
+    steps = 0
+    for topic in topics:
+        partitions: list[Any] = []
+        for first in range(0, len(topic.partitions), SLICE_STEPS):
+            some = topic.partitions[first : first + SLICE_STEPS]
+            partitions += encoded(some, version)
+            steps += len(some)
+            if steps >= SLICE_STEPS:
+                steps = 0
+                yield
+        topic.partitions = partitions
+        done += encoded([topic], version)
+        steps += 1
     return done

@@ -47,6 +47,8 @@ _GROUP_ID_NOT_FOUND_SINCE = 9
 _NO_RETENTION_TIME = -1
 _FOREVER = 2**63 - 1
 _NO_OFFSET = -1
+_RECORD_BYTES_MIN = 34
+"""Key and value of a committed offset, without names and metadata."""
 
 _Topics = dict[str, dict[int, CommittedOffset]]
 
@@ -76,6 +78,9 @@ class Offsets:
         error = _commit_error(call, body, group)
         if error is not ErrorCode.NONE:
             draft.answer(ticket, commit_error(body, error))
+            return
+        if _size_at_least(body, self._settings.offset_metadata_size_max) > self._settings.batch_size_max:
+            draft.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         records: list[ShardRecord] = []
         topics: list[OffsetCommitResponseTopic] = []
@@ -309,6 +314,16 @@ def _all_topics(committed: _Topics) -> list[OffsetFetchRequestTopics]:
         for index, offset in partitions.items():
             lives.setdefault((name, offset.topic_id), []).append(index)
     return [OffsetFetchRequestTopics(name, topic_id, indexes) for (name, topic_id), indexes in lives.items()]
+
+
+def _size_at_least(body: OffsetCommitRequest, metadata_size_max: int) -> int:
+    """What the records of a commit take at the least, known before any is built."""
+    return sum(
+        _RECORD_BYTES_MIN + len(body.group_id) + len(topic.name)
+        for topic in body.topics
+        for each in topic.partitions
+        if _java_length(each.committed_metadata or "") <= metadata_size_max
+    )
 
 
 def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:

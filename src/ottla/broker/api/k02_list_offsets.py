@@ -18,12 +18,13 @@ KIP-734, KIP-405.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.authz import Operation, on_topic
 from ottla.broker.leadership import find_led
 from ottla.broker.partition import Partition
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.log.answers import TimestampOffset
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import (
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 KEY = 2
 VERSIONS = (1, 11)
+
+LOOK_UP_STEPS = 10
+"""What a partition whose log is searched, by time or for its newest record, counts in a slice."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -59,10 +63,16 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 
-def handle(node: Node, request: Request) -> ListOffsetsResponse:
+def handle(node: Node, request: Request) -> ListOffsetsResponse | Parked:
+    is_long = steps_of(request.body.topics) > SLICE_STEPS
+    return node.slices.begin(request, _answers(node, request, is_long), is_long=is_long)
+
+
+def _answers(node: Node, request: Request, is_long: bool) -> Work:
     body: ListOffsetsRequest = request.body
     times = Counter((topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions)
     topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
+    steps = 0
     for topic in body.topics:
         allowed = on_topic(node, request, Operation.DESCRIBE, topic.name)
         answers = topics.setdefault(topic.name, {})
@@ -76,9 +86,17 @@ def handle(node: Node, request: Request) -> ListOffsetsResponse:
             if isinstance(error, ErrorCode):
                 error = ListOffsetsPartitionResponse(asked.partition_index, int(error))
             answers[asked.partition_index] = error
-    return ListOffsetsResponse(
-        topics=[ListOffsetsTopicResponse(name, list(answers.values())) for name, answers in topics.items() if answers]
-    )
+            steps += LOOK_UP_STEPS if asked.timestamp >= 0 or asked.timestamp == -3 else 1
+            if steps >= SLICE_STEPS and is_long:
+                steps = 0
+                yield
+        steps += 1
+    found: list[Any] = [
+        ListOffsetsTopicResponse(name, list(answers.values())) for name, answers in topics.items() if answers
+    ]
+    if is_long:
+        found = yield from encoded_topics(found, request.version)
+    return ListOffsetsResponse(topics=found)
 
 
 def _answer(

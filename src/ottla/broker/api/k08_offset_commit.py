@@ -10,12 +10,14 @@ What is skipped: nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.group_calls import call_of, joined_topics
 from ottla.broker.requests import Request
 from ottla.broker.shards import Errand
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
 from ottla.groups.replies import commit_error
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -53,9 +55,54 @@ def handle(node: Node, request: Request) -> Any:
     body: OffsetCommitRequest = request.body
     if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
         return commit_error(body, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if steps_of(body.topics) > SLICE_STEPS:
+        return node.slices.begin(request, _long_answer(node, request), is_long=True)
+    taken, refused = _sort_out(node, request, body.topics)
+    return _commit(taken, refused, node, request)
+
+
+def _long_answer(node: Node, request: Request) -> Work:
+    """Looked up and answered a slice at a time; what is taken is still one batch of the group's."""
+    body: OffsetCommitRequest = request.body
     taken: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
+    steps = 0
     for topic in body.topics:
+        good, failed = _sort_out(node, request, [topic])
+        taken += good
+        refused += failed
+        steps += 1 + len(topic.partitions)
+        if steps >= SLICE_STEPS:
+            steps = 0
+            yield
+    gone = [topic for topic in taken if topic.topic_id not in node.topics.by_id]
+    if gone:  # deleted since it was looked up: nobody would ever delete what is committed of it
+        good, failed = _sort_out(node, request, gone)
+        taken = [topic for topic in taken if topic.topic_id in node.topics.by_id] + good
+        refused += failed
+    answer = yield Piece(request, body, partial(_commit, taken, refused))
+    answer.topics = yield from encoded_topics(answer.topics, request.version)
+    return answer
+
+
+def _commit(
+    taken: list[OffsetCommitRequestTopic], refused: list[OffsetCommitResponseTopic], node: Node, request: Request
+) -> Any:
+    body: OffsetCommitRequest = request.body
+    if not taken:
+        return OffsetCommitResponse(topics=refused)
+    body.topics = taken
+    errand = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
+    return node.groups.submit(request.now, request, errand)
+
+
+def _sort_out(
+    node: Node, request: Request, topics: list[OffsetCommitRequestTopic]
+) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
+    """What the group is told, and what is refused before."""
+    taken: list[OffsetCommitRequestTopic] = []
+    refused: list[OffsetCommitResponseTopic] = []
+    for topic in topics:
         error, partition_count = _look_up(node, request, topic)
         partitions = [each for each in topic.partitions if 0 <= each.partition_index < partition_count]
         if partitions:
@@ -64,11 +111,7 @@ def handle(node: Node, request: Request) -> Any:
         if missing:
             failed = [OffsetCommitResponsePartition(index, error) for index in missing]
             refused.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, failed))
-    if not taken:
-        return OffsetCommitResponse(topics=refused)
-    body.topics = taken
-    errand = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
-    return node.groups.submit(request.now, request, errand)
+    return taken, refused
 
 
 def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:

@@ -10,12 +10,15 @@ What is skipped: nothing. Version 0 (offsets in ZooKeeper) is gone from Kafka to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.authz import Operation, ResourceType
 from ottla.broker.group_calls import call_of
 from ottla.broker.requests import Request
 from ottla.broker.shards import Errand
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded, encoded_topics
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import (
@@ -40,6 +43,8 @@ VERSIONS = (1, 10)
 _TOP_LEVEL_ERROR_SINCE = 2
 _MANY_GROUPS_SINCE = 8
 _BY_TOPIC_ID_SINCE = 10
+
+_SortedOut: TypeAlias = tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]
 
 
 class FetchGroups(Errand):
@@ -78,15 +83,55 @@ class FetchGroups(Errand):
 def handle(node: Node, request: Request) -> Any:
     body: OffsetFetchRequest = request.body
     asked = body.groups if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
+    if len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS:
+        return node.slices.begin(request, _long_answer(node, request, asked), is_long=True)
+    return _ask(asked, [_sort_out(node, request, group.topics or ()) for group in asked], node, request)
+
+
+def _steps(group: OffsetFetchRequestGroup) -> int:
+    return 1 + sum(1 + len(topic.partition_indexes) for topic in group.topics or ())
+
+
+def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
+    """Groups are asked a few at a time; each is asked for all of its offsets at once, as they belong together."""
+    answer = OffsetFetchResponse()
+    answered: list[Any] = []
+    some: list[OffsetFetchRequestGroup] = []
+    sorted_out: list[_SortedOut] = []
+    steps = 0
+    for position, group in enumerate(asked, 1):
+        wanted: list[OffsetFetchRequestTopics] = []
+        refused: list[OffsetFetchResponseTopics] = []
+        for first in range(0, len(group.topics or ()), SLICE_STEPS):
+            more, not_allowed = _sort_out(node, request, (group.topics or [])[first : first + SLICE_STEPS])
+            wanted += more
+            refused += not_allowed
+            yield
+        some.append(group)
+        sorted_out.append((wanted, refused))
+        steps += _steps(group)
+        if steps >= SLICE_STEPS or position == len(asked):
+            answer = yield Piece(request, request.body, partial(_ask, some, sorted_out))
+            some, sorted_out, steps = [], [], 0
+            for each in answer.groups if request.version >= _MANY_GROUPS_SINCE else [answer]:
+                each.topics = yield from encoded_topics(each.topics, request.version)
+            answered += encoded(answer.groups, request.version)
+    answer.groups = answered
+    return answer
+
+
+def _ask(asked: list[OffsetFetchRequestGroup], sorted_out: list[_SortedOut], node: Node, request: Request) -> Any:
     calls: list[tuple[int, Call]] = []
     refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
-    for group in asked:
+    for group, (topics, not_allowed) in zip(asked, sorted_out, strict=True):
         if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
             refused.append(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             continue
-        wanted, not_allowed = _sort_out(node, request, group)
         refused.append(not_allowed)
-        asks = OffsetFetchRequest(groups=[wanted], require_stable=body.require_stable)
+        wanted = OffsetFetchRequestGroup(
+            group.group_id, group.member_id, group.member_epoch, None if group.topics is None else topics
+        )
+        asks = OffsetFetchRequest(groups=[wanted], require_stable=request.body.require_stable)
         calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
     return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused))
 
@@ -101,15 +146,11 @@ def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     )
 
 
-def _sort_out(
-    node: Node, request: Request, group: OffsetFetchRequestGroup
-) -> tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]:
-    """What to ask the group, and the topics it is not asked about."""
-    if group.topics is None:
-        return group, []
+def _sort_out(node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]) -> _SortedOut:
+    """What to ask a group, and the topics it is not asked about."""
     wanted: list[OffsetFetchRequestTopics] = []
     refused: list[OffsetFetchResponseTopics] = []
-    for topic in group.topics:
+    for topic in topics:
         error = ErrorCode.NONE
         if request.version >= _BY_TOPIC_ID_SINCE:
             known = node.topics.by_id.get(topic.topic_id)
@@ -130,7 +171,7 @@ def _sort_out(
                 for index in topic.partition_indexes
             ]
             refused.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
-    return OffsetFetchRequestGroup(group.group_id, group.member_id, group.member_epoch, wanted), refused
+    return wanted, refused
 
 
 def _may_see(node: Node, request: Request, topic: str) -> bool:

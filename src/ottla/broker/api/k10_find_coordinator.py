@@ -16,7 +16,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.authz import Operation, ResourceType, on_cluster
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -38,7 +39,14 @@ _SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.ASCII | re.DOTAL
 _NO_NODE: Final = (-1, "", -1)
 
 
-def handle(node: Node, request: Request) -> FindCoordinatorResponse:
+def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
+    if len(request.body.coordinator_keys) > SLICE_STEPS:
+        work = in_pieces(request, _find, "coordinator_keys", "coordinators")
+        return node.slices.begin(request, work, is_long=True)
+    return _find(node, request)
+
+
+def _find(node: Node, request: Request) -> FindCoordinatorResponse:
     body: FindCoordinatorRequest = request.body
     if request.version >= _MANY_KEYS_SINCE:
         return FindCoordinatorResponse(

@@ -16,6 +16,7 @@ from ottla.broker.authz import Operation, ResourceType, authorized_operations
 from ottla.broker.group_calls import by_shard, call_of
 from ottla.broker.requests import Request
 from ottla.broker.shards import Errand
+from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -49,6 +50,12 @@ class Describe(Errand):
 
 
 def handle(node: Node, request: Request) -> Any:
+    if len(request.body.groups) > SLICE_STEPS:
+        return node.slices.begin(request, in_pieces(request, _describe, "groups", "groups"), is_long=True)
+    return _describe(node, request)
+
+
+def _describe(node: Node, request: Request) -> Any:
     body: DescribeGroupsRequest = request.body
     refused = {
         group_id: DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -1,8 +1,8 @@
 """CreateTopics, key 19, versions 2 to 7: make topics.
 
-What it does: checks each topic by itself, then makes all good ones in one commit of the metadata store; or makes none
-where the request only validates. Names that stand twice in a request fail, once each. The answer is immediate: the
-request's timeout never comes to bear on one node.
+What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
+or none where the request only validates. Names that stand twice in a request fail, once each. The answer is immediate:
+the request's timeout never comes to bear on one node.
 
 What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
 topic's configuration, 7 and its id.
@@ -15,12 +15,13 @@ Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.authz import Operation, on_cluster, on_topic
 from ottla.broker.config_answers import topic_entries
-from ottla.broker.requests import Request
-from ottla.broker.topic_creation import TopicRefused, check_request_size, check_room, plan_topic
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import Work, encoded, encoded_in_slices
+from ottla.broker.topic_creation import TopicRefused, check_name, check_request_size, check_room, plan_topic
 from ottla.broker.topics import NewTopic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -38,14 +39,24 @@ if TYPE_CHECKING:
 KEY = 19
 VERSIONS = (2, 7)
 
+TOPICS_AT_ONCE = 20
+"""How many are checked, or made, before others have their turn."""
 
-def handle(node: Node, request: Request) -> CreateTopicsResponse:
+
+def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
+    is_long = len(request.body.topics) > TOPICS_AT_ONCE
+    return node.slices.begin(request, _answer(node, request), is_long=is_long)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: CreateTopicsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
-    results: dict[str, CreatableTopicResult] = {}
+    results: dict[str, Any] = {}
     planned: dict[str, NewTopic] = {}
     everywhere = on_cluster(node, request, Operation.CREATE)
-    for topic in body.topics:
+    for position, topic in enumerate(body.topics):
+        if position and position % TOPICS_AT_ONCE == 0:
+            yield
         try:
             if times[topic.name] > 1:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -55,11 +66,16 @@ def handle(node: Node, request: Request) -> CreateTopicsResponse:
         except TopicRefused as refused:
             results[topic.name] = _failed(topic.name, refused.error_code, refused.sentence)
     _refuse_too_many(node, planned, results)
-    if not body.validate_only:
-        _create(node, request, planned, results)
-    for new in planned.values():
-        results[new.name] = _made(node, request, new)
-    return CreateTopicsResponse(topics=[results[name] for name in times])
+    wanted = list(planned.values())
+    for first in range(0, len(wanted), TOPICS_AT_ONCE):
+        if len(wanted) > TOPICS_AT_ONCE:
+            yield
+        made = _make(node, request, wanted[first : first + TOPICS_AT_ONCE])
+        results.update(zip(made, encoded(made.values(), request.version), strict=True))
+    answers = [results[name] for name in times]
+    if len(answers) > TOPICS_AT_ONCE:
+        answers = yield from encoded_in_slices(answers, request.version)
+    return CreateTopicsResponse(topics=answers)
 
 
 def _plan(node: Node, topic: CreatableTopic) -> NewTopic:
@@ -73,7 +89,7 @@ def _plan(node: Node, topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, CreatableTopicResult]) -> None:
+def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
     """All together must fit, else none is made."""
     total = sum(new.partitions for new in planned.values())
     try:
@@ -85,16 +101,26 @@ def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str
         planned.clear()
 
 
-def _create(
-    node: Node, request: Request, planned: dict[str, NewTopic], results: dict[str, CreatableTopicResult]
-) -> None:
+def _make(node: Node, request: Request, wanted: list[NewTopic]) -> dict[str, CreatableTopicResult]:
+    """Make these, in one commit, and say so. They are checked again, as others may have been served since."""
+    results: dict[str, CreatableTopicResult] = {}
+    if request.body.validate_only:
+        return {new.name: _made(node, request, new) for new in wanted}
+    good: list[NewTopic] = []
+    for new in wanted:
+        try:
+            check_name(node, new.name)
+            check_room(node, sum(other.partitions for other in good) + new.partitions)
+        except TopicRefused as refused:
+            results[new.name] = _failed(new.name, refused.error_code, refused.sentence)
+        else:
+            good.append(new)
     try:
-        node.topics.create_all(request.now, list(planned.values()))
+        node.topics.create_all(request.now, good)
     except StoreFailed as failed:
         node.notes(f"topics could not be created: {failed}")
-        for name in planned:
-            results[name] = _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
-        planned.clear()
+        return results | {new.name: _failed(new.name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) for new in good}
+    return results | {new.name: _made(node, request, new) for new in good}
 
 
 def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopicResult:

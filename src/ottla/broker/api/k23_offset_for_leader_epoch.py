@@ -12,11 +12,12 @@ Source: ReplicaManager.lastOffsetForLeaderEpoch, LeaderEpochFileCache.java; KIP-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.authz import Operation, on_topic
 from ottla.broker.leadership import find_led
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -33,16 +34,29 @@ KEY = 23
 VERSIONS = (2, 4)
 
 
-def handle(node: Node, request: Request) -> OffsetForLeaderEpochResponse:
+def handle(node: Node, request: Request) -> OffsetForLeaderEpochResponse | Parked:
+    is_long = steps_of(request.body.topics) > SLICE_STEPS
+    return node.slices.begin(request, _answers(node, request, is_long), is_long=is_long)
+
+
+def _answers(node: Node, request: Request, is_long: bool) -> Work:
     body: OffsetForLeaderEpochRequest = request.body
-    topics: list[OffsetForLeaderTopicResult] = []
+    topics: list[Any] = []
+    steps = 0
     for topic in body.topics:
-        if on_topic(node, request, Operation.DESCRIBE, topic.topic):
-            answers = [_answer(node, topic.topic, asked) for asked in topic.partitions]
-        else:
+        allowed = on_topic(node, request, Operation.DESCRIBE, topic.topic)
+        answers: list[EpochEndOffset] = []
+        for asked in topic.partitions:
             denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            answers = [EpochEndOffset(denied, asked.partition) for asked in topic.partitions]
+            answers.append(_answer(node, topic.topic, asked) if allowed else EpochEndOffset(denied, asked.partition))
+            steps += 1
+            if steps >= SLICE_STEPS and is_long:
+                steps = 0
+                yield
         topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        steps += 1
+    if is_long:
+        topics = yield from encoded_topics(topics, request.version)
     return OffsetForLeaderEpochResponse(topics=topics)
 
 

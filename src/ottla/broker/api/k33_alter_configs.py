@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.config_resources import Change, alter_all
-from ottla.broker.requests import Request
+from ottla.broker.config_resources import RESOURCES_AT_ONCE, Change, alter_all
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import Work
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -29,7 +30,12 @@ KEY = 33
 VERSIONS = (0, 2)
 
 
-def handle(node: Node, request: Request) -> AlterConfigsResponse:
+def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
+    is_long = len(request.body.resources) > RESOURCES_AT_ONCE
+    return node.slices.begin(request, _answer(node, request), is_long=is_long)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: AlterConfigsRequest = request.body
     resources = [
         (
@@ -39,7 +45,7 @@ def handle(node: Node, request: Request) -> AlterConfigsResponse:
         )
         for resource in body.resources
     ]
-    outcomes = alter_all(node, request, resources, replace=True, validate_only=body.validate_only)
+    outcomes = yield from alter_all(node, request, resources, replace=True, validate_only=body.validate_only)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)

@@ -16,7 +16,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.authz import Operation, on_topic
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import Work
 from ottla.broker.topic_creation import TopicRefused, plan_growth
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -33,12 +34,21 @@ if TYPE_CHECKING:
 KEY = 37
 VERSIONS = (0, 3)
 
+TOPICS_AT_ONCE = 10
+"""How many grow, each with a commit of the metadata store, before others have their turn."""
 
-def handle(node: Node, request: Request) -> CreatePartitionsResponse:
+
+def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
+    return node.slices.begin(request, _answer(node, request), is_long=len(request.body.topics) > TOPICS_AT_ONCE)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: CreatePartitionsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
-    for topic in body.topics:
+    for position, topic in enumerate(body.topics):
+        if position and position % TOPICS_AT_ONCE == 0:
+            yield
         result = CreatePartitionsTopicResult(topic.name)
         try:
             if times[topic.name] > 1:

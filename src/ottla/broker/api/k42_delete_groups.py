@@ -17,6 +17,7 @@ from ottla.broker.group_calls import by_shard, call_of
 from ottla.broker.requests import Request
 from ottla.broker.rounds import Round, Work, ask_in_rounds
 from ottla.broker.share_offsets import deletions, error_of, question, shares_of
+from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.groups.share_admin import BeginDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -29,6 +30,14 @@ VERSIONS = (0, 2)
 
 
 def handle(node: Node, request: Request) -> Any:
+    names = request.body.groups_names
+    if len(names) > SLICE_STEPS:
+        request.body.groups_names = list(dict.fromkeys(names))
+        return node.slices.begin(request, in_pieces(request, _delete_all, "groups_names", "results"), is_long=True)
+    return _delete_all(node, request)
+
+
+def _delete_all(node: Node, request: Request) -> Any:
     return ask_in_rounds(node, request, _delete(node, request))
 
 

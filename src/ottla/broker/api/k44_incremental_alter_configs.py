@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.config_resources import alter_all
-from ottla.broker.requests import Request
+from ottla.broker.config_resources import RESOURCES_AT_ONCE, alter_all
+from ottla.broker.requests import Parked, Request
+from ottla.broker.slices import Work
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -30,7 +31,12 @@ KEY = 44
 VERSIONS = (0, 1)
 
 
-def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse:
+def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Parked:
+    is_long = len(request.body.resources) > RESOURCES_AT_ONCE
+    return node.slices.begin(request, _answer(node, request), is_long=is_long)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: IncrementalAlterConfigsRequest = request.body
     resources = [
         (
@@ -40,7 +46,7 @@ def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse:
         )
         for resource in body.resources
     ]
-    outcomes = alter_all(node, request, resources, replace=False, validate_only=body.validate_only)
+    outcomes = yield from alter_all(node, request, resources, replace=False, validate_only=body.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)
