@@ -10,7 +10,8 @@ takes over reads from there. Nothing is redelivered until it has read past the e
 **Time.** A message is due when `clock` has come to its marker's timestamp plus its time-out. The clock is the newest
 timestamp read: however late the markers are read, an end marker that stands before that time in the topic was seen.
 Only when the topic's end was reached and `use_now_after_ms` passed without a marker it is the shell's time, a little
-late.
+late: `now`, which measures and which nobody sets, and by how much the shell says the markers' time is ahead of it
+(`ahead_ms`). Pauses before another attempt are of `now` alone.
 
 **A redelivery** goes through READING (the record is fetched; only it knows how often it came), COPYING (the copy or the
 dead letter is being written) and, once the copy is durable, waits in `_copied` for its end marker to be read. Whatever
@@ -106,6 +107,8 @@ class MarkersPartition:
         self.config = config
         self.malformed = 0
         """Records that are no marker, or one of another partition: counted, otherwise ignored."""
+        self.ahead_ms = 0
+        """By how much the markers' time is ahead of `now`, as the shell knows it."""
         self.skipped = 0
         """How often the partition was full and began to skip."""
         self._position: int | None = None
@@ -168,7 +171,7 @@ class MarkersPartition:
     def clock(self, now: int) -> int:
         """The time that deadlines are compared with."""
         if self._at_end and now - self._read_at >= self.config.use_now_after_ms:
-            return max(now - UNDERWAY_MS, self._latest_ms)
+            return max(now + self.ahead_ms - UNDERWAY_MS, self._latest_ms)
         return self._latest_ms
 
     def deadline(self) -> int | None:
@@ -178,8 +181,9 @@ class MarkersPartition:
         times = [] if (retry := self._retries.next()) is None else [retry]
         due = self._agenda.next()
         if due is not None and (self._at_end or due <= self._latest_ms):
-            wall = max(due + UNDERWAY_MS, self._read_at + self.config.use_now_after_ms)
-            times.append(due if due <= self._latest_ms else wall)
+            at = due - self.ahead_ms
+            idle = max(at + UNDERWAY_MS, self._read_at + self.config.use_now_after_ms)
+            times.append(min(at, self._read_at) if due <= self._latest_ms else idle)
         return min(times, default=None)
 
     # What happens

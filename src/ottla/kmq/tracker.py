@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from ottla.kmq.client import placed, taken
+from ottla.kmq.clock import MarkersClock
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.copies import Copy, copy_of, count_of, dead_letter
 from ottla.kmq.events import (
@@ -60,6 +61,7 @@ BUSY_WAIT_S = 0.005
 COMMIT_EVERY_S = 1.0
 CALL_TIMEOUT_S = 10.0
 CREATE_TIME: Final = 1
+LOG_APPEND_TIME: Final = 2
 
 CONSUMER = {
     "auto.offset.reset": "earliest",
@@ -116,6 +118,7 @@ class RedeliveryTracker:
         self._producer = Producer(self._sends)
         require_topics(self._producer, config, dead_letters=True)
         self._machines: dict[int, MarkersPartition] = {}
+        self._clock = MarkersClock()
         self._told: list[Told] = []
         """What delivery reports said since the last turn."""
         self._seeks: dict[int, int] = {}
@@ -189,13 +192,15 @@ class RedeliveryTracker:
 
     def turn(self) -> None:
         """Take what there is, do what is to be done; waits a little where there is nothing."""
-        self._take(taken(self._consumer, MARKERS_PER_TURN, self._wait_s()))
+        messages = taken(self._consumer, MARKERS_PER_TURN, self._wait_s())
+        self._clock.look(monotonic_ms(), now_ms())
+        self._take(messages)
         self._producer.poll(0)
         told, self._told = self._told, []
         for machine, event in told:
             self._step(machine, event)
         self._take_records()
-        now = now_ms()
+        now = monotonic_ms()
         for machine in list(self._machines.values()):
             due = machine.deadline()
             if due is not None and due <= now:
@@ -214,7 +219,7 @@ class RedeliveryTracker:
         if len(self._reader) or len(self._producer) or self._told or self._seeks:
             return BUSY_WAIT_S
         due = [each for machine in self._machines.values() if (each := machine.deadline()) is not None]
-        return min(IDLE_WAIT_S, max(0.0, (min(due) - now_ms()) / 1000)) if due else IDLE_WAIT_S
+        return min(IDLE_WAIT_S, max(0.0, (min(due) - monotonic_ms()) / 1000)) if due else IDLE_WAIT_S
 
     # Markers in
 
@@ -237,7 +242,13 @@ class RedeliveryTracker:
                     self._step(machine, EndReached(part))
                 else:
                     self.figures.markers_read += len(part)
-                    self._step(machine, markers_of(part, now_ms()))
+                    self._look_at_clock(machine, part[-1])
+                    self._step(machine, markers_of(part, monotonic_ms() + self._clock.ahead_ms))
+
+    def _look_at_clock(self, machine: MarkersPartition, newest: Message) -> None:
+        kind, stamped_ms = newest.timestamp()
+        if kind == LOG_APPEND_TIME and not machine.replaying:
+            self._clock.read(monotonic_ms(), now_ms(), stamped_ms)
 
     def _sort(self, messages: list[Message], by_partition: dict[int, list[list[Message] | int]]) -> None:
         """Runs of markers by partition, and the positions of ends."""
@@ -277,7 +288,8 @@ class RedeliveryTracker:
         """Step the machine and carry out its effects. `message`: the record that a RecordRead is about."""
         if self._machines.get(machine.partition) is not machine:
             return  # revoked meanwhile: somebody else's
-        for effect in machine.step(now_ms(), event):
+        machine.ahead_ms = self._clock.ahead_ms
+        for effect in machine.step(monotonic_ms(), event):
             self._carry_out(machine, effect, message)
 
     def _carry_out(self, machine: MarkersPartition, effect: Effect, message: Message | None) -> None:
@@ -464,3 +476,7 @@ def markers_of(messages: list[Message], now: int) -> MarkersRead:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
