@@ -14,7 +14,7 @@ from typing import Final
 from ottla.machine import WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Record, decode_records
+from ottla.protocol.records.record import PARTS_MAX, Record, decode_records
 
 DELIVER_AT: Final = "ottla-deliver-at"
 DELAY: Final = "ottla-delay-ms"
@@ -31,7 +31,7 @@ def delays_in(batch: bytes, low: int, high: int, wall_ms: WallMillis) -> list[tu
     if not batch[22] & ATTRIBUTES_COMPRESSION and _COMMON_BYTES not in batch:
         return []
     try:
-        records = decode_records(batch)
+        records = decode_records(batch, parts_max=PARTS_MAX)
     except CorruptRecords:
         return []  # whoever reads it will say so
     held: list[tuple[int, int, int]] = []

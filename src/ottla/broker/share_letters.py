@@ -32,7 +32,7 @@ from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Headers, Record, build_batch, can_hold, decode_records
+from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
 from ottla.share.records import Key
 from ottla.share.standing import Letter
 
@@ -302,7 +302,7 @@ class Letters:
     def _readable(self, parcel: Parcel, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
         """The parcel's records of this batch, or what stands for them."""
         try:
-            records = decode_records(raw, position)
+            records = decode_records(raw, position, parts_max=PARTS_MAX)
         except CorruptRecords as error:
             first, end = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end)
             return [self._unreadable(parcel, first, end, error)] if first < end else []

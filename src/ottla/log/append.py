@@ -2,15 +2,16 @@
 
 Knows: what a broker refuses, in Kafka's order, with Kafka's codes; and the three rewrites that configs ask for:
 LogAppendTime, another compression, offsets. Does not know: the log.
-Records are decoded only where something in them decides: keys on compacted topics, `message.timestamp.before.max.ms`
-when it is set, and recompression. Otherwise a batch stays opaque, and what its header says of timestamps is believed.
+A batch is unpacked and its records walked only where something in them decides: keys on compacted topics,
+`message.timestamp.before.max.ms` when it is set, and recompression; one with more than PARTS_MAX records and headers is
+refused there. Otherwise a batch stays opaque, and what its header says of timestamps is believed.
 Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.log.answers import AppendRefused, Origin
 from ottla.log.config import LONG_MAX, LogConfig
@@ -20,6 +21,7 @@ from ottla.protocol.records.batch import (
     ATTRIBUTES_AT,
     ATTRIBUTES_CONTROL,
     ATTRIBUTES_LOG_APPEND_TIME,
+    ATTRIBUTES_TRANSACTIONAL,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -31,16 +33,28 @@ from ottla.protocol.records.batch import (
     set_crc,
     stamp_log_append_time,
 )
-from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
+from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, compress, unpack
 from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
-from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch, can_hold, decode_records
+from ottla.protocol.records.outline import PARTS_MAX, outline
+from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
 
 LEGACY_RECORD_BYTES_MIN: Final = 14
+LENGTH_AT: Final = 8
 RECORDS_NAMED_MAX: Final = 10_000
 """Of a larger batch that is refused for its timestamps nobody is told which ones are wrong: that takes unpacking it."""
 _length_of = Struct(">i").unpack_from
+_pack_length = Struct(">i").pack_into
 _pack_attributes = Struct(">h").pack_into
 _pack_timestamp = Struct(">q").pack_into
+
+
+class Inside(NamedTuple):
+    """What the records of a batch say."""
+
+    plain: bytes | bytearray
+    timestamps: list[int]
+    keyless: list[int]
+    """Indexes of records without a key."""
 
 
 def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin) -> memoryview:
@@ -66,16 +80,18 @@ def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, ori
         )
     if origin is Origin.CLIENT:
         _check_client_header(header)
-        _check_count(batch, header)
+        _check_count(header)
     codec = _target_codec(config, header)
-    records: list[Record] | None = None
+    inside = None
     if codec != header.compression or _looks_inside(config, origin):
-        records = _decode(batch, header)
-    _check_timestamps(batch, header, records, config, wall_ms)
-    if config.compacted and origin is Origin.CLIENT:
-        _check_keys(records or [])
-    if codec != header.compression:
-        batch = _rebuild(header, records or [], codec, config)
+        inside = _look_inside(batch, header)
+    elif header.compression != NONE and header.record_count > size - HEADER_BYTES:
+        _unpacked(batch, header)  # more records than bytes: hardly ever are they there
+    _check_timestamps(batch, header, inside, config, wall_ms)
+    if inside is not None and config.compacted and origin is Origin.CLIENT:
+        _check_keys(inside)
+    if inside is not None and codec != header.compression:
+        batch = _recompressed(batch, header, inside, codec, config)
         if len(batch) > config.max_message_bytes:
             raise AppendRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -106,7 +122,7 @@ def _single_batch(view: memoryview) -> memoryview:
 
 def _batch_end(view: memoryview, pos: int) -> int | None:
     """Where the batch at `pos` ends, None if behind the view. Raises AppendRefused for what is none of format 2."""
-    (length,) = _length_of(view, pos + 8)
+    (length,) = _length_of(view, pos + LENGTH_AT)
     if length < LEGACY_RECORD_BYTES_MIN:
         raise _corrupt(f"A batch of {length} bytes is smaller than any record.")
     magic = view[pos + MAGIC_AT]
@@ -135,19 +151,22 @@ def _check_client_header(header: BatchHeader) -> None:
         raise _invalid(f"Sequence {header.base_sequence} with producer id {header.producer_id}.")
 
 
-def _check_count(batch: memoryview, header: BatchHeader) -> None:
-    """So many records must have room. More than a compressed body has bytes are hardly ever there: it is unpacked."""
-    bytes_of_records = header.size_in_bytes - HEADER_BYTES
+def _check_count(header: BatchHeader) -> None:
+    """So many records must have room."""
     if not can_hold(header):
+        bytes_of_records = header.size_in_bytes - HEADER_BYTES
         raise _invalid(f"The batch reports {header.record_count} records in {bytes_of_records} bytes.")
-    if header.compression == NONE or header.record_count <= bytes_of_records:
-        return
+
+
+def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
+    """The records' bytes, enough for as many as the header says."""
     try:
-        unpacked = len(decompress(header.compression, batch[HEADER_BYTES:]))
+        plain = unpack(header.compression, batch[HEADER_BYTES:])
     except CorruptRecords as error:
         raise _not_unpacked(error) from error
-    if header.record_count * RECORD_BYTES_MIN > unpacked:
-        raise _invalid(f"The batch reports {header.record_count} records in {unpacked} bytes.")
+    if header.record_count * RECORD_BYTES_MIN > len(plain):
+        raise _invalid(f"The batch reports {header.record_count} records in {len(plain)} bytes.")
+    return plain
 
 
 def _looks_inside(config: LogConfig, origin: Origin) -> bool:
@@ -158,17 +177,27 @@ def _looks_inside(config: LogConfig, origin: Origin) -> bool:
     )
 
 
-def _decode(batch: memoryview, header: BatchHeader) -> list[Record]:
+def _look_inside(batch: memoryview, header: BatchHeader) -> Inside:
+    if header.record_count > PARTS_MAX:
+        raise AppendRefused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"A batch of {header.record_count} records; this topic's configs can be applied to {PARTS_MAX}.",
+        )
+    plain = _unpacked(batch, header)
     try:
-        return decode_records(batch)
+        deltas, keyless = outline(plain, header.record_count)
+    except TooManyBytes as error:
+        raise _not_unpacked(error) from error
     except CorruptRecords as error:
-        if header.compression != NONE:
-            raise _not_unpacked(error) from error
         raise _invalid(f"The records can't be read: {error}.") from error
+    if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
+        return Inside(plain, [header.max_timestamp] * len(deltas), keyless)
+    base = header.base_timestamp
+    return Inside(plain, [base + delta for delta in deltas], keyless)
 
 
 def _check_timestamps(
-    batch: memoryview, header: BatchHeader, records: list[Record] | None, config: LogConfig, wall_ms: WallMillis
+    batch: memoryview, header: BatchHeader, inside: Inside | None, config: LogConfig, wall_ms: WallMillis
 ) -> None:
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
@@ -178,7 +207,7 @@ def _check_timestamps(
         return
     lowest = wall_ms - config.message_timestamp_before_max_ms
     highest = wall_ms + config.message_timestamp_after_max_ms
-    if records is None:
+    if inside is None:
         if header.max_timestamp == -1 or lowest <= header.max_timestamp <= highest:
             return
         if header.record_count > RECORDS_NAMED_MAX:
@@ -186,23 +215,23 @@ def _check_timestamps(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"The batch's timestamp {header.max_timestamp} is not within [{lowest}, {highest}].",
             )
-        records = _decode(batch, header)
+        inside = _look_inside(batch, header)
     wrong = tuple(
-        (index, f"Timestamp {record.timestamp_ms} is not within [{lowest}, {highest}].")
-        for index, record in enumerate(records)
-        if record.timestamp_ms != -1 and not lowest <= record.timestamp_ms <= highest
+        (index, f"Timestamp {timestamp} is not within [{lowest}, {highest}].")
+        for index, timestamp in enumerate(inside.timestamps)
+        if timestamp != -1 and not lowest <= timestamp <= highest
     )
     if wrong:
         raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", wrong)
     if not lowest <= header.max_timestamp <= highest:
         # Only the header is wrong: retention and lookups by time go by it, so it is put right, as Kafka does.
-        _pack_timestamp(batch, MAX_TIMESTAMP_AT, max((record.timestamp_ms for record in records), default=-1))
+        _pack_timestamp(batch, MAX_TIMESTAMP_AT, max(inside.timestamps, default=-1))
         set_crc(batch)
 
 
-def _check_keys(records: list[Record]) -> None:
+def _check_keys(inside: Inside) -> None:
     sentence = "A compacted topic can't take a message without a key."
-    wrong = tuple((index, sentence) for index, record in enumerate(records) if record.key is None)
+    wrong = tuple((index, sentence) for index in inside.keyless)
     if wrong:
         raise AppendRefused(ErrorCode.INVALID_RECORD, sentence, wrong)
 
@@ -215,7 +244,8 @@ def _target_codec(config: LogConfig, header: BatchHeader) -> int:
     return NONE if wanted == "uncompressed" else CODECS[wanted]
 
 
-def _rebuild(header: BatchHeader, records: list[Record], codec: int, config: LogConfig) -> memoryview:
+def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec: int, config: LogConfig) -> memoryview:
+    """The same records under another codec."""
     level: int | None = None
     if codec == GZIP and config.compression_gzip_level >= 0:
         level = config.compression_gzip_level
@@ -223,19 +253,13 @@ def _rebuild(header: BatchHeader, records: list[Record], codec: int, config: Log
         level = config.compression_lz4_level
     elif codec == ZSTD:
         level = config.compression_zstd_level
-    for record in records:
-        record.offset = -1  # offsets within the batch are dense again
-    return memoryview(
-        build_batch(
-            records,
-            compression=codec,
-            compression_level=level,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
-        )
-    )
+    out = bytearray(batch[:HEADER_BYTES])
+    out += compress(codec, inside.plain, level)
+    _pack_length(out, LENGTH_AT, len(out) - LOG_OVERHEAD_BYTES)
+    _pack_attributes(out, ATTRIBUTES_AT, header.attributes & ATTRIBUTES_TRANSACTIONAL | codec)
+    _pack_timestamp(out, MAX_TIMESTAMP_AT, max(inside.timestamps, default=-1))
+    set_crc(out)
+    return memoryview(out)
 
 
 def _not_unpacked(error: CorruptRecords) -> AppendRefused:

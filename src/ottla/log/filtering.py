@@ -29,7 +29,7 @@ from ottla.protocol.records.batch import (
 )
 from ottla.protocol.records.compression import GZIP, LZ4, ZSTD, compress, decompress
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import build_batch, decode_records
+from ottla.protocol.records.record import PARTS_MAX, build_batch, decode_records
 
 NO_TIMESTAMP: Final = -1
 
@@ -50,7 +50,7 @@ def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]
         plain = decompress(header[5] & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:])
         found = pieces(plain, header[12])
         if not all(piece[5] for piece in found):
-            decode_records(batch)  # as the second pass must, to write it anew
+            decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to write it anew
     except CorruptRecords:
         return []
     return [(piece[4], base + piece[3]) for piece in found if piece[4] is not None]
@@ -174,7 +174,9 @@ class BatchFilter:
 
     def _with_horizon(self, header: RawHeader, batch: memoryview, kept: set[int] | None) -> Kept:
         """The batch with the moment its tombstones (or its marker) may go in place of the base timestamp."""
-        records = [record for record in decode_records(batch) if kept is None or record.offset in kept]
+        records = [
+            record for record in decode_records(batch, parts_max=PARTS_MAX) if kept is None or record.offset in kept
+        ]
         if not records:
             raise CorruptRecords("its records are not where they say")
         attributes = header[5]
@@ -232,6 +234,8 @@ class BatchFilter:
 
 def pieces(plain: bytes, count: int) -> list[Piece]:
     """Where each record of a batch's plain body stands, and what compaction asks of it. Raises CorruptRecords."""
+    if count > PARTS_MAX:
+        raise CorruptRecords(f"there are {count} records, more than {PARTS_MAX}")
     found: list[Piece] = []
     pos = 0
     try:

@@ -16,9 +16,10 @@ from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResul
 from ottla.log.files import FileSlice
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.txnindex import AbortedTransaction
-from ottla.protocol.records.batch import ATTRIBUTES_LOG_APPEND_TIME
+from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION, ATTRIBUTES_LOG_APPEND_TIME, HEADER_BYTES
+from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import decode_records
+from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -26,8 +27,19 @@ if TYPE_CHECKING:
 CURSORS_MAX: Final = 16
 _base_offset_of = Struct(">q").unpack
 
-RECORDS_SEARCHED_MAX: Final = 100_000
-"""In a batch with more records no timestamp is looked for: its first offset is told, from where readers get there."""
+UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
+RECORDS_PER_SEARCH: Final = PARTS_MAX
+"""What a search for a timestamp looks at inside batches. Of one beyond it the first offset is told: it is before."""
+
+
+class _Search:
+    """What one search may still look at."""
+
+    __slots__ = ("bytes_left", "records_left")
+
+    def __init__(self) -> None:
+        self.bytes_left = UNPACKED_PER_SEARCH
+        self.records_left = RECORDS_PER_SEARCH
 
 
 def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
@@ -157,7 +169,7 @@ def aborted_transactions(log: Log, offset: int, upper_bound: int) -> list[Aborte
 
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     """See Log.offset_for_timestamp."""
-    start = log.log_start_offset
+    start, search = log.log_start_offset, _Search()
     for at, segment in enumerate(log.segments):
         if at + 1 < len(log.bases) and log.bases[at + 1] <= start:
             continue
@@ -165,7 +177,7 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
             continue
         found = segment.find_timestamp(timestamp, start)
         while found is not None:
-            exact = _record_in(segment, found, timestamp, start)
+            exact = _record_in(search, segment, found, timestamp, start)
             if exact is not None:
                 return exact
             position, header = found
@@ -177,18 +189,25 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     return None
 
 
-def _record_in(segment: Segment, found: tuple[int, RawHeader], timestamp: int, start: int) -> TimestampOffset | None:
+def _record_in(
+    search: _Search, segment: Segment, found: tuple[int, RawHeader], timestamp: int, start: int
+) -> TimestampOffset | None:
     position, header = found
-    if header[5] & ATTRIBUTES_LOG_APPEND_TIME or header[12] > RECORDS_SEARCHED_MAX:
-        return TimestampOffset(header[8], max(header[0], start), header[2])
+    base, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count = header
+    by_header = TimestampOffset(max_timestamp, max(base, start), epoch)
+    if attributes & ATTRIBUTES_LOG_APPEND_TIME or count > search.records_left:
+        return by_header
+    if not count:
+        return None  # compaction left only the header
     try:
-        records = decode_records(segment.read_batch(position, header))
-    except CorruptRecords:  # a client's own nonsense, taken unseen: its header is all that can be said of it
-        return TimestampOffset(header[8], max(header[0], start), header[2])
-    for record in records:
-        if record.timestamp_ms >= timestamp and record.offset >= start:
-            return TimestampOffset(record.timestamp_ms, record.offset, header[2])
-    return None
+        batch = segment.read_batch(position, header)
+        plain = unpack(attributes & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:], search.bytes_left)
+        record = first_since(plain, count, timestamp - base_timestamp, start - base)
+    except CorruptRecords:  # too much, or a client's own nonsense, taken unseen: its header is all that can be said
+        return by_header
+    search.records_left -= count
+    search.bytes_left -= len(plain)
+    return None if record is None else TimestampOffset(base_timestamp + record[0], base + record[1], epoch)
 
 
 def max_timestamp(log: Log) -> TimestampOffset | None:
@@ -201,4 +220,4 @@ def max_timestamp(log: Log) -> TimestampOffset | None:
         return None
     timestamp = best.max_timestamp()[0]
     found = best.find_timestamp(timestamp, best.base_offset)
-    return _record_in(best, found, timestamp, best.base_offset) if found is not None else None
+    return _record_in(_Search(), best, found, timestamp, best.base_offset) if found is not None else None

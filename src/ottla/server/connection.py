@@ -52,6 +52,8 @@ UNSENT_BYTES_MAX = 1 << 16
 
 LONG_FRAME_BYTES = 1 << 16
 """A longer request that is no Produce is read beside the loop."""
+HEAVY_TURNS = 4
+"""After a turn that was used up so many wait in the queue: costly requests come with cheap ones between them."""
 NO_TICKET = -1
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
@@ -95,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._closing = False
         self._turn_asked = False  # it stands in the server's queue of turns
-        self._heavy = False  # its last turn was used up
+        self._heavy = 0  # so many of its next turns wait in the queue, as one before was used up
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self._blocked += view[:end]
             return
         if self._heavy and end >= 4:
-            self._heavy = False
+            self._heavy -= 1
             self._blocked += view[:end]
             self._ask_turn()
             return
@@ -277,7 +279,8 @@ class Connection(asyncio.BufferedProtocol):
                 if answer is not None:
                     owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
                 began = perf_counter_ns()
-        self._heavy = began >= turn_ends
+        if began >= turn_ends:
+            self._heavy = HEAVY_TURNS
         if outgoing and not self._draining:
             self._send()
         return position

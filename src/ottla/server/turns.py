@@ -1,7 +1,7 @@
 """Turns: who has more to be served than others may wait for goes to the end of a queue.
 
 A connection is served until it has had `TURN_NS` of the loop at once, however much it has sent; the rest waits here.
-A connection whose last turn was used up is *heavy*: what it sends next waits here too, instead of being served where it
+A connection that used up a turn is *heavy* for a while: what it sends waits here too, instead of being served where it
 is read, so that three hundred of them cost everybody else one turn and not three hundred. The queue is served for one
 turn between two looks at the sockets.
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 KEY = 2
 VERSIONS = (1, 11)
 
-LOOK_UP_STEPS = 10
-"""What a partition whose log is searched, by time or for its newest record, counts in a slice."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -64,8 +62,15 @@ READ_COMMITTED: Final = 1
 
 
 def handle(node: Node, request: Request) -> ListOffsetsResponse | Parked:
-    is_long = steps_of(request.body.topics) > SLICE_STEPS
+    topics = request.body.topics
+    searches = sum(_searches(asked) for topic in topics for asked in topic.partitions)
+    is_long = searches > 1 or steps_of(topics) > SLICE_STEPS
     return node.slices.begin(request, _answers(node, request, is_long), is_long=is_long)
+
+
+def _searches(asked: ListOffsetsPartition) -> bool:
+    """Whether a batch may have to be unpacked for the answer; such a one is a slice."""
+    return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
 
 
 def _answers(node: Node, request: Request, is_long: bool) -> Work:
@@ -86,7 +91,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
             if isinstance(error, ErrorCode):
                 error = ListOffsetsPartitionResponse(asked.partition_index, int(error))
             answers[asked.partition_index] = error
-            steps += LOOK_UP_STEPS if asked.timestamp >= 0 or asked.timestamp == -3 else 1
+            steps += SLICE_STEPS if _searches(asked) else 1
             if steps >= SLICE_STEPS and is_long:
                 steps = 0
                 yield

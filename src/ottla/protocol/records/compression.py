@@ -76,7 +76,12 @@ def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
-    """What `packed` holds.
+    """What `packed` holds. Raises as `unpack`."""
+    return bytes(unpack(codec, packed, max_bytes))
+
+
+def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes | bytearray:
+    """What `packed` holds, in the memory it was unpacked to.
 
     Raises TooManyBytes when that is more than `max_bytes`, CorruptRecords when it cannot be unpacked.
     """
@@ -103,21 +108,22 @@ def _gzip_size(packed: Buffer) -> int:
     return _unpack_size_at_end(packed, len(packed) - 4)[0] if len(packed) >= 18 else 0
 
 
-def _grow(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, max_bytes: int) -> bytes:
-    """Unpack into a buffer that grows fourfold until it suffices or reaches the bound."""
+def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, max_bytes: int) -> bytearray:
+    """Unpack into a buffer that grows eightfold until it suffices or reaches the bound."""
     size = min(max(guess, _FIRST_GUESS_MIN), max_bytes)
     while True:
         out = bytearray(size)
         try:
-            length = unpack(packed, out)
+            length = into(packed, out)
         except cramjam.DecompressionError as error:
             if _FULL not in str(error):
                 raise
             if size >= max_bytes:
                 raise TooManyBytes(f"the records unpack to more than {max_bytes} bytes") from error
-            size = min(size * 4, max_bytes)
+            size = min(size * 8, max_bytes)
         else:
-            return bytes(memoryview(out)[:length])
+            del out[length:]
+            return out
 
 
 # LZ4

@@ -1,4 +1,4 @@
-"""The one exception of this package."""
+"""What is wrong with records."""
 
 from __future__ import annotations
 
@@ -17,3 +17,7 @@ class UnsupportedMagic(CorruptRecords):
 
 class TooManyBytes(CorruptRecords):
     """Compressed records that would unpack to more than the bound."""
+
+
+class TooManyParts(TooManyBytes):
+    """More records and headers in one batch than are looked at."""

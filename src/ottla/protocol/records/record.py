@@ -8,17 +8,21 @@ Invariants: offsets in a batch rise; every length is held against the bytes that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, codec_number, compress, decompress
-from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecords, TooManyParts, UnsupportedMagic
 from ottla.protocol.wire import Buffer
 
 Headers = Sequence[tuple[str | bytes, bytes | None]]
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, two lengths and a count: no record is smaller."""
+
+PARTS_MAX = 50_000
+"""Records and headers that a broker looks at in one batch: some 50 ms of CPU, and a full 1 MB of 20 bytes each."""
 
 
 class Record:
@@ -69,10 +73,13 @@ def can_hold(header: b.BatchHeader) -> bool:
 # Reading
 
 
-def decode_records(view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTES_MAX) -> list[Record]:
+def decode_records(
+    view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTES_MAX, parts_max: int | None = None
+) -> list[Record]:
     """The records of the whole batch at `pos`, in order. Does not check the CRC.
 
-    Raises CorruptRecords when they cannot be read or unpack to more than `max_bytes` bytes.
+    Raises CorruptRecords when they cannot be read, unpack to more than `max_bytes` bytes or are, with their headers,
+    more than `parts_max`.
     """
     if b.magic_of(view, pos) != b.MAGIC:
         raise UnsupportedMagic(b.magic_of(view, pos))
@@ -82,17 +89,19 @@ def decode_records(view: Buffer, pos: int = 0, *, max_bytes: int = UNPACKED_BYTE
         raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
     body = view[pos + b.HEADER_BYTES : end]
     # compaction may leave a batch without records, which has no body whatever its attributes say
-    return records_in(decompress(header.compression, body, max_bytes) if len(body) else b"", header)
+    _parts_left(header.record_count, parts_max)
+    return records_in(decompress(header.compression, body, max_bytes) if len(body) else b"", header, parts_max)
 
 
-def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
+def records_in(plain: bytes, header: b.BatchHeader, parts_max: int | None = None) -> list[Record]:
     """The records in the unpacked body of a batch. Raises CorruptRecords."""
     count = header.record_count
+    headers_left = _parts_left(count, parts_max)
     if not 0 <= count * RECORD_BYTES_MIN <= len(plain):
         raise CorruptRecords(f"{count} records in {len(plain)} bytes")
     append_time = header.max_timestamp if header.timestamp_type == b.LOG_APPEND_TIME else None
     try:
-        records, pos = _read_records(plain, count, header.base_offset, header.base_timestamp, append_time)
+        records, pos = _read_records(plain, count, header.base_offset, header.base_timestamp, append_time, headers_left)
     except IndexError as error:
         raise CorruptRecords("the records are cut short") from error
     if pos != len(plain):
@@ -101,9 +110,9 @@ def records_in(plain: bytes, header: b.BatchHeader) -> list[Record]:
 
 
 def _read_records(
-    plain: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+    plain: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, headers_left: int
 ) -> tuple[list[Record], int]:
-    """Hot: what fits in one byte is read in place, longer varints by `_long`, a key and a value of any length by
+    """Hot: what fits in one byte is read in place, longer varints by `long_varint`, a key and a value of any length by
     `_block` only when they are null or long."""
     records: list[Record] = []
     size = len(plain)
@@ -112,18 +121,18 @@ def _read_records(
         length = plain[pos]
         pos += 1
         if length > 127:
-            length, pos = _long(plain, pos - 1)
+            length, pos = long_varint(plain, pos - 1)
         end = pos + (length >> 1)
         if length & 1 or end > size:
             raise CorruptRecords(f"a record of {_signed(length)} bytes where {size - pos} remain")
         timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
         pos += 2
         if timestamp > 127:
-            timestamp, pos = _long(plain, pos - 1)
+            timestamp, pos = long_varint(plain, pos - 1)
         offset = plain[pos]
         pos += 1
         if offset > 127:
-            offset, pos = _long(plain, pos - 1)
+            offset, pos = long_varint(plain, pos - 1)
         length = plain[pos]
         if length > 127 or length & 1:
             key, pos = _block(plain, pos, end)
@@ -133,7 +142,8 @@ def _read_records(
             pos = stop
         value, pos = _block(plain, pos, end)
         if plain[pos]:
-            headers, pos = _read_headers(plain, pos, end)
+            headers, pos = _read_headers(plain, pos, end, headers_left)
+            headers_left -= len(headers)
         else:
             headers = []
             pos += 1
@@ -144,7 +154,7 @@ def _read_records(
     return records, pos
 
 
-def _long(plain: bytes, pos: int) -> tuple[int, int]:
+def long_varint(plain: bytes | bytearray, pos: int) -> tuple[int, int]:
     """An unsigned varint of at most ten bytes and 64 bits."""
     value = shift = 0
     while True:
@@ -176,7 +186,7 @@ def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
         if length < 128:  # two bytes: up to 8 kB
             length = length << 7 | low
         else:
-            length, pos = _long(plain, pos - 2)
+            length, pos = long_varint(plain, pos - 2)
     if length & 1:
         return None, pos
     stop = pos + (length >> 1)
@@ -185,10 +195,23 @@ def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
     return plain[pos:stop], stop
 
 
-def _read_headers(plain: bytes, pos: int, end: int) -> tuple[list[tuple[str | bytes, bytes | None]], int]:
-    count, pos = _long(plain, pos)
+def _parts_left(count: int, parts_max: int | None) -> int:
+    """How many headers so many records may have. Raises TooManyParts."""
+    if parts_max is None:
+        return sys.maxsize
+    if count > parts_max:
+        raise TooManyParts(f"there are {count} records, more than {parts_max}")
+    return parts_max - count
+
+
+def _read_headers(
+    plain: bytes, pos: int, end: int, headers_left: int
+) -> tuple[list[tuple[str | bytes, bytes | None]], int]:
+    count, pos = long_varint(plain, pos)
     if count & 1 or count > end - pos:  # `count` is doubled, and a header takes two bytes at least
         raise CorruptRecords(f"{_signed(count)} headers where {end - pos} bytes remain")
+    if count >> 1 > headers_left:
+        raise TooManyParts(f"there are {count >> 1} headers where {headers_left} are left")
     headers: list[tuple[str | bytes, bytes | None]] = []
     for _ in range(count >> 1):
         name, pos = _block(plain, pos, end)

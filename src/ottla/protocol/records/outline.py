@@ -1,0 +1,111 @@
+"""What a broker asks of the records in a batch without making objects of them: is it whole, how old, with which keys.
+
+Knows varints and where a record's parts stand; the rest as in record.py, which makes records of the same bytes.
+
+Invariant: no batch is walked that has more than `PARTS_MAX` records and headers, so that a small batch of a million
+tiny ones holds nobody up.
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.records.errors import CorruptRecords, TooManyParts
+from ottla.protocol.records.record import PARTS_MAX, long_varint
+
+
+def outline(plain: bytes | bytearray, count: int) -> tuple[list[int], list[int]]:
+    """(how far each record's timestamp is from the base, indexes of records without a key) of an unpacked body. HOT.
+
+    Raises CorruptRecords where a record does not end where it says or offsets are not dense, TooManyParts.
+    """
+    timestamps: list[int] = []
+    keyless: list[int] = []
+    pos, headers_left = 0, _parts_left(count)
+    try:
+        for index in range(count):
+            length = plain[pos]
+            length, pos = (length, pos + 1) if length < 0x80 else _two_or_three(plain, pos)
+            end = pos + (length >> 1)
+            timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+            timestamp, pos = (timestamp, pos + 2) if timestamp < 0x80 else long_varint(plain, pos + 1)
+            offset = plain[pos]
+            offset, pos = (offset, pos + 1) if offset < 0x80 else _two_or_three(plain, pos)
+            key = plain[pos]
+            key, pos = (key, pos + 1) if key < 0x80 else long_varint(plain, pos)
+            if key & 1:
+                keyless.append(index)
+            else:
+                pos += key >> 1
+            value = plain[pos]
+            value, pos = (value, pos + 1) if value < 0x80 else _two_or_three(plain, pos)
+            if not value & 1:
+                pos += value >> 1
+            headers, pos = long_varint(plain, pos) if plain[pos] else (0, pos + 1)
+            # `headers` is doubled, as any signed number; two bytes each at least
+            if length & 1 or headers & 1 or pos + headers > end or not (headers or pos == end):
+                raise CorruptRecords(f"record {index} does not end where it says")
+            if offset != 2 * index:
+                raise CorruptRecords(f"record {index} has the offset {_signed(offset)} in its batch")
+            headers_left -= headers >> 1
+            if headers_left < 0:
+                raise TooManyParts(f"there are more than {PARTS_MAX} records and headers")
+            timestamps.append((timestamp >> 1) ^ -(timestamp & 1))
+            pos = end
+    except IndexError as error:
+        raise CorruptRecords("the records are cut short") from error
+    if pos != len(plain):
+        raise CorruptRecords(f"{len(plain) - pos} bytes are not of the {count} records")
+    return timestamps, keyless
+
+
+def first_since(plain: bytes | bytearray, count: int, timestamp: int, offset: int) -> tuple[int, int] | None:
+    """(timestamp delta, offset delta) of the first record whose deltas are no less than these; None: there is none.
+
+    Raises CorruptRecords, TooManyParts.
+    """
+    _parts_left(count)
+    pos = 0
+    try:
+        for _ in range(count):
+            end, its_timestamp, its_offset = _head(plain, pos)
+            if its_timestamp >= timestamp and its_offset >= offset:
+                return its_timestamp, its_offset
+            pos = end
+    except IndexError as error:
+        raise CorruptRecords("the records are cut short") from error
+    return None
+
+
+def _parts_left(count: int) -> int:
+    if count > PARTS_MAX:
+        raise TooManyParts(f"there are more than {PARTS_MAX} records")
+    return PARTS_MAX - count
+
+
+def _head(plain: bytes | bytearray, pos: int) -> tuple[int, int, int]:
+    """(where the record at `pos` ends, timestamp delta, offset delta)."""
+    length = plain[pos]
+    length, pos = (length, pos + 1) if length < 0x80 else _two_or_three(plain, pos)
+    end = pos + (length >> 1)
+    if length & 1:
+        raise CorruptRecords("a record of less than no bytes")
+    timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+    timestamp, pos = (timestamp, pos + 2) if timestamp < 0x80 else long_varint(plain, pos + 1)
+    offset = plain[pos]
+    if offset > 0x7F:
+        offset, _ = _two_or_three(plain, pos)
+    return end, _signed(timestamp), _signed(offset)
+
+
+def _two_or_three(plain: bytes | bytearray, pos: int) -> tuple[int, int]:
+    """A varint that is likely to have two bytes or three."""
+    second = plain[pos + 1]
+    if second < 0x80:
+        return plain[pos] & 0x7F | second << 7, pos + 2
+    third = plain[pos + 2]
+    if third < 0x80:
+        return plain[pos] & 0x7F | (second & 0x7F) << 7 | third << 14, pos + 3
+    return long_varint(plain, pos)
+
+
+def _signed(value: int) -> int:
+    return (value >> 1) ^ -(value & 1)
