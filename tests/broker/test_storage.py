@@ -295,9 +295,9 @@ def test_a_partition_that_can_not_be_read_is_answered_for_itself() -> None:
         "t3": 0,
     }
     assert all(told[topic].records for topic in ("t0", "t2", "t3"))
-    asked = [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, NOW - 5)]) for topic in TOPICS]
-    answer = stage.ask(ListOffsetsRequest(-1, 0, asked), 7)
-    assert [topic.partitions[0].error_code for topic in answer.topics] == [0, STORAGE, 0, 0]
+    searches = [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, NOW - 5)]) for topic in TOPICS]
+    answers = [stage.ask(ListOffsetsRequest(-1, 0, [asked]), 7) for asked in searches]
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [0, STORAGE, 0, 0]
     stage.run(400_000)  # upkeep goes on
     assert len([note for note in stage.notes if "could not be read" in note]) == 1
     assert stage.produce("t1").responses[0].partition_responses[0].error_code == 0
