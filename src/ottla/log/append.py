@@ -85,7 +85,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, ori
     inside = None
     if codec != header.compression or _looks_inside(config, origin):
         inside = _look_inside(batch, header)
-    elif header.compression != NONE and header.record_count > size - HEADER_BYTES:
+    elif origin is Origin.CLIENT and header.compression != NONE and header.record_count > size - HEADER_BYTES:
         _unpacked(batch, header)  # more records than bytes: hardly ever are they there
     _check_timestamps(batch, header, inside, config, wall_ms)
     if inside is not None and config.compacted and origin is Origin.CLIENT:
