@@ -157,6 +157,7 @@ def test_what_names_many_is_answered_in_slices_as_in_one_go(
 
     monkeypatch.setattr(stage.node.slices, "begin", counted)
     request, version = long_requests()[at]
+    monkeypatch.setattr(k02_list_offsets, "SEARCHES_AT_ONCE", 99)
     whole = stage.ask(request, version)
     assert not begun
     cut_small(monkeypatch, 2)

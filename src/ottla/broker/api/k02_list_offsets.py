@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 KEY = 2
 VERSIONS = (1, 11)
 
+SEARCHES_AT_ONCE = 1
+"""Partitions whose log may be searched in one slice, by time or for the newest record: each may unpack a batch."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -64,12 +66,12 @@ READ_COMMITTED: Final = 1
 def handle(node: Node, request: Request) -> ListOffsetsResponse | Parked:
     topics = request.body.topics
     searches = sum(_searches(asked) for topic in topics for asked in topic.partitions)
-    is_long = searches > 1 or steps_of(topics) > SLICE_STEPS
+    is_long = searches > SEARCHES_AT_ONCE or steps_of(topics) > SLICE_STEPS
     return node.slices.begin(request, _answers(node, request, is_long), is_long=is_long)
 
 
 def _searches(asked: ListOffsetsPartition) -> bool:
-    """Whether a batch may have to be unpacked for the answer; such a one is a slice."""
+    """Whether a batch may have to be unpacked for the answer."""
     return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
 
 
