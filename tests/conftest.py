@@ -1,7 +1,7 @@
 """Options of the whole test suite, how it is spread over processes, and what a test may read of its own output."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write transcripts anew instead of comparing with them")
 
 
-SLOW_FIRST = ("spark", "demo", "fuzz", "kmq", "crash", "ship", "sim", "conform", "bench", "docs")
-"""Directories whose tests take long, the longest first: begun early, they end with the others."""
+_SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs")
+SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
+"""Directories whose tests take long: begun early, they end with the others."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Spread the tests: those with a Spark session go to one process, those that share a fixture of their file stay
     together, every other one goes wherever there is room."""
-    top = Path(__file__).parent
     for item in items:
         assert isinstance(item, pytest.Function)
         if "spark" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-    def rank(item: pytest.Item) -> tuple[bool, int]:
-        room = item.path.relative_to(top).parts[0]
-        place = SLOW_FIRST.index(room) if room in SLOW_FIRST else len(SLOW_FIRST)
-        return item.get_closest_marker("xdist_group") is None or place != 0, place
-
     items.sort(key=rank)
+    yield
+    if getattr(config.option, "loadgroup", False):
+        apart = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+        assert not apart, f"this pytest-xdist does not group tests with this pytest: {apart[0]}"
+
+
+def rank(item: pytest.Item) -> tuple[bool, int]:
+    """Where a test stands in the run: the Spark session's first, then by directory."""
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    return "spark" not in getattr(item, "fixturenames", ()), SLOW_FIRST.get(room, len(SLOW_FIRST))
 
 
 @pytest.fixture(scope="session")
