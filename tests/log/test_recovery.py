@@ -272,10 +272,23 @@ def test_snapshots_are_taken_as_the_log_grows_and_bound_the_replay() -> None:
 def test_a_log_start_past_the_end_empties_the_log() -> None:
     files = disk()
     filled(files, 10)
-    again, notes = reopen(files, log_start_offset=25)
+    again, notes = reopen(files, log_start_offset=25, high_watermark=25)
     assert (again.log_start_offset, again.log_end_offset, again.high_watermark) == (25, 25, 25)
     assert put(again, batch(b"a")) == 25
     assert any("below its log start" in note for note in notes)
+
+
+@pytest.mark.parametrize("how", [{}, KILLED, POWER], ids=["clean", "killed", "power cut"])
+@pytest.mark.parametrize("damaged", ["log_start_offset", "high_watermark"])
+def test_one_checkpoint_with_a_number_that_is_too_large_costs_no_record(how: dict[str, Any], damaged: str) -> None:
+    files = disk()
+    filled(files, 10).close(NOW)
+    sound = {"log_start_offset": 0, "high_watermark": 10, "recovery_point": 10}
+    again, notes = reopen(files, **{**sound, damaged: 1 << 60}, **how)
+    assert (again.log_start_offset, again.log_end_offset, again.high_watermark) == (0, 10, 10)
+    assert len(values(again)) == 10
+    assert any("log starts is damaged" in note for note in notes) == (damaged == "log_start_offset")
+    assert put(again, batch(b"a")) == 10
 
 
 def test_high_watermark_and_log_start_are_clamped() -> None:

@@ -490,6 +490,8 @@ class Upkeep:
         offsets = self._offsets(name)
         content = encode_checkpoint(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
         if self._written.get(name) != content:
+            if name == LOG_START:
+                self._store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
             self._written[name] = content
             self._node.effect(Store(self._path(name), content))
 

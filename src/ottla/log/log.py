@@ -129,8 +129,9 @@ class Log:
         `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
         since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
         against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
-        again: it is on the disk then, whatever fsyncs the killed process met. What recovery repaired is told to
-        `notes`, a sentence each. Raises OSError.
+        again: it is on the disk then, whatever fsyncs the killed process met. A `log_start_offset` beyond the end
+        counts only where `high_watermark` had come so far. What recovery repaired is told to `notes`, a sentence each.
+        Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = recovery.load(
@@ -144,6 +145,7 @@ class Log:
             same_boot=same_boot,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             producer_id_expiration_ms=producer_id_expiration_ms,
             note=notes if notes is not None else lambda _: None,
             write_again=write_again,

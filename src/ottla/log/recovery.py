@@ -87,6 +87,7 @@ def load(
     same_boot: bool,
     recovery_point: int,
     log_start_offset: int,
+    high_watermark: int,
     producer_id_expiration_ms: int,
     note: Note,
     write_again: bool = False,
@@ -111,7 +112,7 @@ def load(
         loading.write_again(recovery_point)
     if in_doubt:
         files.unlink(f"{directory}/{IN_DOUBT_FILE}")
-    loading.reconcile_start(log_start_offset)
+    loading.reconcile_start(log_start_offset, high_watermark)
     # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
     loading.load_epochs(loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     # What is read after a clean stop or a power cut is on the disk; after a kill it may be in the page cache only.
@@ -427,11 +428,20 @@ class _Loading:
 
     # Offsets and state
 
-    def reconcile_start(self, log_start_offset: int) -> None:
+    def reconcile_start(self, log_start_offset: int, high_watermark: int) -> None:
+        """Where the log starts. A start beyond the end says that what is there was deleted, and that offsets up to it
+        were given: the log is empty and goes on there. No start was ever above the high watermark, which another file
+        tells: that is damage, and nothing is deleted for its sake."""
         loaded = self.loaded
         if not loaded.segments:
             loaded.log_end_offset = log_start_offset
             return
+        if max(loaded.log_end_offset, high_watermark) < log_start_offset:
+            self.note(
+                f"{self.directory}: ends at {loaded.log_end_offset}, and its log start {log_start_offset} is above its "
+                f"high watermark too: the checkpoint of log starts is damaged. Every record here is kept."
+            )
+            log_start_offset = 0
         if loaded.log_end_offset < log_start_offset:
             self.note(
                 f"{self.directory}: ends at {loaded.log_end_offset}, below its log start {log_start_offset}; it is "
