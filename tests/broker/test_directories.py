@@ -330,6 +330,18 @@ def test_what_was_checkpointed_of_a_deleted_topic_says_nothing_of_the_next(
     assert ends(stage, "t") == [(0, 3)]
 
 
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "replication-offset-checkpoint"])
+def test_a_number_that_is_too_large_in_one_checkpoint_costs_no_record(stage: NodeStage, name: str) -> None:
+    assert create(stage, "t") == 0
+    for _ in range(5):
+        stage.append("t")
+    stage.run(10_000)
+    (stage.directory / name).write_text("0\n1\nt 0 4711\n")
+    stage.restart(clean=False)
+    assert ends(stage, "t") == [(0, 5)]
+    assert any("log starts is damaged" in note for note in stage.notes) == name.startswith("log-start")
+
+
 def test_a_kill_during_the_first_append_leaves_nothing_to_look_at(stage: NodeStage) -> None:
     assert create(stage, "t", 2) == 0
     (stage.directory / "t-0").mkdir()

@@ -18,6 +18,12 @@ from ottla.server.listeners import ServeRefused
 from ottla.testing import EmbeddedBroker
 
 ANSWERED_WITHIN_S = 0.1
+IDLE_FACTOR = 10
+"""What a busy machine is granted: so many times the 99th percentile while nothing is locked."""
+
+
+def p99(waits: list[float]) -> float:
+    return sorted(waits)[int(len(waits) * 0.99)]
 
 
 def create(client: Client, name: str) -> tuple[int, str | None]:
@@ -34,26 +40,30 @@ def test_a_locked_store_delays_nobody_and_what_was_refused_is_never_done(tmp_pat
     with EmbeddedBroker(directory=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         assert create(client, "before")[0] == 0
         waits: list[float] = []
-        stop = threading.Event()
+        idle: list[float] = []
+        stop, rested = threading.Event(), threading.Event()
 
         def probe() -> None:
             with Client(broker.bootstrap_servers) as other:
                 while not stop.is_set():
-                    begun = time.perf_counter()
+                    begun, into = time.perf_counter(), waits if rested.is_set() else idle
                     other.send(ApiVersionsRequest("probe", "1"))
-                    waits.append(time.perf_counter() - begun)
+                    into.append(time.perf_counter() - begun)
 
+        probing = threading.Thread(target=probe, daemon=True)
+        probing.start()
+        there = [create(client, "before") for _ in range(50)]
+        rested.set()
         with closing(sqlite3.connect(tmp_path / "metadata.sqlite", isolation_level=None)) as locker:
             locker.execute("BEGIN IMMEDIATE")
-            probing = threading.Thread(target=probe)
-            probing.start()
             refused = [create(client, f"refused-{number}") for number in range(50)]
             stop.set()
             probing.join()
             locker.execute("ROLLBACK")
         assert {code for code, _ in refused} == {56}
         assert "is locked by another process; try again" in (refused[0][1] or "")
-        assert sorted(waits)[int(len(waits) * 0.99)] < ANSWERED_WITHIN_S
+        assert {code for code, _ in there} == {36}
+        assert p99(waits) < max(ANSWERED_WITHIN_S, IDLE_FACTOR * p99(idle))
         assert create(client, "after")[0] == 0
         assert topics_of(broker) == {"before", "after"}
         broker.restart()
