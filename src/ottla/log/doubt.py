@@ -2,7 +2,8 @@
 
 Linux tells of a page that it could not write to one fsync, and then takes the page for clean: a later fsync succeeds
 without it, and a restart sees it in the page cache as if nothing had been. So what is above the recovery point is in
-doubt until it is written once more.
+doubt until it is written once more. So are the indexes of a segment that was closed below it: recovery does not look
+into those.
 
 - Where nobody was told of these records, neither their producers nor a consumer (the high watermark has not passed the
   recovery point: fsync durability), they are cut off. Their producers send them again.
@@ -57,6 +58,8 @@ def reopen(log: Log, now: int) -> bool:
         # and until then nobody is told of them.
         retention.cut_to(log, point, now, durable=False)
         log.syncing.created()
+        for segment in dict.fromkeys([*log.syncing.closed_segments, *log.segments[-1:]]):
+            segment.rewrite_indexes()
         for path in log.syncing.replaced_files:
             if log.files.exists(path):
                 log.files.write_atomically(path, log.files.read_bytes(path), durable=False)

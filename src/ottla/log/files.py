@@ -62,9 +62,9 @@ class File(Protocol):
         """Block until what was written is on the disk. The one call that another thread may make, while pinned."""
         ...
 
-    def rewrite(self, position: int) -> None:
-        """Write what stands from `position` on once more, in place, and sync it: after an fsync that failed only this
-        brings it to the disk. Raises OSError."""
+    def rewrite(self, position: int, durable: bool = True) -> None:
+        """Write what stands from `position` on once more, in place, and if `durable` sync it: after an fsync that
+        failed only this brings it to the disk. Raises OSError."""
         ...
 
     def pin(self) -> None:
@@ -233,12 +233,13 @@ class DiskFile:
     def sync(self) -> None:
         os.fdatasync(self._fd if self._fd >= 0 else self._reopen())
 
-    def rewrite(self, position: int) -> None:
+    def rewrite(self, position: int, durable: bool = True) -> None:
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)  # for appending, every write would go to the end
         try:
             while chunk := os.pread(fd, REWRITE_BYTES, position):
                 position += os.pwrite(fd, chunk, position)
-            os.fdatasync(fd)
+            if durable:
+                os.fdatasync(fd)
         finally:
             os.close(fd)
 

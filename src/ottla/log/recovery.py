@@ -121,7 +121,8 @@ def load(
     loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
     loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
     loading.sync_repairs()
-    loading.sync_closed_segments()
+    if loaded.killed:
+        loading.sync_closed_segments(recovery_point)
     return loaded
 
 
@@ -415,16 +416,21 @@ class _Loading:
         if written:
             self.files.sync_directory(self.directory)
 
-    def sync_closed_segments(self) -> None:
+    def sync_closed_segments(self, recovery_point: int) -> None:
         """A killed process may have left closed segments that are not on the disk; from here on only the active one is
-        synced, and the recovery point moves over all of them. One that ends there may lack its indexes."""
-        loaded = self.loaded
-        for segment, following in pairwise(loaded.segments):
-            if following.base_offset >= loaded.recovery_point:
+        synced, and the recovery point moves over all of them. One that ends there may lack its indexes.
+
+        Indexes are written once more, for an fsync of theirs may have failed. The active one's wait for its own.
+        """
+        segments = self.loaded.segments
+        for segment, following in pairwise(segments):
+            if following.base_offset >= recovery_point:
                 segment.file.sync()
-                for path in segment.names():
-                    if path != segment.file.path and self.files.exists(path):
-                        self.files.open(path).sync()
+                segment.rewrite_indexes()
+                for file in segment.dirty_index_files():
+                    file.sync()
+        if segments:
+            segments[-1].rewrite_indexes()
 
     # Offsets and state
 

@@ -335,6 +335,12 @@ class Segment:
         self.time_index.unsynced()
         self.txn_index.unsynced()
 
+    def rewrite_indexes(self) -> None:
+        """Write what the index files hold once more: an fsync of theirs failed, or may have. Raises OSError."""
+        self.offset_index.rewrite()
+        self.time_index.rewrite()
+        self.txn_index.rewrite()
+
     def names(self, suffix: str = "") -> list[str]:
         """Paths of this segment's files, the log last: it is the one that makes the others count."""
         return [f"{self.path}{kind}{suffix}" for kind in (".index", ".timeindex", ".txnindex", ".log")]

@@ -82,6 +82,11 @@ class Syncing:
         """Nothing but perhaps the active segment's batches waits for the disk."""
         return not (self._closed or self.replaced_files or self.directory or self._dirty or self._rounds)
 
+    @property
+    def closed_segments(self) -> list[Segment]:
+        """The segments that wait with their indexes, in no order; after a failed sync also the active one."""
+        return self._closed
+
     def closed(self, segment: Segment, dirty: list[File] | None = None) -> None:
         """A segment is complete: its batches and indexes, and the files in `dirty`, go with the next round."""
         if segment not in self._closed:
@@ -173,6 +178,9 @@ class Syncing:
         """
         ended = self._rounds.popleft()
         ended.release()
+        self._ask_again(ended)
+
+    def _ask_again(self, ended: _Round) -> None:
         for segment in ended.segments:
             segment.indexes_unsynced()
         self._closed = [*ended.segments, *(segment for segment in self._closed if segment not in ended.segments)]
@@ -181,7 +189,16 @@ class Syncing:
         self.newborn = self.newborn or ended.newborn
 
     def sync_now(self, log: Log) -> None:
-        """Sync everything here and now, also what rounds under way are at. Raises OSError."""
+        """Sync everything here and now, also what rounds under way are at. Raises OSError; all is asked for again."""
+        try:
+            self._sync_now(log)
+        except OSError:
+            for each in self._rounds:
+                self._ask_again(each)
+            raise
+        self.dirty_since_ms = None
+
+    def _sync_now(self, log: Log) -> None:
         for each in self._rounds:
             for file in each.files:
                 file.sync()
@@ -191,12 +208,14 @@ class Syncing:
             try:
                 for file in newest.files:
                     file.sync()
+            except OSError:
+                self._ask_again(newest)
+                raise
             finally:
                 newest.release()
             self.recovery_point = max(self.recovery_point, newest.up_to)
             if not self._closed:
                 break
-        self.dirty_since_ms = None
 
     def truncated(self, offset: int) -> None:
         """The log was cut at `offset`: what comes there next is not on the disk."""

@@ -108,6 +108,12 @@ class TransactionIndex:
         """What was handed out did not reach the disk."""
         self._dirty = self._file is not None
 
+    def rewrite(self) -> None:
+        """Write what the file holds once more, as an fsync that failed asks for. Raises OSError."""
+        if self._files.exists(self._path):
+            self._handle().rewrite(0, durable=False)
+            self._dirty = True
+
     def moved(self, path: str) -> None:
         self._path = path
 

@@ -211,14 +211,15 @@ class SimFile:
         self._disk.burn()
         self.end_sync(self.begin_sync())
 
-    def rewrite(self, position: int) -> None:
+    def rewrite(self, position: int, durable: bool = True) -> None:
         inode = self._use()
         self._disk.meet("write", inode)
         self._disk.burn()
         if position < len(inode.content):
             inode.volatile.append((position, bytes(inode.content[position:])))
             self._disk.dirty[inode.serial] = inode
-        self.sync()
+        if durable:
+            self.sync()
 
     def begin_sync(self) -> int:
         """What a sync that begins now covers: the number of the first operation that it may miss."""
