@@ -1,5 +1,7 @@
 """What a small batch may make the broker unpack is bounded, and a refusal says which error it is."""
 
+import struct
+
 import pytest
 
 from ottla.log.answers import AppendRefused, Origin
@@ -7,10 +9,13 @@ from ottla.log.append import RECORDS_NAMED_MAX, prepare_batch
 from ottla.log.config import LogConfig
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
 from ottla.protocol.records.errors import TooManyParts
 from ottla.protocol.records.outline import outline
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch, decode_records
+
+from .support import disk, open_log, put
 
 NOW = WallMillis(1_700_000_000_000)
 
@@ -73,3 +78,16 @@ def test_an_outline_says_what_the_records_say() -> None:
     timestamps, keyless = outline(plain, len(records))
     assert [NOW + delta for delta in timestamps] == [record.timestamp_ms for record in records]
     assert keyless == list(range(0, 9_000, 5))
+
+
+@pytest.mark.parametrize(("field", "value"), [("timestamp", 1 << 62), ("offset", 1 << 30)])
+def test_a_record_that_its_header_does_not_allow_is_not_found_by_time(field: str, value: int) -> None:
+    """No answer can hold such a number, perhaps."""
+    log = open_log(disk())
+    odd = Record(0 if field == "timestamp" else value, NOW + (value if field == "timestamp" else 0), b"k", None)
+    batch = build_batch([odd, Record(odd.offset + 1, NOW, b"k", None)])
+    struct.pack_into(">i", batch, 23, 1)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_AT, NOW)
+    set_crc(batch)
+    put(log, memoryview(batch))
+    assert log.offset_for_timestamp(NOW) == (NOW, 0, 0)

@@ -193,7 +193,7 @@ def _record_in(
     search: _Search, segment: Segment, found: tuple[int, RawHeader], timestamp: int, start: int
 ) -> TimestampOffset | None:
     position, header = found
-    base, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count = header
+    base, _, epoch, _, _, attributes, last_delta, base_timestamp, max_timestamp, _, _, _, count = header
     by_header = TimestampOffset(max_timestamp, max(base, start), epoch)
     if attributes & ATTRIBUTES_LOG_APPEND_TIME or count > search.records_left:
         return by_header
@@ -207,7 +207,12 @@ def _record_in(
         return by_header
     search.records_left -= count
     search.bytes_left -= len(plain)
-    return None if record is None else TimestampOffset(base_timestamp + record[0], base + record[1], epoch)
+    if record is None:
+        return None
+    found_timestamp = base_timestamp + record[0]
+    if found_timestamp > max_timestamp or record[1] > last_delta:
+        return by_header  # it contradicts its header, and may be more than an answer can hold
+    return TimestampOffset(found_timestamp, base + record[1], epoch)
 
 
 def max_timestamp(log: Log) -> TimestampOffset | None:
