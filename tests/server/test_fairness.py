@@ -31,6 +31,7 @@ from ottla.protocol.wire import ZERO_UUID, Message, write_uvarint
 from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import produce_frame, read_frame
 
+BURST = 50
 UNSENT_FRAME_BYTES_MAX = 64 << 10
 TOPICS = 2000
 VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
@@ -128,6 +129,17 @@ def test_many_clients_with_costly_requests_leave_the_others_their_turn(
         for _ in range(3):
             for sock in socks:
                 sock.sendall(metadata_of_all(1))
+            for sock in socks:
+                read_frame(sock)
+    seen.must_be_fair(idle)
+
+
+def test_a_burst_of_newcomers_leaves_the_others_their_turn(node: NodeProcess, probe: Probe, idle: Waits) -> None:
+    """Of whom nobody knows that what they ask for costs some milliseconds each."""
+    with probe.watch() as seen, connections(node, BURST) as socks:
+        for _ in range(2):
+            for sock in socks:
+                sock.sendall(configs_of_all(3))
             for sock in socks:
                 read_frame(sock)
     seen.must_be_fair(idle)

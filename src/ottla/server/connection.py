@@ -35,7 +35,7 @@ from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 from ottla.server.clocks import moment
 from ottla.server.strangers import stranger
-from ottla.server.turns import TURN_NS
+from ottla.server.turns import COSTLY_NS, TURN_NS
 
 if TYPE_CHECKING:
     from ottla.server.listeners import Listener
@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._turn_asked = False  # it stands in the server's queue of turns
         self._heavy = 0  # so many of its next turns wait in the queue, as one before was used up
+        self._light = False  # its last turn took little
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -184,10 +185,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._blocked:
             self._blocked += view[:end]
             return
-        if self._heavy and end >= 4:
-            self._heavy -= 1
+        if (self._heavy or self._server.turns.is_spent) and end >= 4:
+            is_light = self._light and not self._heavy
+            self._heavy = max(0, self._heavy - 1)
             self._blocked += view[:end]
-            self._ask_turn()
+            self._ask_turn(is_light=is_light)
             return
         position = self._serve(view, 0, end)
         if position < end and not self._closing:
@@ -279,11 +281,17 @@ class Connection(asyncio.BufferedProtocol):
                 if answer is not None:
                     owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
                 began = perf_counter_ns()
-        if began >= turn_ends:
-            self._heavy = HEAVY_TURNS
+        self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not self._draining:
             self._send()
         return position
+
+    def _had_turn(self, took_ns: int) -> None:
+        self._light = took_ns < COSTLY_NS
+        if took_ns >= COSTLY_NS:
+            self._server.turns.spend(took_ns)
+        if took_ns >= TURN_NS:
+            self._heavy = HEAVY_TURNS
 
     def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
         """Read a long request on a thread of its own: one of a megabyte may hold a million elements."""
@@ -317,11 +325,11 @@ class Connection(asyncio.BufferedProtocol):
         known = stranger(bytes(view[position : position + 4]))
         self.close(known or f"a request claims {size} bytes, the limit is {self._server.request_bytes_max}")
 
-    def _ask_turn(self) -> None:
+    def _ask_turn(self, *, is_light: bool = False) -> None:
         if not self._turn_asked:
             self._turn_asked = True
             self._pause_reading()
-            self._server.turns.ask(self)
+            self._server.turns.ask(self, is_light=is_light)
 
     def take_turn(self) -> None:
         """Go on with the answer that is being sent, or serve what waited; read again once nothing is left."""
