@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, GAP, NOW, REJECT, RELEASE, RENEW, Member, ShareStage
 
+from ottla.broker import share_sessions
 from ottla.log.answers import Origin
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_share_group_state_summary as summary
@@ -406,6 +407,33 @@ def test_sessions_are_limited(tmp_path: Path) -> None:
     member.close()
     third.epoch = 0
     assert third.fetch() == [(0, 9, 2)]
+
+
+def test_partitions_in_sessions_are_bounded_and_the_largest_go_first(
+    stage: ShareStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_sessions, "PARTITIONS_MAX", 10)
+    topic = stage.topic(partitions=12)
+    assert stage.member(topic, partitions=11).ask().answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    large, small = stage.member(topic, partitions=6), stage.member(topic, partitions=4)
+    assert large.ask().answer.error_code == small.ask().answer.error_code == 0
+    late = stage.member(topic, partitions=6)
+    assert late.ask().answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED, "no larger one is there to go"
+    assert stage.member(topic, partitions=2).ask().answer.error_code == 0
+    assert large.ask().answer.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert small.ask().answer.error_code == 0
+    stage.node.share.check()
+
+
+def test_a_session_that_grows_out_of_bounds_ends(stage: ShareStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "PARTITIONS_MAX", 3)
+    topic = stage.topic(partitions=5)
+    member = stage.member(topic, partitions=2)
+    assert member.ask().answer.error_code == 0
+    ended = [(0, 0, [ACCEPT])]
+    assert member.ask({(topic, 2): ended}).answer.error_code == 0
+    assert member.ask({(topic, 3): ended}).answer.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert len(stage.node.share.sessions) == 0
 
 
 def test_forgotten_partitions_are_not_read(stage: ShareStage) -> None:

@@ -216,6 +216,8 @@ class ShareFetching(ShareExchange):
             before = sessions.get(self.group_id, self.member_id)
             if before is not None:
                 sessions.close(before)  # what the member holds it goes on holding, as with Kafka
+            if not self._make_room(node, now, len(places), None):
+                return ErrorCode.SHARE_SESSION_LIMIT_REACHED
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
         session = sessions.resume(self.group_id, self.member_id, epoch, connection)
@@ -223,11 +225,22 @@ class ShareFetching(ShareExchange):
             return session
         self.session = session
         if epoch != FINAL_EPOCH:
+            more = sum(place not in session.partitions for place in places)
+            if more and not self._make_room(node, now, len(session.partitions) + more, session):
+                node.share.close_session(now, session)
+                return ErrorCode.SHARE_SESSION_NOT_FOUND
             session.partitions.update(places)
             for topic in body.forgotten_topics_data:
                 for index in topic.partitions:
                     session.partitions.pop((bytes(topic.topic_id), index), None)
         return None
+
+    def _make_room(self, node: Node, now: Millis, wanted: int, but: ShareSession | None) -> bool:
+        """Let a session have so many partitions; larger ones end for it, where that helps."""
+        going = node.share.sessions.in_the_way(wanted, but)
+        for session in going or ():
+            node.share.close_session(now, session)
+        return going is not None
 
     # ---- fetching --------------------------------------------------------------------------------------------------
 

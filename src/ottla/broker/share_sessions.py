@@ -6,7 +6,8 @@ read or held. Whoever closes a session releases what its member holds.
 Epochs: 0 opens, each request carries the next one, -1 closes; after 2^31 - 1 comes 1. A session lives as long as its
 connection: one that is lost closes what was opened over it.
 
-Invariants: at most `group.share.max.share.sessions`; a session stands under its connection exactly while it is open.
+Invariants: at most `group.share.max.share.sessions`, with `PARTITIONS_MAX` partitions together: where room is wanting,
+the largest go, the newcomer among them. A session stands under its connection exactly while it is open.
 Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareRequestMetadata.java.
 """
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = (1 << 31) - 1
+
+PARTITIONS_MAX: Final = 200_000
+"""Twice what a node may have; each takes some 200 bytes."""
 
 Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
@@ -78,6 +82,23 @@ class ShareSessions:
         self._members[group_id] = self._members.get(group_id, 0) + 1
         return session
 
+    def in_the_way(self, wanted: int, but: ShareSession | None) -> list[ShareSession] | None:
+        """What must be closed so that `wanted` partitions fit beside those of the sessions without `but`.
+
+        None where they are too many: no larger session is there that could go.
+        """
+        others = [session for session in self._sessions.values() if session is not but]
+        total = wanted + sum(len(session.partitions) for session in others)
+        if total <= PARTITIONS_MAX:
+            return []
+        going: list[ShareSession] = []
+        for session in sorted(others, key=lambda session: len(session.partitions), reverse=True):
+            if total <= PARTITIONS_MAX or len(session.partitions) <= wanted:
+                break
+            going.append(session)
+            total -= len(session.partitions)
+        return going if total <= PARTITIONS_MAX else None
+
     def get(self, group_id: str, member_id: str) -> ShareSession | None:
         return self._sessions.get((group_id, member_id))
 
@@ -116,6 +137,7 @@ class ShareSessions:
             del self._of_connection[session.connection]
 
     def check(self) -> None:
+        assert sum(len(session.partitions) for session in self._sessions.values()) <= PARTITIONS_MAX
         assert sum(map(len, self._of_connection.values())) == len(self._sessions)
         assert sum(self._members.values()) == len(self._sessions)
         for connection, keys in self._of_connection.items():
