@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import DAY_MS, LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
-from ottla.sim.disk import Disk
+from ottla.sim.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, open_log, put, raw, small, values
 
@@ -320,3 +321,26 @@ class CountingFile:
     def read(self, position: int, length: int) -> bytes:
         self.disk.reads += 1
         return self.inner.read(position, length)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_while_retention_takes_everything_leaves_the_log_where_it_was(seed: int) -> None:
+    """The segment that takes the next records is there by name before the others are not."""
+    for step in itertools.count(1):
+        files = disk(100 * seed + step)
+        log = open_log(files, small(retention_ms=1_000, file_delete_delay_ms=0))
+        fill(log, 8)
+        log.flush()
+        files.fuse = step
+        try:
+            log.delete_old_segments(NOW + 5_000)
+            log.delete_old_segments(NOW + 6_000)
+        except PowerCut:
+            done = False
+        else:
+            done = True
+        files.crash()
+        again = open_log(files, small(), clean_shutdown=False, same_boot=False, recovery_point=8)
+        assert again.log_end_offset == 8, step
+        if done:
+            return

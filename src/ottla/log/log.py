@@ -760,7 +760,8 @@ class Log:
 
     def delete_old_segments(self, now: int) -> int:
         """Apply retention by log start, time and size, here and now. How many segments went."""
-        return sync_all(retention.deleting_old(self, now))
+        before, _ = set(self.bases), sync_all(retention.deleting_old(self, now))
+        return len(before.difference(self.bases))
 
     def complete(self) -> bool:
         """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""

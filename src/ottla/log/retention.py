@@ -28,14 +28,13 @@ DELETED_SUFFIX: Final = ".deleted"
 
 class Retention:
     """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
-    start; `deletions` are (when, path) to unlink. `names_unsynced`: a segment went whose name may still come back."""
+    start; `deletions` are (when, path) to unlink."""
 
-    __slots__ = ("deletions", "due", "names_unsynced", "next_check_ms", "producer_check_ms", "start_moved")
+    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
 
     def __init__(self, now: int, deletions: list[str]) -> None:
         self.due = False
         self.start_moved = False
-        self.names_unsynced = False
         self.deletions: list[tuple[int, str]] = [(now, path) for path in deletions]
         self.next_check_ms = now + FIRST_CHECK_DELAY_MS
         self.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
@@ -125,27 +124,24 @@ def _deleting_first(log: Log, count: int, now: int) -> Iterator[Syncable]:
     upkeep.start_moved = False
     if count == 0:
         return
-    if upkeep.names_unsynced:
-        yield from _sync_names(log)
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
     if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
         log.write_snapshot()  # what the batches that go say of their producers would be known nowhere else
     upkeep.due = False
-    for segment in log.segments[:count]:
-        if log.failed is not None or log.segments[0] is not segment:
+    going = log.segments[:count]
+    if going:
+        # A log whose newest segment's name is lost would begin anew, at offsets that others had; nor may a segment that
+        # went before these come back alone.
+        yield log.files.directory(log.directory)
+    for segment in going:
+        if log.failed is not None or log.segments[0] is not segment or segment is log.active:
             return  # truncated, compacted or deleted while the disk was waited for
         drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)
         upkeep.start_moved = False
         # One by one: names are lost one by one too, and a log must not come back with a hole.
-        yield from _sync_names(log)
-
-
-def _sync_names(log: Log) -> Iterator[Syncable]:
-    log.retention.names_unsynced = True
-    yield log.files.directory(log.directory)
-    log.retention.names_unsynced = False
+        yield log.files.directory(log.directory)
 
 
 def _deletable(log: Log, at: int) -> bool:
