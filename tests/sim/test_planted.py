@@ -14,6 +14,9 @@ from ottla.log import compaction, doubt, retention
 from ottla.log.answers import Appended, ReadResult
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
+from ottla.sim.clock import MS
+from ottla.sim.consumers import SESSION_TIMEOUT_MS
+from ottla.sim.faults import Faults
 from ottla.sim.run import Run
 from ottla.sim.workload import FSYNC, PAGE_CACHE, Plan
 
@@ -158,6 +161,23 @@ def test_commits_that_are_acknowledged_and_not_kept(monkeypatch: pytest.MonkeyPa
     assert_found("lost its committed offset", "long superseded", "after the restart")
 
 
+def members_stand_still(self: Faults) -> None:
+    """The only trouble of such a run: again and again some member sleeps through its session, and then goes on."""
+    if not self.active:
+        return
+    awake = [member for member in self.workload.members if not member.paused]
+    if awake:
+        member = self.rng.choice(awake)
+        member.pause()
+        self.world.agenda.after(3 * SESSION_TIMEOUT_MS * MS, member.resume)
+    self.world.agenda.after(self.rng.randrange(2 * SESSION_TIMEOUT_MS * MS), self._next)
+
+
+def test_members_that_stand_still_are_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Faults, "_next", members_stand_still)
+    assert Run(0).outcome().failure is None
+
+
 def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     import ottla.groups.offsets as offsets
     from ottla.protocol.errors import ErrorCode
@@ -170,7 +190,8 @@ def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None
         return ErrorCode.NONE if error in fenced else error
 
     monkeypatch.setattr(offsets, "_commit_error", lenient)
-    assert_found("after", "superseded")
+    monkeypatch.setattr(Faults, "_next", members_stand_still)
+    assert_found("commits in generation", "superseded")
 
 
 def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
