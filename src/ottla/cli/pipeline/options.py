@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from ottla.cli.connection import given_properties, pairs
@@ -131,10 +130,8 @@ def plain_failures() -> Iterator[None]:
     except Exception as error:
         if not is_sparks(error):
             raise
-        context = click.get_current_context(silent=True)
-        name = "run" if context is None else context.info_name or "run"
         text = text_of(error).replace(ADVICE, "run it again")
-        raise Failure(sentence(name, "of this run", text, "command")) from error
+        raise Failure(sentence("pipeline", "of this run", text, "command")) from error
 
 
 @contextmanager
