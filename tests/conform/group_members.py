@@ -145,6 +145,8 @@ class KafkaPython(Member):
             enable_auto_commit=False,
             partition_assignment_strategy=[CooperativeStickyAssignor if cooperative else RangePartitionAssignor],
         )
+        # Under load kafka-python 3.0.12 assigns before it has heard of the topic, and may then read nothing for ever.
+        consumer.partitions_for_topic(self.topic)
         consumer.subscribe([self.topic], listener=Listener())
         while not self._stop.is_set():
             batches = consumer.poll(100)

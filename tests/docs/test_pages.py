@@ -1,6 +1,6 @@
 """README.md and the pages of docs/ can be followed literally: each block pasted, in order, in a fresh directory.
 
-The pages that need Spark are followed in tests/spark/test_spark_pages.py.
+The pages that need Spark are followed in tests/spark/test_written_pages.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROVEN_ELSEWHERE = {
 
 
 def test_every_page_is_followed_somewhere() -> None:
-    from tests.spark.test_spark_pages import PAGES as OF_SPARK
+    from tests.spark.test_written_pages import PAGES as OF_SPARK
 
     pages = [str(path.relative_to(TOP)) for path in [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]]
     with_blocks = [page for page in pages if any(block.language not in READ_ONLY for block in blocks_of(page))]

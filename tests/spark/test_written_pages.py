@@ -1,6 +1,7 @@
 """README.md and the pages about pipelines can be followed literally, on the tests' Spark session.
 
-`ottla pipeline` lines run in this process, where a JVM is up already; everything else as tests/docs/reader.py says.
+`ottla pipeline` lines run in this process, where a JVM is up already; everything else as tests/docs/reader.py says. The
+last file of its directory: what pages and commands do to the session that all tests share is not undone.
 """
 
 from __future__ import annotations
