@@ -131,7 +131,7 @@ def plain_failures() -> Iterator[None]:
         if not is_sparks(error):
             raise
         text = text_of(error).replace(ADVICE, "run it again")
-        raise Failure(sentence("pipeline", "of this run", text, "command")) from error
+        raise Failure(sentence("run", "of this run", text, "command")) from error
 
 
 @contextmanager
