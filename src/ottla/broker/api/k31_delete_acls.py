@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.k30_create_acls import DISABLED
 from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
 from ottla.protocol.errors import ErrorCode
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 KEY = 31
 VERSIONS = (1, 3)
-
-DISABLED = "No Authorizer is configured."
 
 
 def handle(node: Node, request: Request) -> DeleteAclsResponse:

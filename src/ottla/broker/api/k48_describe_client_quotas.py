@@ -68,13 +68,11 @@ def _fault_of(asked: ComponentData, seen: list[str]) -> Fault | None:
         return ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
     if kind not in ENTITY_TYPES:
         return ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}"
-    match asked.match_type:
-        case 0 if asked.match is None:
-            return ErrorCode.INVALID_REQUEST, "Request specified MATCH_TYPE_EXACT, but set match string to null."
-        case 1 | 2 if asked.match is not None:
-            name = "MATCH_TYPE_DEFAULT" if asked.match_type == DEFAULT else "MATCH_TYPE_SPECIFIED"
-            return ErrorCode.INVALID_REQUEST, f"Request specified {name}, but also specified a match string."
-        case 0 | 1 | 2:
-            return None
-        case unknown:
-            return ErrorCode.INVALID_REQUEST, f"Unknown match type {unknown}"
+    if asked.match_type not in (EXACT, DEFAULT, SPECIFIED):
+        return ErrorCode.INVALID_REQUEST, f"Unknown match type {asked.match_type}"
+    if asked.match_type == EXACT and asked.match is None:
+        return ErrorCode.INVALID_REQUEST, "Request specified MATCH_TYPE_EXACT, but set match string to null."
+    if asked.match_type != EXACT and asked.match is not None:
+        name = "MATCH_TYPE_DEFAULT" if asked.match_type == DEFAULT else "MATCH_TYPE_SPECIFIED"
+        return ErrorCode.INVALID_REQUEST, f"Request specified {name}, but also specified a match string."
+    return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
 from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
 from ottla.protocol.errors import ErrorCode
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 KEY = 49
 VERSIONS = (0, 1)
 
-ENTITY_TYPES = ("user", "client-id", "ip")
 KEYS = (
     "producer_byte_rate",
     "consumer_byte_rate",
