@@ -47,17 +47,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def probe(node: NodeProcess) -> Iterator[Probe]:
-    with Probe(node) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def idle(probe: Probe) -> Waits:
-    return probe.rest()
-
-
 @contextlib.contextmanager
 def connections(node: NodeProcess, count: int) -> Iterator[list[socket.socket]]:
     with contextlib.ExitStack() as stack:

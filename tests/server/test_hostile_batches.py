@@ -42,17 +42,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def probe(node: NodeProcess) -> Iterator[Probe]:
-    with Probe(node) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def idle(probe: Probe) -> Waits:
-    return probe.rest()
-
-
 def claiming(batch: bytearray, records: int, max_timestamp: int = NOW) -> bytes:
     """The same batch with another count of records in its header, and another latest time."""
     struct.pack_into(">i", batch, 23, records - 1)
