@@ -57,9 +57,9 @@ def test_a_disk_that_takes_no_more_is_told_of(
     address = address_of(node)
     assert produce_lines(monkeypatch, iter([b"before"]), "t", "-b", address) == 0
     _, highest = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (1000, highest))
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (1000, highest))  # less than either record, in a batch of its own
     printed()
-    assert produce_lines(monkeypatch, iter([b"x" * 2000, b"y"]), "t", "-b", address) == 1
+    assert produce_lines(monkeypatch, iter([b"x" * 2000, b"y" * 2000]), "t", "-b", address) == 1
     err = printed()[1]
     assert re.search(r"waiting since \d\d:\d\d:\d\d for 2 of 2 records to be acknowledged: Disk error .* log says", err)
     assert re.search(r"0 of 2 records were acknowledged. The first that was not is line 1: .*Disk error", err)
