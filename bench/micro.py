@@ -27,7 +27,7 @@ from frames import fetch_frame, produce_frame, record_batch
 from machine import machine_line
 
 from ottla.broker.api import k00_produce
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import ConnectionContext
 from ottla.log.config import LogConfig

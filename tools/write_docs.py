@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from ottla.broker.config_key import ConfigKey, Update, printed
-from ottla.broker.config_table import BROKER_CONFIGS
-from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.config.broker_table import BROKER_CONFIGS
+from ottla.broker.config.key import ConfigKey, Update, printed
+from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.cli.connection import Output
 from ottla.cli.serve import parser
 from ottla.cli.tree import command as whole_tree

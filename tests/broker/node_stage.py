@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import ConnectionContext, Parked, Part, Reply, Store, Sync
 from ottla.log.files import DiskFiles

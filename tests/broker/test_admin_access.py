@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.authz import NEEDED, SUPPORTED, Operation, ResourceType
 from ottla.broker.requests import ConnectionContext
+from ottla.broker.security.authorizer import NEEDED, SUPPORTED, Operation, ResourceType
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.config_table import BROKER_CONFIGS
-from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.config.broker_table import BROKER_CONFIGS
+from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.log.answers import AppendRefused
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource

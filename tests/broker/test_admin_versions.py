@@ -7,8 +7,8 @@ import pytest
 from node_stage import CONTEXT, NodeStage, versions_of
 
 from ottla.broker.api import SERVED
+from ottla.broker.config.topic_table import TOPIC_CONFIGS
 from ottla.broker.requests import Refused
-from ottla.broker.topic_config_table import TOPIC_CONFIGS
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.api_versions import ApiVersionsRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker import clean_stop
+from ottla.broker.upkeep import clean_stop
 from ottla.log.syncing import Syncable
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.server.disk import sync_beside

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.config_key import INT_MAX, LONG_MAX, ConfigRefused, Kind, UnknownConfig, Update, printed
-from ottla.broker.config_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES
-from ottla.broker.configs import (
+from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES
+from ottla.broker.config.key import INT_MAX, LONG_MAX, ConfigRefused, Kind, UnknownConfig, Update, printed
+from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.config.values import (
     BrokerSettings,
     Source,
     appended,
@@ -17,7 +18,6 @@ from ottla.broker.configs import (
     topic_log_config,
     topic_value,
 )
-from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.log.config import LogConfig
 
 DEFAULTS = BrokerSettings.load({})

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.adoption import sort_directories, stray_path
 from ottla.broker.requests import Sync
+from ottla.broker.topics.adoption import sort_directories, stray_path
 from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Delete

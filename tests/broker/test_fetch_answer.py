@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
+from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
 from ottla.log.files import FileSlice
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.framing import RequestHeader, encode_response

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from node_stage import CONTEXT, NodeStage
 
-from ottla.broker import fetch_sessions
+from ottla.broker.fetch import sessions as fetch_sessions
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

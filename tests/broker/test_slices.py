@@ -22,8 +22,8 @@ from ottla.broker.api import (
     k42_delete_groups,
 )
 from ottla.broker.node import Node
+from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
-from ottla.broker.waiting import ParkedWork
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import ConnectionContext, Parked, Reply, Sync
 from ottla.metadata.memory import MemoryStore

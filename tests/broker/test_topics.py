@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.graves import GRAVES_PER_TICK
+from ottla.broker.topics.removal import GRAVES_PER_TICK
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import ConnectionContext, Parked, Reply, Store, Sync
 from ottla.metadata.memory import MemoryStore

@@ -6,7 +6,7 @@ import pytest
 from host_stage import HostStage
 from test_shard_host import commit, committed, error_of
 
-from ottla.broker.shards import SKIP_DAMAGED, partition_of
+from ottla.broker.coordinators.shards import SKIP_DAMAGED, partition_of
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Origin
 from ottla.log.replay import Replaced, Replay, Unreadable

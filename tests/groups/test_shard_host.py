@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from host_stage import HostStage
 
-from ottla.broker.shards import LOAD_SLICE_BYTES, partition_of
+from ottla.broker.coordinators.shards import LOAD_SLICE_BYTES, partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest

@@ -4,8 +4,8 @@ from typing import Any
 
 from host_stage import HostStage
 
+from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import ConnectionContext
-from ottla.broker.share_offsets import question
 from ottla.groups.shard import GroupShard
 from ottla.groups.share_admin import AskShares, BeginDeletion
 from ottla.protocol.errors import ErrorCode

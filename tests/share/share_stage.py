@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import Close, ConnectionContext, Parked, Reply, Store, Sync
 from ottla.log.answers import Origin

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.share_answer import ShareAnswer, encode_share_fetch_response
+from ottla.broker.delivery.answer import ShareAnswer, encode_share_fetch_response
 from ottla.log.files import DiskFiles, FileSlice
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.share_fetch import (

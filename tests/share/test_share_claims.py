@@ -7,8 +7,8 @@ from struct import Struct
 import pytest
 from share_stage import REJECT, ShareStage
 
-from ottla.broker.share_letters import LETTERS_PER_STEP, Parcel
-from ottla.broker.share_slices import Slices
+from ottla.broker.delivery.batch_parts import Slices
+from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, Parcel
 from ottla.log.answers import Origin
 from ottla.protocol.records.batch import HEADER_BYTES, set_crc
 from ottla.protocol.records.compression import compress

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, Member, ShareStage
 
-from ottla.broker.share_letters import Parcel
+from ottla.broker.delivery.dead_letters import Parcel
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.records.batch import iter_batches

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
-from ottla.broker.config_key import ConfigRefused
+from ottla.broker.config.key import ConfigRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
 

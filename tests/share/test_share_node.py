@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, GAP, NOW, REJECT, RELEASE, RENEW, Member, ShareStage
 
-from ottla.broker import share_sessions
+from ottla.broker.delivery import sessions as share_sessions
 from ottla.log.answers import Origin
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_share_group_state_summary as summary

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import Store, Sync
 from ottla.log.answers import StorageFailed

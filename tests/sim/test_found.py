@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.configs import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.requests import ConnectionContext, Sync
 from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.partition import Partition
-from ottla.broker.upkeep import Upkeep
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.groups.group import Group
 from ottla.groups.offsets import Offsets
 from ottla.log import compaction, doubt, retention

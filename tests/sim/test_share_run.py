@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.share_letters import Letters
+from ottla.broker.delivery.dead_letters import Letters
 from ottla.share.partition import SharePartition
 from ottla.sim.share_run import ShareRun
 
@@ -22,7 +22,7 @@ def test_every_promise_holds(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_every_promise_holds_where_batches_are_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.broker.share_reading.CUT_BYTES_MIN", 0)
+    monkeypatch.setattr("ottla.broker.delivery.reading.CUT_BYTES_MIN", 0)
     assert ShareRun(seed).outcome().failure is None
 
 

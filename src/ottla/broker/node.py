@@ -30,17 +30,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import api
-from ottla.broker.authz import Authorizer, Operation, ResourceType
-from ottla.broker.configs import BrokerSettings
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.config.values import BrokerSettings
+from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
-from ottla.broker.partition import Partition
+from ottla.broker.parking import ParkedWork, WaitingRoom
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Close, ConnectionContext, Decoded, Effect, Parked, Part, Refused, Reply, Request, Sync
+from ottla.broker.security.authorizer import Authorizer, Operation, ResourceType
 from ottla.broker.slices import Piece, Slices
-from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
-from ottla.broker.topics import Topic, Topics
-from ottla.broker.upkeep import Upkeep
-from ottla.broker.waiting import ParkedWork, WaitingRoom
+from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
+from ottla.broker.topics.topics import Topic, Topics
+from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket, WallClock
@@ -50,10 +50,10 @@ from ottla.protocol.framing import RequestHeader, decode_request_header, encode_
 from ottla.protocol.wire import has_elements
 
 if TYPE_CHECKING:
-    from ottla.broker.group_surroundings import GroupShards
-    from ottla.broker.shards import ShardHost
-    from ottla.broker.share_host import ShareHost
-    from ottla.broker.share_members import ShareMembers
+    from ottla.broker.coordinators.metadata_view import GroupShards
+    from ottla.broker.coordinators.shards import ShardHost
+    from ottla.broker.delivery.host import ShareHost
+    from ottla.broker.delivery.members import ShareMembers
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
@@ -182,21 +182,21 @@ class Node:
 
     @cached_property
     def group_shards(self) -> GroupShards:
-        from ottla.broker.group_surroundings import GroupShards
+        from ottla.broker.coordinators.metadata_view import GroupShards
 
         return GroupShards(self)
 
     @cached_property
     def groups(self) -> ShardHost:
         """The coordinator of consumer and share groups."""
-        from ottla.broker.shards import ShardHost
+        from ottla.broker.coordinators.shards import ShardHost
 
         return ShardHost(self, GROUPS_TOPIC, self.group_shards)
 
     @cached_property
     def share_state(self) -> ShardHost:
         """The coordinator of share groups' delivery state."""
-        from ottla.broker.shards import ShardHost
+        from ottla.broker.coordinators.shards import ShardHost
         from ottla.share.state import ShareStateShard
 
         return ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
@@ -204,14 +204,14 @@ class Node:
     @cached_property
     def share(self) -> ShareHost:
         """The share partitions, sessions and parked share fetches."""
-        from ottla.broker.share_host import ShareHost
+        from ottla.broker.delivery.host import ShareHost
 
         return ShareHost(self)
 
     @cached_property
     def share_members(self) -> ShareMembers:
         """Which connection speaks for which member of a share group."""
-        from ottla.broker.share_members import ShareMembers
+        from ottla.broker.delivery.members import ShareMembers
 
         return ShareMembers(self)
 

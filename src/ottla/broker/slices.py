@@ -20,8 +20,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Part, Request
-from ottla.broker.waiting import ParkedWork
 from ottla.machine import Millis, Ticket
 from ottla.protocol.wire import Encoded, Struct
 

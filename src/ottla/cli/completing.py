@@ -16,8 +16,8 @@ def starting(names: Iterable[str], incomplete: str, after: str = "") -> list[str
 
 def config_names(kind: str) -> Iterable[str]:
     """Names of configs of a topic, a broker or a group."""
-    from ottla.broker.config_table import BROKER_CONFIGS
-    from ottla.broker.topic_config_table import GROUP_CONFIGS, TOPIC_CONFIGS
+    from ottla.broker.config.broker_table import BROKER_CONFIGS
+    from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 
     return {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}.get(kind, {})
 

@@ -2,7 +2,7 @@
 
 Knows: values already parsed and validated, in snake_case of the Kafka name (`segment.bytes` is `segment_bytes`).
 Does not know: names on the wire, where a value came from (topic, broker, default), or how to refuse a bad one; that is
-`broker/configs.py`. `min.insync.replicas` is the partition's business, not the log's, and is not here.
+`broker/config/values.py`. `min.insync.replicas` is the partition's business, not the log's, and is not here.
 Source: Kafka's LogConfig.java, TopicConfig.java, ServerLogConfigs.java.
 """
 

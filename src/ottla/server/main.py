@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.broker.configs import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.node import Node
 from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, Sync
-from ottla.broker.upkeep import StartRefused
+from ottla.broker.upkeep.upkeep import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.machine import Millis, WallClock
 from ottla.metadata.sqlite import SqliteStore

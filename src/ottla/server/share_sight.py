@@ -1,6 +1,6 @@
 """Share groups in sight: who holds which records, for how long, how often delivered; as JSON and as metrics.
 
-Knows how the broker's figures are shown. Does not know how they come about (`broker/share_host.py`). As with the other
+Knows how the broker's figures are shown. Does not know how they come about (`broker/delivery`). As with the other
 metrics, `take` reads the node on its event loop, and what it gives can be printed in any thread.
 
 Sources: Kafka's SharePartitionMetrics.java, ShareGroupMetrics.java, ShareGroupDLQMetrics (KIP-932, KIP-1103, KIP-1191);
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ottla.broker.share_host import PartitionInSight
+from ottla.broker.delivery.host import PartitionInSight
 from ottla.groups.shard import GroupShard
 from ottla.machine import Millis
 

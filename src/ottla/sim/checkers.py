@@ -15,7 +15,7 @@ import random
 from typing import Any, cast
 
 from ottla.broker.node import Node
-from ottla.broker.partition import Partition
+from ottla.broker.partitions.partition import Partition
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Isolation
 from ottla.machine import Ticket

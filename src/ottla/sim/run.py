@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.configs import BrokerSettings
+from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.machine import WallClock
 from ottla.metadata.memory import MemoryStore

@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, cast
 
-from ottla.broker.authz import Operation, ResourceType
+from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
-from ottla.broker.waiting import ParkedWork
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -39,7 +39,7 @@ from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-    from ottla.broker.partition import Partition
+    from ottla.broker.partitions.partition import Partition
 
 KEY = 0
 VERSIONS = (0, 13)

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, ResourceType
-from ottla.broker.fetch_answer import PartitionAnswer, encode_fetch_response
-from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
+from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
+from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
+from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
-from ottla.broker.waiting import ParkedWork
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-    from ottla.broker.partition import Partition
+    from ottla.broker.partitions.partition import Partition
 
 KEY = 1
 VERSIONS = (4, 18)

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.authz import Operation, on_topic
-from ottla.broker.leadership import find_led
-from ottla.broker.partition import Partition
+from ottla.broker.partitions.leadership import find_led
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation, on_topic
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.log.answers import TimestampOffset
 from ottla.protocol.errors import ErrorCode

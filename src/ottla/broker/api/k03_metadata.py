@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import (
+from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import (
     CLUSTER_NAME,
     NOT_ASKED,
     Operation,
@@ -28,11 +29,10 @@ from ottla.broker.authz import (
     on_cluster,
     on_topic,
 )
-from ottla.broker.requests import Parked, Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
-from ottla.broker.topic_creation import TopicRefused, check_room, plan_default_topic
-from ottla.broker.topic_names import INTERNAL_TOPICS, fault_of
-from ottla.broker.topics import NewTopic, Topic
+from ottla.broker.topics.creation import TopicRefused, check_room, plan_default_topic
+from ottla.broker.topics.names import INTERNAL_TOPICS, fault_of
+from ottla.broker.topics.topics import NewTopic, Topic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (

@@ -13,10 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType
-from ottla.broker.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
 from ottla.groups.replies import commit_error
 from ottla.machine import Call

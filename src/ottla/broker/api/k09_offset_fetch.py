@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ottla.broker.authz import Operation, ResourceType
-from ottla.broker.group_calls import call_of
+from ottla.broker.coordinators.group_calls import call_of
+from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded, encoded_topics
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.authz import Operation, ResourceType, on_cluster
 from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation, ResourceType, on_cluster
 from ottla.broker.slices import SLICE_STEPS, in_pieces
-from ottla.broker.topic_names import GROUPS_TOPIC, SHARE_STATE_TOPIC
+from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse

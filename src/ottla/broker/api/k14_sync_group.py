@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation
-from ottla.broker.group_calls import ask_group
+from ottla.broker.coordinators.group_calls import ask_group
 from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node

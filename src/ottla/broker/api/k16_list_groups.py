@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import CLUSTER_NAME, Operation, ResourceType
-from ottla.broker.group_calls import call_of
+from ottla.broker.coordinators.group_calls import call_of
+from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
+from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_cluster, on_topic
 from ottla.broker.requests import Request
-from ottla.broker.topics import Topic
+from ottla.broker.security.authorizer import Operation, on_cluster, on_topic
+from ottla.broker.topics.topics import Topic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_cluster, on_topic
 from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, on_cluster, on_topic
 from ottla.metadata.producer_ids import NoProducerIds
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode

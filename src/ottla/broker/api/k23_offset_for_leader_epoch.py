@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, on_topic
-from ottla.broker.leadership import find_led
+from ottla.broker.partitions.leadership import find_led
 from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation, on_topic
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.k30_create_acls import DISABLED
-from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, on_cluster
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 

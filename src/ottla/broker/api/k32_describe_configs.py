@@ -17,11 +17,11 @@ import struct
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation
-from ottla.broker.config_answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
-from ottla.broker.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
-from ottla.broker.configs import shown
+from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
+from ottla.broker.config.resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
+from ottla.broker.config.values import shown
 from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, encode_response

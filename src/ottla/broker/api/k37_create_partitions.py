@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_topic
 from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation, on_topic
 from ottla.broker.slices import Work
-from ottla.broker.topic_creation import TopicRefused, plan_growth
+from ottla.broker.topics.creation import TopicRefused, plan_growth
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import (

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType
-from ottla.broker.group_calls import by_shard, call_of
+from ottla.broker.coordinators.group_calls import by_shard, call_of
+from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
+from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
-from ottla.broker.rounds import Round, Work, ask_in_rounds
-from ottla.broker.share_offsets import deletions, error_of, question, shares_of
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.groups.share_admin import BeginDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode

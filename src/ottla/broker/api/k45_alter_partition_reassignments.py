@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_cluster
 from ottla.broker.requests import Request
-from ottla.broker.topic_creation import TopicRefused, check_brokers
+from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.topics.creation import TopicRefused, check_brokers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

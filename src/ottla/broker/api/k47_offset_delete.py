@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType
-from ottla.broker.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (

@@ -11,8 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, authorized_operations, on_cluster
 from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import (
+    CLUSTER_NAME,
+    NOT_ASKED,
+    Operation,
+    ResourceType,
+    authorized_operations,
+    on_cluster,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_topic
-from ottla.broker.leadership import NOT_SAID, find_led
+from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
-from ottla.broker.topic_names import fault_of
+from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.topics.names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersRequest,

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, on_cluster
-from ottla.broker.config_resources import ConfigResourceType
+from ottla.broker.config.resources import ConfigResourceType
 from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, on_cluster
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.authz import Operation, ResourceType, authorized_operations, on_topic
-from ottla.broker.partition import Partition
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
-from ottla.broker.topic_names import fault_of
+from ottla.broker.security.authorizer import Operation, ResourceType, authorized_operations, on_topic
+from ottla.broker.topics.names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,

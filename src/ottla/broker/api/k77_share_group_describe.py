@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType, authorized_operations, on_topic
-from ottla.broker.group_calls import by_shard, call_of
+from ottla.broker.coordinators.group_calls import by_shard, call_of
+from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.shards import Errand
+from ottla.broker.security.authorizer import Operation, ResourceType, authorized_operations, on_topic
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_describe import (

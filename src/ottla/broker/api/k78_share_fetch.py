@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.delivery.answer import encode_share_fetch_response
+from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
+from ottla.broker.delivery.sessions import FINAL_EPOCH
 from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
-from ottla.broker.share_answer import encode_share_fetch_response
-from ottla.broker.share_requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
-from ottla.broker.share_sessions import FINAL_EPOCH
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.delivery.requests import ShareAcknowledging, lock_timeout_ms
+from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from ottla.broker.requests import Parked, Request
-from ottla.broker.share_requests import ShareAcknowledging, lock_timeout_ms
-from ottla.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_acknowledge import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.delivery.state_calls import ask
 from ottla.broker.requests import Request
-from ottla.broker.share_state_calls import ask
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
+from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import Request
-from ottla.broker.rounds import Round, Work, ask_in_rounds
-from ottla.broker.share_offsets import question
+from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
 from ottla.groups.share_admin import AskShares, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_group_offsets import (

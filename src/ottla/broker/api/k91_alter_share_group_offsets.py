@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
+from ottla.broker.delivery.offsets import error_of, question
 from ottla.broker.requests import Request
-from ottla.broker.rounds import Round, Work, ask_in_rounds
-from ottla.broker.share_offsets import error_of, question
+from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
 from ottla.groups.share_admin import AddShares, ShareAnswer
 from ottla.groups.share_group import Share
 from ottla.protocol.errors import ErrorCode

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.authz import Operation, ResourceType, on_topic
+from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
+from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
-from ottla.broker.rounds import Round, Work, ask_in_rounds
-from ottla.broker.share_offsets import deletions, error_of, question, shares_of
+from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
 from ottla.groups.share_admin import BeginDeletion, EndDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (

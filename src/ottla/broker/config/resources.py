@@ -1,0 +1,268 @@
+"""The resources that have a configuration: how they are named, who may see and change them, and the changing itself.
+
+Shared by DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources. A change is worked out as the
+resource's whole new set of overrides (text by name), checked, and then kept by `Topics` or `DynamicConfigs`.
+
+Sources: Kafka's ConfigAdminManager.scala, ConfigurationControlManager.java, ControllerConfigurationValidator.scala; the
+sentences are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.config.broker_table import BROKER_CONFIGS
+from ottla.broker.config.dynamic import EVERY_BROKER
+from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
+from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
+from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ottla.broker.topics.names import fault_of
+from ottla.broker.topics.topics import Topic
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.requests import Request
+
+
+class ConfigResourceType(IntEnum):
+    """ConfigResource.Type."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Change(IntEnum):
+    """AlterConfigOp.OpType."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+RESOURCES_AT_ONCE: Final = 10
+"""How many are changed, each with a commit of the metadata store, before others have their turn."""
+SUCCESS: Final = (ErrorCode.NONE, None)
+Outcome = tuple[ErrorCode, str | None]
+Changes = Sequence[tuple[str, int, str | None]]
+"""(property, Change, value) as a client sends them."""
+
+
+class ResourceRefused(Exception):
+    """What a client is told about a resource it may not or can not have changed or described."""
+
+    def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
+        super().__init__(sentence or error_code.message)
+        self.error_code = error_code
+        self.sentence = sentence or error_code.message
+
+
+@dataclass(frozen=True, slots=True)
+class Configurable:
+    """One resource whose configuration can be changed: its properties, what it has now, and what to do with more."""
+
+    keys: Mapping[str, ConfigKey]
+    overrides: dict[str, str]
+    current: Callable[[str], str | None]
+    check: Callable[[dict[str, str]], object]
+    keep: Callable[[dict[str, str]], object]
+    invalid: ErrorCode
+    """The error for a value that can't be."""
+
+
+def denial(node: Node, request: Request, operation: Operation, resource_type: int, name: str) -> ErrorCode | None:
+    """Why this client may not do this to the resource's configuration; None where it may."""
+    match resource_type:
+        case ConfigResourceType.TOPIC:
+            needed, failed = (ResourceType.TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        case ConfigResourceType.GROUP:
+            needed, failed = (ResourceType.GROUP, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
+        case _:
+            needed, failed = (ResourceType.CLUSTER, CLUSTER_NAME), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return None if node.authorize(request.context, operation, *needed) else failed
+
+
+def alter_all(
+    node: Node,
+    request: Request,
+    resources: Sequence[tuple[int, str, Changes]],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> Generator[None, Any, list[Outcome]]:
+    """Change each resource by itself, a few at a time; `replace`: what the changes don't name is reset. One outcome for
+    each."""
+    times = Counter((resource_type, name) for resource_type, name, _ in resources)
+    outcomes: list[Outcome] = []
+    for position, (resource_type, name, changes) in enumerate(resources):
+        if position and position % RESOURCES_AT_ONCE == 0:
+            yield
+        if times[resource_type, name] > 1:
+            outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+        else:
+            outcomes.append(
+                _alter(node, request, resource_type, name, changes, replace=replace, validate_only=validate_only)
+            )
+    return outcomes
+
+
+def _alter(
+    node: Node,
+    request: Request,
+    resource_type: int,
+    name: str,
+    changes: Changes,
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> Outcome:
+    try:
+        _check_shape(changes, replace)
+        if resource_type not in list(ConfigResourceType):
+            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+        denied = denial(node, request, Operation.ALTER_CONFIGS, resource_type, name)
+        if denied is not None:
+            raise ResourceRefused(denied)
+        resource = _find(node, request, resource_type, name, changes, replace)
+        overrides = _changed(resource, changes, replace)
+        try:
+            resource.check(overrides)
+        except UnknownConfig as refused:
+            raise ResourceRefused(ErrorCode.INVALID_CONFIG, str(refused)) from refused
+        except ConfigRefused as refused:
+            raise ResourceRefused(resource.invalid, str(refused)) from refused
+        if not validate_only and overrides != resource.overrides:
+            resource.keep(overrides)
+    except ResourceRefused as refused:
+        return refused.error_code, refused.sentence
+    except StoreFailed as failed:
+        node.notes(f"a configuration could not be kept: {failed}")
+        return ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+    return SUCCESS
+
+
+def _check_shape(changes: Changes, replace: bool) -> None:
+    if len({name for name, _, _ in changes}) < len(changes):
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    missing = [name for name, change, value in changes if value is None and (replace or change != Change.DELETE)]
+    if missing:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+
+
+def _find(node: Node, request: Request, resource_type: int, name: str, changes: Changes, replace: bool) -> Configurable:
+    match resource_type:
+        case ConfigResourceType.TOPIC:
+            return _topic(node, request, name)
+        case ConfigResourceType.BROKER:
+            return _broker(node, request, name)
+        case ConfigResourceType.GROUP:
+            return _group(node, request, name)
+        case ConfigResourceType.CLIENT_METRICS:
+            raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
+        case _ if replace:
+            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+        case _:
+            broker_id_of(node, name, "expected {}, but received {}")
+            raise ResourceRefused(
+                ErrorCode.INVALID_CONFIG, f"Logger {changes[0][0] if changes else ''} does not exist!"
+            )
+
+
+def existing_topic(node: Node, name: str) -> Topic:
+    """Raises ResourceRefused."""
+    fault = fault_of(name)
+    if fault is not None:
+        raise ResourceRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    topic = node.topics.get(name)
+    if topic is None:
+        raise ResourceRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return topic
+
+
+def broker_id_of(node: Node, name: str, expected: str) -> int:
+    """This node's id, if that is what `name` says. Raises ResourceRefused; `expected` is the end of the sentence."""
+    try:
+        number = int(name)
+    except ValueError:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+    if number != node.node_id:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Unexpected broker id, " + expected.format(node.node_id, name))
+    return number
+
+
+def _topic(node: Node, request: Request, name: str) -> Configurable:
+    if not name:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    topic = existing_topic(node, name)
+    return Configurable(
+        TOPIC_CONFIGS,
+        topic.overrides,
+        lambda key: printed(topic_value(node.settings, topic.overrides, key)),
+        lambda overrides: check_topic(overrides, node.settings),
+        lambda overrides: node.topics.alter_configs(request.now, topic, overrides),
+        ErrorCode.INVALID_CONFIG,
+    )
+
+
+def _broker(node: Node, request: Request, name: str) -> Configurable:
+    entity = EVERY_BROKER if name == EVERY_BROKER else str(broker_id_of(node, name, "expected {}, but received {}"))
+    configs = node.topics.configs
+    return Configurable(
+        BROKER_CONFIGS,
+        configs.of_broker(entity),
+        lambda key: printed(node.settings[key]),
+        lambda overrides: configs.check_broker(entity, overrides),
+        lambda overrides: configs.alter_broker(request.now, entity, overrides),
+        ErrorCode.INVALID_REQUEST,
+    )
+
+
+def _group(node: Node, request: Request, name: str) -> Configurable:
+    if not name:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    configs = node.topics.configs
+    overrides = configs.of_group(name)
+    by = f"{request.client_id or 'a client'} at {request.context.client_host}"
+    return Configurable(
+        GROUP_CONFIGS,
+        overrides,
+        lambda key: printed(group_value(node.settings, overrides, key)),
+        lambda wanted: check_group(wanted, node.settings, overrides),
+        lambda wanted: configs.alter_group(request.now, name, wanted, by),
+        ErrorCode.INVALID_CONFIG,
+    )
+
+
+def _changed(resource: Configurable, changes: Changes, replace: bool) -> dict[str, str]:
+    """The overrides after these changes."""
+    overrides = {} if replace else dict(resource.overrides)
+    for name, change, value in changes:
+        if replace or change == Change.SET:
+            assert value is not None
+            overrides[name] = value
+        elif change == Change.DELETE:
+            overrides.pop(name, None)
+        elif change in (Change.APPEND, Change.SUBTRACT):
+            assert value is not None
+            key = resource.keys.get(name)
+            if key is None or key.kind is not Kind.LIST:
+                word = Change(change).name
+                raise ResourceRefused(
+                    ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST."
+                )
+            current = overrides.get(name)
+            base = current if current is not None else resource.current(name) or ""
+            overrides[name] = appended(base, value) if change == Change.APPEND else subtracted(base, value)
+        else:
+            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown operation {change} for config {name}.")
+    return overrides

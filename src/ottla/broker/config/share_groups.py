@@ -1,0 +1,119 @@
+"""What a share group's configs ask for, typed and ready for use.
+
+Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until the group's
+properties or the broker's settings change.
+
+Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240; ISO 8601 durations as java.time.Duration reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.config.topic_table import GROUP_CONFIGS
+from ottla.broker.config.values import BrokerSettings, group_value
+from ottla.log.answers import Isolation
+from ottla.machine import WallMillis
+from ottla.share.standing import ShareSettings
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+PAUSED: Final = "share.delivery.paused"
+PAUSED_SINCE: Final = "share.delivery.paused.since.ms"
+PAUSED_BY: Final = "share.delivery.paused.by"
+
+_DURATION = re.compile(
+    r"([+-]?)P(?:([+-]?\d+)D)?(?:T(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d+(?:[.,]\d*)?)S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupConfig:
+    """One group's configuration."""
+
+    settings: ShareSettings
+    reset: str
+    isolation: Isolation
+    paused: bool
+    delayed_delivery: bool
+    fair: bool
+    dead_letter_topic: str
+    copy_record: bool
+    dead_letters_per_minute_max: int
+
+
+class GroupConfigs:
+    """The configuration of each share group."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known: dict[str, tuple[BrokerSettings, ShareGroupConfig]] = {}
+
+    def of(self, group_id: str) -> ShareGroupConfig:
+        known = self._known.get(group_id)
+        if known is None or known[0] is not self._node.settings:
+            known = self._known[group_id] = (self._node.settings, self._made(group_id))
+        return known[1]
+
+    def forget(self, group_id: str) -> None:
+        """Its properties changed, or nobody needs them now."""
+        self._known.pop(group_id, None)
+
+    def _made(self, group_id: str) -> ShareGroupConfig:
+        overrides = self._node.topics.configs.of_group(group_id)
+
+        def value(name: str) -> Any:
+            return group_value(self._node.settings, overrides, name)
+
+        committed = value("share.isolation.level") == "read_committed"
+        dead_letter_topic: str = value("errors.deadletterqueue.topic.name")
+        return ShareGroupConfig(
+            settings=ShareSettings(
+                lock_duration_ms=value("share.record.lock.duration.ms"),
+                delivery_count_limit=value("share.delivery.count.limit"),
+                record_locks_max=value("share.partition.max.record.locks"),
+                renew_enabled=value("share.renew.acknowledge.enable"),
+                backoff_ms=value("share.retry.backoff.ms"),
+                backoff_ms_max=value("share.retry.backoff.max.ms"),
+                backoff_multiplier=value("share.retry.backoff.multiplier"),
+                dead_letters=bool(dead_letter_topic),
+            ),
+            reset=value("share.auto.offset.reset"),
+            isolation=Isolation.TXN_COMMITTED if committed else Isolation.HIGH_WATERMARK,
+            paused=value(PAUSED),
+            fair=value("share.delivery.fair.enable"),
+            delayed_delivery=value("share.delayed.delivery.enable"),
+            dead_letter_topic=dead_letter_topic,
+            copy_record=value("errors.deadletterqueue.copy.record.enable"),
+            dead_letters_per_minute_max=value("share.delivery.paused.above.dead.letters.per.minute"),
+        )
+
+
+def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], at: WallMillis, by: str) -> dict[str, str]:
+    """A group's new properties with since when and by whom it is paused, as long as it is. Raises ConfigRefused."""
+    noted = {name: text for name, text in after.items() if name not in (PAUSED_SINCE, PAUSED_BY)}
+    if _is_paused(after):
+        since, who = str(at), by
+        if _is_paused(before):
+            since, who = before.get(PAUSED_SINCE, ""), before.get(PAUSED_BY, "")
+        noted |= {name: text for name, text in ((PAUSED_SINCE, since), (PAUSED_BY, who)) if text}
+    return noted
+
+
+def _is_paused(overrides: Mapping[str, str]) -> bool:
+    return PAUSED in overrides and bool(GROUP_CONFIGS[PAUSED].parse(overrides[PAUSED]))
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration that passed the config's check."""
+    found = _DURATION.fullmatch(text.strip())
+    assert found is not None, text
+    sign, days, hours, minutes, seconds = found.groups()
+    total = int(days or 0) * 86_400_000 + int(hours or 0) * 3_600_000 + int(minutes or 0) * 60_000
+    total += round(float((seconds or "0").replace(",", ".")) * 1000)
+    return -total if sign == "-" else total

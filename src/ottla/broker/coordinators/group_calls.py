@@ -1,0 +1,54 @@
+"""How the handlers of the group APIs reach the coordinator.
+
+Knows how a request becomes a call of its group's shard, and how partitions that the handler refused itself and those
+that the shard answered for come together again. Does not know any group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.coordinators.shards import Errand
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.groups.replies import refuse
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def call_of(request: Request, body: Any = None) -> Call:
+    """The request, or another body in its name, as a shard sees it. Kafka prints client addresses with a slash."""
+    host = f"/{request.context.client_host}"
+    return Call(request.api_key, request.version, request.client_id, host, request.body if body is None else body)
+
+
+def ask_group(node: Node, request: Request, group_id: str, operation: Operation) -> Any:
+    """Hand the whole request to its group, where the client may do this to the group."""
+    call = call_of(request)
+    if not node.authorize(request.context, operation, ResourceType.GROUP, group_id):
+        return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return node.groups.submit(request.now, request, Errand([(node.groups.partition_for(group_id), call)]))
+
+
+def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:
+    """The groups of each shard, in the order given."""
+    shards: dict[int, list[str]] = {}
+    for group_id in group_ids:
+        shards.setdefault(node.groups.partition_for(group_id), []).append(group_id)
+    return shards
+
+
+def joined_topics(refused: list[Any], answered: list[Any]) -> list[Any]:
+    """Topics of two answers in one list, partitions of the same topic together: those refused come first."""
+    if not refused:
+        return answered
+    topics = {(topic.name, getattr(topic, "topic_id", b"")): topic for topic in refused}
+    for topic in answered:
+        known = topics.setdefault((topic.name, getattr(topic, "topic_id", b"")), topic)
+        if known is not topic:
+            known.partitions += topic.partitions
+    return list(topics.values())

@@ -1,0 +1,105 @@
+"""Requests that ask coordinators in several rounds, each question depending on the answers before.
+
+Knows how a round is sent on its way and how the next one begins when it is back, at once or later. Does not know the
+questions: a handler writes them as a generator that yields `Round`s, is given their replies, and returns the answer.
+
+    def work(node, request):
+        (group,) = yield Round(node.groups, [(index, call)])
+        states = yield Round(node.share_state, calls)
+        return Answer(...)
+
+A round that has begun goes on to the last one even when the client is gone, so that nothing is left half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ottla.broker.coordinators.shards import Errand, ShardHost
+from ottla.broker.parking import ParkedWork
+from ottla.broker.requests import ConnectionContext, Parked, Request
+from ottla.machine import Call, Millis, Ticket
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+_NODE_ITSELF: Final = ConnectionContext(-1, "")
+
+
+class Round(NamedTuple):
+    """Calls to shards of one host; the replies come back in the same order."""
+
+    host: ShardHost
+    calls: Sequence[tuple[int, Call]]
+
+
+Work: TypeAlias = Generator[Round, list[Any], Any]
+
+
+class _RoundErrand(Errand):
+    """The calls of one round on their way."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, calls: Sequence[tuple[int, Call]], asked: Rounds) -> None:
+        super().__init__(calls)
+        self.asked = asked
+
+    def answer_when_whole(self, node: Node) -> None:
+        if not self.missing and not self.on_its_way and node.waiting.take(self.ticket) is not None:
+            self.asked.resume(node, self.replies)
+
+    def finish(self, node: Node, request: Request) -> list[Any]:
+        return self.replies
+
+
+class Rounds(ParkedWork):
+    """One client's request and how far its work has come."""
+
+    __slots__ = ("_request", "_ticket", "_work")
+
+    def __init__(self, request: Request, work: Work) -> None:
+        self._request = request
+        self._work = work
+        self._ticket: Ticket = 0
+
+    def begin(self, node: Node) -> Any:
+        """The answer where every reply was there at once, else Parked."""
+        self._ticket = node.park(self._request, None, self)
+        done, answer = self._run(node, None)
+        if done and node.waiting.take(self._ticket) is not None:
+            return answer
+        return Parked(self._ticket)
+
+    def resume(self, node: Node, replies: list[Any]) -> None:
+        """A round that took longer is back."""
+        done, answer = self._run(node, replies)
+        if done:
+            node.answer(self._ticket, answer)
+
+    def _run(self, node: Node, replies: list[Any] | None) -> tuple[bool, Any]:
+        request = self._request
+        internal = Request(_NODE_ITSELF, request.api_key, request.version, 0, None, request.now, request.body)
+        while True:
+            try:
+                step = next(self._work) if replies is None else self._work.send(replies)
+            except StopIteration as done:
+                return True, done.value
+            replies = []
+            if step.calls:
+                reply = step.host.submit(request.now, internal, _RoundErrand(step.calls, self))
+                if isinstance(reply, Parked):
+                    return False, None
+                replies = reply
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """It has no deadline: what it waits for ends by itself."""
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        """The work goes on; its answer reaches nobody."""
+
+
+def ask_in_rounds(node: Node, request: Request, work: Work) -> Any:
+    """Let `work` answer the request."""
+    return Rounds(request, work).begin(node)

@@ -1,0 +1,533 @@
+"""Shards on this node: one coordinator per partition of an internal topic, fed by requests, time and the log.
+
+Knows how a key finds its partition, how a decision becomes a batch in the log, when its answers may leave, and how a
+shard gets its memory back. Does not know what a shard decides: share and transaction coordinators are hosted alike.
+
+    request -> Errand -> shard.decide -> one batch appended -> shard.apply -> answers, once all of that is committed
+
+An `Errand` is one client request on its way through one shard or several; each of its calls has a step, the ticket that
+the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR) and rebuilt
+by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
+
+A log that is damaged (replay.py says how that shows) gives no shard: what was lost might be the newest word of any
+group there, so its clients hear NOT_COORDINATOR until the node starts again, and the log says which file and what to
+do. Records that are sound and make no sense here are passed over, each with a note: somebody wrote them so.
+
+Invariants: an answer leaves when the high watermark has reached the log end that its decision saw, under the leader
+epoch it saw (rule 7 of the design); a step stands in `_steps` exactly until its reply is in; a partition without
+records costs nothing until somebody asks for it.
+
+Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error codes).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ottla.broker.parking import ParkedWork
+from ottla.broker.requests import Parked, Request
+from ottla.log.answers import AppendRefused, Origin, StorageFailed
+from ottla.log.replay import Replaced, Replay, Unreadable
+from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision, Millis, Shard, ShardRecord, Ticket, WallClock
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import BatchHeader, peek
+from ottla.protocol.records.control import decode_marker
+from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import Record, build_batch, decode_records
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Entropy, Node
+    from ottla.broker.partitions.partition import Partition
+
+LOAD_SLICE_BYTES: Final = 128 * 1024
+"""How much of a log is replayed at once: some 20 ms of work."""
+
+SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
+"""The setting with which an operator gives up what can't be read."""
+
+NO_STEP: Final[Ticket] = 0
+"""The ticket of a call that the node makes by itself and nobody waits for."""
+
+_COORDINATOR_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a client of a coordinator hears when an append fails with the first."""
+
+
+SHARDS_PER_TICK: Final = 4
+"""So many take a step that is due before requests have their turn: a step may be milliseconds of work."""
+
+
+class ShardClass(Protocol):
+    """A kind of shard."""
+
+    @staticmethod
+    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> Shard: ...
+
+    @staticmethod
+    def refuse(call: Call, error: ErrorCode) -> object:
+        """The answer of this kind's APIs to a call that reached no shard."""
+        ...
+
+    @staticmethod
+    def topics_deleted(names: tuple[str, ...]) -> Call | None:
+        """What every shard must hear when topics go; None: nothing."""
+        ...
+
+
+class Errand(ParkedWork):
+    """One request on its way. `calls` are (partition index, call); `replies` come in in any order.
+
+    APIs that ask several shards, or have more to say than the shard, derive from it and make the answer in `finish`.
+    """
+
+    __slots__ = ("calls", "held", "host", "missing", "on_its_way", "replies", "steps", "ticket")
+
+    def __init__(self, calls: Sequence[tuple[int, Call]]) -> None:
+        self.calls = calls
+        self.replies: list[Any] = [None] * len(calls)
+        self.missing = len(calls)
+        self.steps: list[Ticket] = []
+        self.held: list[tuple[Hosted, int, int, int, object]] = []
+        """(shard, leader epoch, required offset, which call, reply) of decisions that are not committed yet."""
+        self.host: ShardHost | None = None
+        self.ticket: Ticket = NO_STEP
+        self.on_its_way = True
+        """Not all shards have been asked yet, so a whole answer is returned and not sent."""
+
+    def finish(self, node: Node, request: Request) -> Any:
+        """The answer of the request, once every reply is there."""
+        return self.replies[0]
+
+    def put(self, at: int, reply: object) -> None:
+        self.replies[at] = reply
+        self.missing -= 1
+
+    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+        waiting, self.held = self.held, []
+        for hosted, epoch, required, at, reply in waiting:
+            if hosted.partition is not partition or partition.log.high_watermark < required:
+                self.held.append((hosted, epoch, required, at, reply))
+            elif partition.leader_epoch != epoch:
+                self.put(at, self._refusal(at))
+            else:
+                self.put(at, reply)
+        self.answer_when_whole(node)
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """The partition it waited in is lost to this node: whatever is still missing is refused."""
+        self._forget_steps()
+        lost, self.held = self.held, []
+        for at, reply in enumerate(self.replies):
+            if reply is None:
+                self.put(at, self._refusal(at))
+        self.answer_when_whole(node)
+        for hosted, *_ in lost:
+            hosted.host.lost(now, hosted)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        self._forget_steps()
+        self.held.clear()
+
+    def _refusal(self, at: int) -> object:
+        assert self.host is not None
+        return self.host.shard_class.refuse(self.calls[at][1], ErrorCode.NOT_COORDINATOR)
+
+    def _forget_steps(self) -> None:
+        assert self.host is not None
+        for step in self.steps:
+            self.host.forget(step)
+
+    def answer_when_whole(self, node: Node) -> None:
+        if self.missing or self.on_its_way:
+            return
+        request = node.request_of(self.ticket)
+        if request is not None:
+            node.answer(self.ticket, self.finish(node, request))
+
+
+class Hosted:
+    """One shard with its partition. `replay`: how far it has read; `loaded`: it has seen the log's end."""
+
+    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "partition", "replay", "shard")
+
+    def __init__(self, host: ShardHost, partition: Partition, shard: Shard) -> None:
+        self.host = host
+        self.partition = partition
+        self.shard = shard
+        self.leader_epoch = partition.leader_epoch
+        self.replay = Replay(partition.log)
+        self.loaded = False
+        self.after_load: list[Call] = []
+
+    @property
+    def index(self) -> int:
+        return self.partition.index
+
+
+class ShardHost:
+    """The shards of one internal topic."""
+
+    def __init__(self, node: Node, topic_name: str, shard_class: ShardClass) -> None:
+        self.node = node
+        self.topic_name = topic_name
+        self.shard_class = shard_class
+        self._hosted: dict[int, Hosted] = {}
+        self._loading: deque[Hosted] = deque()
+        self._damaged: dict[int, Partition] = {}
+        """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
+        self._timers: Timers[int] = Timers()
+        self._gone: list[str] = []
+        self._steps: dict[Ticket, tuple[Errand, int, Hosted]] = {}
+        self._next_step: Ticket = 1
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def start(self, now: Millis) -> None:
+        """Begin to load every partition that has records."""
+        topic = self.node.topics.get(self.topic_name)
+        for partition in [] if topic is None else topic.partitions:
+            if partition.log.log_end_offset > partition.log.log_start_offset:
+                self._open(now, partition)
+
+    def stop(self) -> None:
+        """Nothing to save: all that a shard must keep is in its log."""
+
+    def deadline(self) -> Millis | None:
+        """The next deadline of any shard; at once while one loads."""
+        return 0 if self._loading or self._gone else self._timers.deadline()
+
+    def tick(self, now: Millis) -> None:
+        """One slice of loading, and one step of every shard whose deadline has come."""
+        if self._loading:
+            hosted = self._loading[0]
+            self._load_slice(now, hosted)
+        if self._gone:
+            gone, self._gone = self._gone, []
+            call = self.shard_class.topics_deleted(tuple(gone))
+            if call is not None:
+                self.tell_all(now, call)
+        due: list[int] = []
+        while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
+            due.append(index)
+        for index in due:
+            hosted = self._usable(now, index)
+            if hosted is not None and hosted.loaded:
+                try:
+                    self._carry_out(now, hosted, hosted.shard.expire(now))
+                except Exception as error:
+                    self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+                    self.node.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
+
+    def topic_deleted(self, now: Millis, topic: Any) -> None:
+        """A topic went: the shards that spoke of it hear so with the next tick, of all that went meanwhile at once; if
+        it was the shards' own topic, they go with it."""
+        if topic.name == self.topic_name:
+            for hosted in list(self._hosted.values()):
+                self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+            self._damaged.clear()
+            return
+        self._gone.append(topic.name)
+
+    def tell_all(self, now: Millis, call: Call) -> None:
+        """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
+        for hosted in list(self._hosted.values()):
+            self._tell(now, hosted, call)
+
+    def tell(self, now: Millis, key: str, call: Call) -> None:
+        """The same for the shard that owns `key`, if there is one."""
+        hosted = self._hosted.get(self.partition_for(key))
+        if hosted is not None:
+            self._tell(now, hosted, call)
+
+    def _tell(self, now: Millis, hosted: Hosted, call: Call) -> None:
+        if hosted.loaded:
+            self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
+        else:
+            hosted.after_load.append(call)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int:
+        """The partition whose shard owns `key`, as every Kafka broker and client computes it."""
+        topic = self.node.topics.get(self.topic_name)
+        return 0 if topic is None else partition_of(key, len(topic.partitions))
+
+    def active(self) -> list[int]:
+        """The partitions that have a shard: those with records, and those somebody asked for."""
+        return sorted(self._hosted)
+
+    def shards(self) -> list[Shard]:
+        """Every loaded shard, for checks and metrics."""
+        return [hosted.shard for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
+
+    def loaded(self) -> list[tuple[Partition, Shard]]:
+        """Every loaded shard with the partition that is its memory."""
+        return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
+
+    def submit(self, now: Millis, request: Request, errand: Errand) -> Any:
+        """Send the errand on its way. Returns the answer where all replies are in already, else Parked."""
+        node = self.node
+        errand.host = self
+        errand.ticket = node.park(request, None, errand)
+        for at, (index, call) in enumerate(errand.calls):
+            self._ask(now, errand, at, index, call)
+        errand.on_its_way = False
+        if errand.missing == 0 and node.waiting.take(errand.ticket) is not None:
+            return errand.finish(node, request)
+        return Parked(errand.ticket)
+
+    def _ask(self, now: Millis, errand: Errand, at: int, index: int, call: Call) -> None:
+        hosted = self._usable(now, index)
+        if hosted is None:
+            errand.put(at, self.shard_class.refuse(call, ErrorCode.NOT_COORDINATOR))
+            return
+        if not hosted.loaded:
+            self._load_slice(now, hosted)
+        if not hosted.loaded:
+            loading = self._hosted.get(index) is hosted
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+            errand.put(at, self.shard_class.refuse(call, error))
+            return
+        step, self._next_step = self._next_step, self._next_step + 1
+        self._steps[step] = (errand, at, hosted)
+        errand.steps.append(step)
+        self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
+
+    def forget(self, step: Ticket) -> None:
+        """The client of this step is gone."""
+        known = self._steps.pop(step, None)
+        if known is not None:
+            known[2].shard.abandon(step)
+
+    # ---- decisions -------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
+        """Append and apply the records, then release the answers or hold them back until all is committed."""
+        if decision.records:
+            try:
+                self._append(now, hosted, decision.records)
+            except (AppendRefused, StorageFailed) as failed:
+                self._fail(now, hosted, decision, failed)
+                return
+        deadline = hosted.shard.deadline()
+        if deadline is None:
+            self._timers.cancel(hosted.index)
+        else:
+            self._timers.set(hosted.index, deadline)
+        partition = hosted.partition
+        required = partition.log.log_end_offset
+        committed = partition.log.high_watermark >= required
+        for answer in decision.answers:
+            known = self._steps.pop(answer.ticket, None)
+            if known is None:
+                continue
+            errand, at, _ = known
+            if committed:
+                errand.put(at, answer.reply)
+                errand.answer_when_whole(self.node)
+            else:
+                errand.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
+                partition.committed_waiters.append((required, errand.ticket, None))
+
+    def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
+        wall_ms = self.node.wall.at(now)
+        batch = build_batch(Record(timestamp_ms=wall_ms, key=each.key, value=each.value) for each in records)
+        base = hosted.partition.append(now, memoryview(batch), Origin.COORDINATOR).base_offset
+        applied = [AppliedRecord(base + i, wall_ms, each.key, each.value) for i, each in enumerate(records)]
+        hosted.shard.apply(now, AppliedBatch(base, applied))
+
+    def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
+        error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
+        self.node.notes(f"{hosted.partition.name} could not be appended to, its coordinator starts over: {failed}")
+        for answer in decision.answers:
+            self._refuse(answer.ticket, error)
+        self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+
+    def _refuse(self, step: Ticket, error: ErrorCode) -> None:
+        known = self._steps.pop(step, None)
+        if known is not None:
+            errand, at, _ = known
+            errand.put(at, self.shard_class.refuse(errand.calls[at][1], error))
+            errand.answer_when_whole(self.node)
+
+    def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
+        """Throw the shard away; whoever asks next makes a new one."""
+        self._hosted.pop(hosted.index, None)
+        self._timers.cancel(hosted.index)
+        if hosted in self._loading:
+            self._loading.remove(hosted)
+        for step in [step for step, known in self._steps.items() if known[2] is hosted]:
+            self._refuse(step, error)
+        # Its members must not wait for one of them to ask before their sessions run again.
+        if self._leads(hosted.partition):
+            self._open(now, hosted.partition)
+
+    def lost(self, now: Millis, hosted: Hosted) -> None:
+        """An answer of this shard could not be committed: if its partition is lost too, nobody is kept waiting."""
+        if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+
+    def taken_back(self, now: Millis, partition: Partition) -> None:
+        """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
+        if partition.topic.name != self.topic_name:
+            return
+        hosted = self._hosted.get(partition.index)
+        if hosted is not None:
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+        elif self._leads(partition) and partition.log.log_end_offset > partition.log.log_start_offset:
+            self._open(now, partition)
+
+    # ---- loading ---------------------------------------------------------------------------------------------------
+
+    def _leads(self, partition: Partition) -> bool:
+        current = self.node.topics.partition(self.topic_name, partition.index)
+        return current is partition and partition.log.failed is None
+
+    def _usable(self, now: Millis, index: int) -> Hosted | None:
+        """The shard of this partition, made anew where there is none; None where this node can't coordinate it."""
+        hosted = self._hosted.get(index)
+        if hosted is not None:
+            partition = hosted.partition
+            if self._leads(partition) and partition.leader_epoch == hosted.leader_epoch:
+                return hosted
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+            return self._hosted.get(index)
+        partition = self.node.topics.partition(self.topic_name, index)
+        if partition is None or not self._leads(partition) or self._damaged.get(index) is partition:
+            return None
+        return self._open(now, partition)
+
+    def _open(self, now: Millis, partition: Partition) -> Hosted:
+        hosted = Hosted(self, partition, self._new_shard())
+        self._hosted[partition.index] = hosted
+        if hosted.replay.done:
+            self._loaded(now, hosted)
+        else:
+            self._loading.append(hosted)
+        return hosted
+
+    def _load_slice(self, now: Millis, hosted: Hosted) -> None:
+        if hosted.partition.log.failed is not None:
+            self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+            return
+        try:
+            for batch in hosted.replay.read(LOAD_SLICE_BYTES):
+                self._apply(now, hosted, batch)
+            if hosted.replay.done:
+                self._loading.remove(hosted)
+                self._loaded(now, hosted)
+            elif self._loading[0] is hosted:
+                self._loading.rotate(-1)
+        except Replaced:
+            self._begin_again(hosted)
+        except Unreadable as unreadable:
+            self._met_damage(hosted, unreadable)
+        except OSError as error:
+            # Not opened again at once, as that would fail again at once: the next request tries.
+            self.node.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
+            self._give_up(hosted)
+        except Exception as error:
+            self._damaged[hosted.index] = hosted.partition
+            self._give_up(hosted)
+            self.node.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error)
+
+    def _new_shard(self) -> Shard:
+        node = self.node
+        return self.shard_class.of(node.settings, node.entropy, node.notes, node.wall)
+
+    def _begin_again(self, hosted: Hosted) -> None:
+        """Compaction or pruning replaced the segment that was being read."""
+        hosted.shard = self._new_shard()
+        hosted.replay = Replay(hosted.partition.log)
+
+    def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:
+        name = hosted.partition.name
+        if self.node.settings[SKIP_DAMAGED]:
+            self.node.notes(f"{name}: {unreadable}; passed over, as {SKIP_DAMAGED} asks.")
+            hosted.replay.skip()
+            return
+        self._damaged[hosted.index] = hosted.partition
+        self._give_up(hosted)
+        self.node.notes(
+            f"{name}: {unreadable}. Its coordinator is out of service and the groups it keeps are refused; the others "
+            f"go on. Stop the node and bring the file back from a backup, or start it with --set {SKIP_DAMAGED}=true, "
+            "which passes over what is damaged and loses what stood there."
+        )
+
+    def _give_up(self, hosted: Hosted) -> None:
+        """This shard is not loaded to its end."""
+        self._hosted.pop(hosted.index, None)
+        self._timers.cancel(hosted.index)
+        if hosted in self._loading:
+            self._loading.remove(hosted)
+
+    def _apply(self, now: Millis, hosted: Hosted, batch: memoryview) -> None:
+        """Replay one batch; one that is sound and holds no records that can be read was written so."""
+        header = peek(batch)
+        try:
+            records = decode_records(batch)
+            if header.is_control:
+                _apply_markers(hosted.shard, header, records)
+            else:
+                hosted.shard.apply(now, _applied(header, records))
+        except CorruptRecords as error:
+            self.node.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}")
+
+    def _loaded(self, now: Millis, hosted: Hosted) -> None:
+        hosted.loaded = True
+        self._carry_out(now, hosted, hosted.shard.loaded(now))
+        for call in hosted.after_load:
+            self._carry_out(now, hosted, hosted.shard.decide(now, NO_STEP, call))
+        hosted.after_load.clear()
+
+    # ---- invariants ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self._timers.check()
+        for index, hosted in self._hosted.items():
+            assert hosted.index == index
+            assert hosted.loaded != (hosted in self._loading), f"{hosted.partition.name}: loaded {hosted.loaded}"
+            if hosted.loaded:
+                hosted.shard.check()
+        for step, (errand, at, hosted) in self._steps.items():
+            assert errand.replies[at] is None, f"step {step} has its reply"
+            assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions."""
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        code = (31 * code + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    if code >= 1 << 31:
+        code = ((1 << 32) - code) & 0x7FFFFFFF
+    return code % partitions
+
+
+def _applied(header: BatchHeader, records: list[Record]) -> AppliedBatch:
+    return AppliedBatch(
+        header.base_offset,
+        [AppliedRecord(each.offset, each.timestamp_ms, each.key, each.value) for each in records],
+        header.producer_id,
+        header.producer_epoch,
+        header.is_transactional,
+    )
+
+
+def _apply_markers(shard: Shard, header: BatchHeader, records: list[Record]) -> None:
+    for record in records:
+        marker = decode_marker(record)
+        if marker is not None:
+            shard.apply_marker(header.producer_id, header.producer_epoch, marker.committed)

@@ -1,0 +1,1 @@
+"""Delivery of share groups: share partitions, sessions, acknowledgements, dead letters."""

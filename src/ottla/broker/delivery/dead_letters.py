@@ -1,0 +1,369 @@
+"""Dead letters: records that a share group gave up, copied into its dead-letter topic before they are let go.
+
+Knows which topic may take them, what a letter looks like (KIP-1191's headers), and that a record stays ARCHIVING until
+its letter is committed: Kafka archives it after five failed attempts, here the attempts go on, with a growing pause, as
+long as it takes. Knows the circuit breaker too: more letters within a minute than the group allows pause the group.
+Does not know why a record was given up.
+
+A letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable` is
+false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to partition
+(source partition modulo partitions). Of a batch that can't be read there is one letter, without key and value and with
+`__dlq.errors.last.offset`. After a crash a letter may be there twice, never not at all.
+
+Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateManager.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config.key import ConfigRefused
+from ottla.broker.config.share_groups import PAUSED
+from ottla.broker.config.values import topic_value
+from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.parking import ParkedWork
+from ottla.broker.topics.names import fault_of
+from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
+from ottla.machine import Millis, Ticket, WallMillis
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
+from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
+from ottla.share.records import Key
+from ottla.share.standing import Letter
+
+if TYPE_CHECKING:
+    from ottla.broker.delivery.host import ShareHost
+    from ottla.broker.node import Node
+    from ottla.broker.partitions.partition import Partition
+
+LETTERS_PER_STEP: Final = 200
+READ_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = 256 << 10
+"""A batch of letters ends once its records are this large."""
+RETRY_MS_MIN: Final = 1_000
+RETRY_MS_MAX: Final = 30_000
+MINUTE_MS: Final = 60_000
+
+REJECTED: Final = "Offset rejected by client."
+TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
+PREFIX: Final = "__dlq.errors."
+
+_MENDABLE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP)
+"""A letter that is refused for one of these has another form in which the topic may take it."""
+
+
+class Unusable(Exception):
+    """The dead-letter topic can't be written to now; one sentence why."""
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Records [first, end) of one share partition that need letters."""
+
+    hosted: HostedShare
+    first: int
+    end: int
+    delivery_count: int
+    rejected: bool
+
+
+class Outbox:
+    """The letters of one group that are still to be written."""
+
+    __slots__ = ("due_at", "minute", "parcels", "pause_ms", "this_minute", "why")
+
+    def __init__(self) -> None:
+        self.parcels: deque[Parcel] = deque()
+        self.due_at: Millis | None = None
+        self.pause_ms = 0
+        self.minute = 0
+        self.this_minute = 0
+        self.why = ""
+        """Why they wait, as it was told."""
+
+
+class AwaitedLetters(ParkedWork):
+    """Letters that are appended and not committed yet."""
+
+    __slots__ = ("_letters", "_parcel")
+
+    def __init__(self, letters: Letters, parcel: Parcel) -> None:
+        self._letters = letters
+        self._parcel = parcel
+
+    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+        node.waiting.take(ticket)
+        self._letters.arrived(self._parcel)
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """The dead-letter topic's partition is lost: nobody knows what became of them, so they are written again."""
+        node.waiting.take(ticket)
+        self._letters.again(now, self._parcel)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        raise AssertionError("letters have no client that could leave")
+
+
+class Letters:
+    """Every dead letter of this node."""
+
+    def __init__(self, host: ShareHost) -> None:
+        self._host = host
+        self._outboxes: dict[str, Outbox] = {}
+        self._written: dict[Key, int] = {}
+        self._now: Millis = 0
+        self._unread = -1
+        """Where the last place that could not be copied ended: it is said once, not for each part of it."""
+        self.failures = 0
+        """Attempts that the dead-letter topic did not take."""
+
+    def written(self, key: Key) -> int:
+        """Letters of this share partition since the node started."""
+        return self._written.get(key, 0)
+
+    def deadline(self) -> Millis | None:
+        return min((box.due_at for box in self._outboxes.values() if box.due_at is not None), default=None)
+
+    def tick(self, now: Millis) -> None:
+        for group_id, box in list(self._outboxes.items()):
+            if box.due_at is not None and box.due_at <= now:
+                self._work(now, group_id, box)
+
+    def take(self, now: Millis, hosted: HostedShare, letters: list[Letter]) -> None:
+        """These records became ARCHIVING."""
+        group_id = hosted.key.group_id
+        box = self._outboxes.setdefault(group_id, Outbox())
+        for first, end, delivery_count, rejected in letters:
+            box.parcels.append(Parcel(hosted, first, end, delivery_count, rejected))
+            self._count(now, hosted, box, end - first)
+        if box.due_at is None:
+            box.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
+            self._host.node.timer_stale = True
+
+    def again(self, now: Millis, parcel: Parcel) -> None:
+        box = self._outboxes.setdefault(parcel.hosted.key.group_id, Outbox())
+        box.parcels.append(parcel)
+        self._retry_later(now, box)
+
+    def forget(self, hosted: HostedShare) -> None:
+        """The share partition is dropped: whoever loads it again finds what is ARCHIVING."""
+        box = self._outboxes.get(hosted.key.group_id)
+        if box is not None:
+            box.parcels = deque(parcel for parcel in box.parcels if parcel.hosted is not hosted)
+            if not box.parcels:
+                del self._outboxes[hosted.key.group_id]
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def _work(self, now: Millis, group_id: str, box: Outbox) -> None:
+        """Write some letters of this group; the rest waits for the next tick."""
+        self._now = now
+        left = LETTERS_PER_STEP
+        box.due_at = None
+        while box.parcels and left > 0:
+            parcel = box.parcels.popleft()
+            if parcel.hosted.machine is None:
+                continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
+            part = replace(parcel, end=self._part_end(parcel, left))
+            if part.end < parcel.end:
+                parcel.first = part.end
+                box.parcels.appendleft(parcel)
+            left -= part.end - part.first
+            try:
+                self._send(now, part)
+            except (Unusable, AppendRefused, StorageFailed, StoreFailed, OSError) as failed:
+                self.failures += part.end - part.first
+                if box.why != str(failed):
+                    box.why = str(failed)
+                    self._host.node.notes(f"dead letters of {group_id} wait: {failed}")
+                box.parcels.appendleft(part)
+                self._retry_later(now, box)
+                return
+            box.pause_ms, box.why = 0, ""
+        if box.parcels:
+            box.due_at = now
+            self._host.node.timer_stale = True
+        elif not box.minute:
+            self._outboxes.pop(group_id, None)
+
+    def _part_end(self, parcel: Parcel, left: int) -> int:
+        """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
+        end = parcel.first + left
+        if end >= parcel.end:
+            return parcel.end
+        with suppress(OSError, OffsetOutOfRange):
+            found = parcel.hosted.partition.log.read(parcel.first, HEADER_BYTES, Isolation.HIGH_WATERMARK).slice
+            if found is not None:
+                header = peek(found.file.read(found.position, HEADER_BYTES))
+                if not can_hold(header):
+                    end = max(end, min(header.next_offset, parcel.end))
+        return end
+
+    def _retry_later(self, now: Millis, box: Outbox) -> None:
+        box.pause_ms = min(max(2 * box.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
+        box.due_at = now + box.pause_ms
+        self._host.node.timer_stale = True
+
+    def _send(self, now: Millis, parcel: Parcel) -> None:
+        """Append letters for all of the parcel. Raises where nothing can be promised about any of them."""
+        config = parcel.hosted.config
+        if not config.dead_letter_topic:
+            self.arrived(parcel)  # the group does not want letters any more
+            return
+        target = self._target(now, config.dead_letter_topic, parcel.hosted.partition.index)
+        batch: list[Record] = []
+        size = 0
+        for record in self._records(parcel):
+            letter = _letter(self._host.node.wall.at(now), record, parcel, config.copy_record)
+            length = len(letter.key or b"") + len(letter.value or b"")
+            if batch and size + length > BATCH_BYTES:
+                self._append(now, target, batch, parcel)
+                batch, size = [], 0
+            batch.append(letter)
+            size += length
+        if batch:
+            self._append(now, target, batch, parcel)
+        if target.holding:
+            ticket = self._host.node.park(self._host.internal_request, None, AwaitedLetters(self, parcel))
+            target.committed_waiters.append((target.log.log_end_offset, ticket, None))
+        else:
+            self.arrived(parcel)
+
+    def _append(self, now: Millis, target: Partition, letters: list[Record], parcel: Parcel) -> None:
+        try:
+            target.append(now, memoryview(bytearray(build_batch(letters))))
+        except AppendRefused as refused:
+            mended = letters
+            if len(letters) == 1:
+                mended = _mended(self._host.node.wall.at(now), letters[0], refused.error_code)
+            if refused.error_code not in _MENDABLE or not mended:
+                raise
+            for letter in mended:
+                self._append(now, target, [letter], parcel)
+
+    def arrived(self, parcel: Parcel) -> None:
+        """The letters are committed: the records may go."""
+        hosted = parcel.hosted
+        machine = hosted.machine
+        if machine is not None:
+            self._written[hosted.key] = self._written.get(hosted.key, 0) + parcel.end - parcel.first
+            machine.dead_lettered(parcel.first, parcel.end)
+            self._host.settle(self._now, hosted)
+
+    def _target(self, now: Millis, name: str, source_index: int) -> Partition:
+        """The partition that takes the letters. Raises Unusable."""
+        node = self._host.node
+        prefix: str = node.settings["errors.deadletterqueue.topic.name.prefix"]
+        if not name.startswith(prefix):
+            raise Unusable(f"the name of the dead-letter topic {name} does not begin with {prefix}")
+        topic = node.topics.get(name)
+        if topic is None:
+            if not node.settings["errors.deadletterqueue.auto.create.topics.enable"]:
+                raise Unusable(f"there is no dead-letter topic {name}")
+            fault = fault_of(name)
+            if fault is not None:
+                raise Unusable(fault)
+            overrides = {"errors.deadletterqueue.group.enable": "true"}
+            topic = node.topics.create(now, name, node.settings["num.partitions"], overrides)
+        if not topic_value(node.settings, topic.overrides, "errors.deadletterqueue.group.enable"):
+            raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
+        return topic.partitions[source_index % len(topic.partitions)]
+
+    def _records(self, parcel: Parcel) -> list[Record]:
+        """The records of the parcel that the log still has, in order. Raises OSError."""
+        log = parcel.hosted.partition.log
+        found: list[Record] = []
+        offset = max(parcel.first, log.log_start_offset)
+        while offset < parcel.end:
+            try:
+                result = log.read(offset, READ_BYTES, Isolation.HIGH_WATERMARK)
+                if result.slice is None:
+                    break
+                read_from, raw = offset, result.slice.read()
+                for header, position in iter_batches(raw):
+                    if header.base_offset >= parcel.end:
+                        return found
+                    if not header.is_control:
+                        found += self._readable(parcel, header, raw, position)
+                    offset = max(offset, header.next_offset)
+                if offset == read_from:
+                    raise CorruptRecords(f"no batch leads on from offset {offset}")
+            except OffsetOutOfRange:
+                break
+            except (CorruptRecords, DamagedLog) as error:
+                return [*found, self._unreadable(parcel, offset, parcel.end, error)]
+        return found
+
+    def _readable(self, parcel: Parcel, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
+        """The parcel's records of this batch, or what stands for them."""
+        try:
+            records = decode_records(raw, position, parts_max=PARTS_MAX)
+        except CorruptRecords as error:
+            first, end = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end)
+            return [self._unreadable(parcel, first, end, error)] if first < end else []
+        return [record for record in records if parcel.first <= record.offset < parcel.end]
+
+    def _unreadable(self, parcel: Parcel, first: int, end: int, error: Exception) -> Record:
+        """One letter for all that was given up there and can't be read: nobody knows how much there was."""
+        if first != self._unread:
+            self._host.node.notes(f"{parcel.hosted.partition.name}: offset {first} can't be copied: {error}")
+        self._unread = end
+        return Record(first, headers=[(PREFIX + "last.offset", str(end - 1).encode())])
+
+    # ---- the circuit breaker ---------------------------------------------------------------------------------------
+
+    def _count(self, now: Millis, hosted: HostedShare, box: Outbox, letters: int) -> None:
+        """Pause the group where it gives up more records within a minute than it is allowed to."""
+        limit = hosted.config.dead_letters_per_minute_max
+        if not limit:
+            box.minute = 0
+            return
+        if box.minute != now // MINUTE_MS:
+            box.minute, box.this_minute = now // MINUTE_MS, 0
+        box.this_minute += letters
+        if box.this_minute <= limit or hosted.config.paused:
+            return
+        node, group_id = self._host.node, hosted.key.group_id
+        why = f"more than {limit} dead letters within a minute"
+        node.notes(f"share group {group_id} is paused: {why}")
+        configs = node.topics.configs
+        try:
+            configs.alter_group(now, group_id, {**configs.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
+        except (ConfigRefused, StoreFailed) as failed:
+            node.notes(f"share group {group_id} could not be paused: {failed}")
+        box.this_minute = 0
+
+
+def _letter(wall_ms: WallMillis, record: Record, parcel: Parcel, copy: bool) -> Record:
+    """KIP-1191's letter for this record."""
+    partition = parcel.hosted.partition
+    said: list[tuple[str | bytes, bytes | None]] = [
+        (PREFIX + "topic", partition.topic.name.encode()),
+        (PREFIX + "partition", str(partition.index).encode()),
+        (PREFIX + "offset", str(record.offset).encode()),
+        (PREFIX + "group", parcel.hosted.key.group_id.encode()),
+        (PREFIX + "delivery.count", str(parcel.delivery_count).encode()),
+        (PREFIX + "message", (REJECTED if parcel.rejected else TOO_OFTEN).encode()),
+    ]
+    if not copy:
+        return Record(-1, wall_ms, None, None, said)
+    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else wall_ms
+    return Record(-1, timestamp, record.key, record.value, [*record.headers, *said])
+
+
+def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Record]:
+    """The letter as a topic may take it that refused it; empty: there is no such form."""
+    if error is ErrorCode.INVALID_TIMESTAMP:  # the wall clock was set since the record was written
+        return [] if letter.timestamp_ms == wall_ms else [Record(-1, wall_ms, letter.key, letter.value, letter.headers)]
+    # The topic takes smaller records than the one this came from: at least say which one it was.
+    return [] if letter.value is None else [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
+
+
+def _provenance(headers: Headers) -> Headers:
+    """Only what a letter itself says."""
+    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(PREFIX)]

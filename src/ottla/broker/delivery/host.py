@@ -1,0 +1,539 @@
+"""Share groups on this node: the share partitions of the partitions it leads, their sessions, their memory.
+
+What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the ShardHost of `__share_group_state`):
+
+    ShareFetch does not ask the group coordinator for membership (Kafka's does not either): a session is enough.
+    A share partition nobody initialized starts where `share.auto.offset.reset` says at the first fetch, so nothing has
+    to be initialized before members may fetch.
+
+    state_call(now, InitializeShareGroupState | ReadShareGroupStateSummary | DeleteShareGroupState, group_id, topic_id,
+               partition, start_offset=-1, state_epoch=0) -> (shard index, Call)
+        For the `calls` of an Errand submitted to `node.share_state` (one call a partition; replies are those messages
+        with one result). Makes `__share_group_state` where there is none.
+        AlterShareGroupOffsets = initialize with the next state epoch, then `forget`.
+    forget(now, group_id, topic_id=None, partition=None)
+        The state of these share partitions was altered or deleted: what is loaded of them is dropped, held records come
+        back INVALID_RECORD_STATE when they are acknowledged, the next fetch loads anew.
+    group_configured(group_id)      the group's dynamic configs changed
+    lag(group_id, topic_id, partition, start_offset, delivery_complete_count) -> int
+        log end - start_offset - delivery_complete_count (KIP-1226), -1 where that is not known.
+    in_sight(now, group_id=None) -> list[PartitionInSight]
+        Who holds what, for the CLI and the metrics port.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ottla.broker.config.share_groups import GroupConfigs, duration_ms
+from ottla.broker.coordinators.shards import Errand
+from ottla.broker.delivery.batch_parts import Slices
+from ottla.broker.delivery.dead_letters import Letters
+from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
+from ottla.broker.requests import ConnectionContext, Parked, Request
+from ottla.broker.topics.names import SHARE_STATE_TOPIC
+from ottla.log.answers import OffsetOutOfRange
+from ottla.machine import Call, Millis
+from ottla.machine.timers import Timers
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import delete_share_group_state as delete
+from ottla.protocol.messages import initialize_share_group_state as initialize
+from ottla.protocol.messages import read_share_group_state as read
+from ottla.protocol.messages import read_share_group_state_summary as summary
+from ottla.protocol.messages import write_share_group_state as write
+from ottla.share.partition import SharePartition
+from ottla.share.records import Key
+from ottla.share.standing import Acknowledge, Held, StateBatch, Write
+from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordinator_key
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.topics.topics import Topic
+
+StateRequest: TypeAlias = (
+    type[initialize.InitializeShareGroupStateRequest]
+    | type[summary.ReadShareGroupStateSummaryRequest]
+    | type[delete.DeleteShareGroupStateRequest]
+)
+
+LOAD_RETRY_MS: Final = 20
+"""Until a coordinator that is loading is asked again; twice as long each time."""
+LOAD_RETRY_MS_MAX: Final = 1_000
+
+_NODE_ITSELF: Final = ConnectionContext(-1, "")
+_TRY_AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInSight:
+    """One share partition as people want to see it. `held` is cut to the number asked for, the counts are not."""
+
+    group_id: str
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    in_flight: int
+    archiving: int
+    complete_count: int
+    lag: int
+    runs: int
+    members: dict[str, int]
+    held: list[Held]
+    acknowledged: dict[str, int]
+    lock_timeouts: int
+    dead_letters: int
+    paused: bool
+
+
+class StateErrand(Errand):
+    """One call of a share partition to its coordinator."""
+
+    __slots__ = ("hosted", "write")
+
+    def __init__(self, hosted: HostedShare | None, call: tuple[int, Call], write: Write | None = None) -> None:
+        super().__init__([call])
+        self.hosted = hosted
+        self.write = write
+
+    def answer_when_whole(self, node: Node) -> None:
+        """The answer came later: it goes to the share partition, not to a client."""
+        if not self.missing and not self.on_its_way and node.waiting.take(self.ticket) is not None:
+            node.share.replied(self, self.replies[0])
+
+
+class ShareHost:
+    """See the module's docstring."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.sessions = ShareSessions(node)
+        self.configs = GroupConfigs(node)
+        self.letters = Letters(self)
+        self.slices = Slices(node.notes)
+        self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
+        self._hosted: dict[Key, HostedShare] = {}
+        self._of_group: dict[str, dict[Key, HostedShare]] = {}
+        self._timers: Timers[Key] = Timers()
+        self._loading: dict[Key, HostedShare] = {}
+        self._prune_at: Millis | None = None
+        self._now: Millis = 0
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    # ---- life and time ---------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        times = [hosted.retry_at for hosted in self._loading.values() if hosted.retry_at is not None]
+        times += [
+            time for time in (self._timers.deadline(), self._prune_at, self.letters.deadline()) if time is not None
+        ]
+        return min(times, default=None)
+
+    def tick(self, now: Millis) -> None:
+        self._now = now
+        due: list[Key] = []
+        while (key := self._timers.pop(now)) is not None:
+            due.append(key)
+        for key in due:  # one step each: a million locks that end together take many ticks
+            hosted = self._hosted.get(key)
+            if hosted is not None and hosted.machine is not None:
+                try:
+                    hosted.machine.expire(now)
+                    self.settle(now, hosted)
+                except Exception as error:
+                    self._drop(now, key)
+                    self._node.fault(
+                        f"{hosted.partition.name} of share group {key.group_id} failed, starts over", error
+                    )
+        for hosted in [h for h in self._loading.values() if h.retry_at is not None and h.retry_at <= now]:
+            self._load(now, hosted)
+        self.letters.tick(now)
+        if self._prune_at is not None and self._prune_at <= now:
+            self._prune(now)
+
+    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+        """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
+        for session in self.sessions.of_connection(context.identity):
+            self.close_session(now, session)
+
+    def topic_deleted(self, now: Millis, topic: Topic) -> None:
+        """Its share partitions go, and what their coordinators remember of them."""
+        if topic.name == SHARE_STATE_TOPIC:
+            for key in list(self._hosted):
+                self._drop(now, key)
+            return
+        gone = [key for key in self._hosted if key.topic_id == topic.id]
+        for key in gone:
+            self._drop(now, key)
+        self._node.share_state.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
+
+    def wall_clock_was_set(self, now: Millis, by_ms: int) -> None:
+        """Delayed messages are due by the wall clock."""
+        for hosted in list(self._hosted.values()):
+            if hosted.machine is not None:
+                hosted.machine.put_off(-by_ms)
+                self.settle(now, hosted)
+
+    def close_session(self, now: Millis, session: ShareSession) -> None:
+        """What the member holds is available again."""
+        self.sessions.close(session)
+        for hosted in list(self._of_group.get(session.group_id, {}).values()):
+            machine = hosted.machine
+            if machine is not None and machine.release_member(now, session.member_id):
+                self.settle(now, hosted)
+
+    # ---- share partitions ------------------------------------------------------------------------------------------
+
+    def known(self, group_id: str, place: Place) -> HostedShare | None:
+        return self._hosted.get(Key(group_id, *place))
+
+    def get(self, now: Millis, group_id: str, place: Place) -> HostedShare | ErrorCode:
+        """The share partition, loaded now if it is not; or why there is none."""
+        self._now = now
+        key = Key(group_id, *place)
+        hosted = self._hosted.get(key)
+        if hosted is not None:
+            return hosted
+        topic = self._node.topics.by_id.get(place[0])
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= place[1] < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.partitions[place[1]].log.unopened:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        hosted = self._hosted[key] = HostedShare(self, key, topic.partitions[place[1]])
+        self._of_group.setdefault(group_id, {})[key] = hosted
+        self._loading[key] = hosted
+        self._load(now, hosted)
+        return hosted
+
+    def forget(self, now: Millis, group_id: str, topic_id: bytes | None = None, partition: int | None = None) -> None:
+        """The state of these share partitions was altered or deleted behind their back."""
+        for key in list(self._of_group.get(group_id, {})):
+            if topic_id in (None, key.topic_id) and partition in (None, key.partition):
+                self._drop(now, key)
+        if topic_id is None:
+            self.configs.forget(group_id)
+
+    def group_configured(self, group_id: str) -> None:
+        """The group's configs changed: everyone obeys from now on, whoever waits looks again."""
+        self.configs.forget(group_id)
+        for hosted in self._of_group.get(group_id, {}).values():
+            if hosted.machine is not None:
+                hosted.machine.settings = hosted.config.settings
+                hosted.wake(self._node)
+
+    def _drop(self, now: Millis, key: Key, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        hosted = self._hosted.pop(key, None)
+        if hosted is None:
+            return
+        group = self._of_group[key.group_id]
+        del group[key]
+        if not group:
+            del self._of_group[key.group_id]
+        self._loading.pop(key, None)
+        self._timers.cancel(key)
+        self.letters.forget(hosted)
+        hosted.machine = None
+        hosted.fail_awaited(self._node, now, error)
+        hosted.give_up(self._node, now)
+
+    # ---- loading ---------------------------------------------------------------------------------------------------
+
+    def _load(self, now: Millis, hosted: HostedShare) -> None:
+        """Ask the coordinator under which leader epoch this share partition was written last."""
+        hosted.retry_at = None
+        key = hosted.key
+        index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
+        hosted.shard_index = index
+        self._submit(now, StateErrand(hosted, (index, call)))
+
+    def _load_later(self, now: Millis, hosted: HostedShare) -> None:
+        hosted.retry_ms = min(2 * hosted.retry_ms or LOAD_RETRY_MS, LOAD_RETRY_MS_MAX)
+        hosted.retry_at = now + hosted.retry_ms
+        self._node.timer_stale = True
+
+    def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
+        """Then ask for all that is known, which fences whoever led before."""
+        if found.error_code:
+            self._loaded(now, hosted, read.PartitionResult(found.partition, found.error_code))
+            return
+        log, key = hosted.partition.log, hosted.key
+        hosted.log_end_offset = log.log_end_offset
+        if found.leader_epoch >= 0:
+            epoch, end_offset = log.end_offset_for(found.leader_epoch)
+            if epoch >= 0:
+                hosted.log_end_offset = end_offset
+        part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
+        body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
+        call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+        self._submit(now, StateErrand(hosted, (hosted.shard_index, call)))
+
+    def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
+        error = ErrorCode(found.error_code)
+        if error in _TRY_AGAIN:
+            self._load_later(now, hosted)
+        elif error is ErrorCode.INVALID_REQUEST:
+            # Nobody initialized it: the first member that asks does.
+            self._initialize(now, hosted, hosted.key, self._reset_offset(now, hosted), 0)
+        elif error is not ErrorCode.NONE:
+            self._node.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
+            self._drop(now, hosted.key, error)
+        else:
+            self._begin(now, hosted, found)
+
+    def _initialize(
+        self, now: Millis, hosted: HostedShare | None, key: Key, start_offset: int, state_epoch: int
+    ) -> None:
+        """Let the coordinator know nothing but this; `hosted` is loaded afterwards."""
+        kind = initialize.InitializeShareGroupStateRequest
+        call = self.state_call(now, kind, *key, start_offset=start_offset, state_epoch=state_epoch)
+        self._submit(now, StateErrand(hosted, call))
+
+    def _begin(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
+        log = hosted.partition.log
+        start_offset = found.start_offset
+        if start_offset == UNINITIALIZED:
+            start_offset = self._reset_offset(now, hosted)
+        batches = [
+            StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+            for each in found.state_batches
+        ]
+        machine = SharePartition(hosted.config.settings, start_offset, batches)
+        machine.log_start_moved(log.log_start_offset)
+        if machine.log_end_is(hosted.log_end_offset):
+            self._node.notes(
+                f"{hosted.partition.name} lost its end to a crash; {hosted.key.group_id} forgets what it knew beyond "
+                f"{hosted.log_end_offset}"
+            )
+            self._initialize(now, None, hosted.key, machine.start, found.state_epoch)
+            machine.rewrite()
+        elif found.start_offset != start_offset:
+            machine.rewrite()
+        hosted.machine = machine
+        hosted.retry_ms = 0
+        hosted.state_epoch = found.state_epoch
+        self._loading.pop(hosted.key, None)
+        self.settle(now, hosted)
+
+    def _reset_offset(self, now: Millis, hosted: HostedShare) -> int:
+        """Where a group begins that has never read this partition (`share.auto.offset.reset`)."""
+        log, reset = hosted.partition.log, hosted.config.reset
+        if reset == "earliest":
+            return log.log_start_offset
+        if reset != "latest":
+            try:
+                found = log.offset_for_timestamp(self._node.wall.at(now) - duration_ms(reset.partition(":")[2]))
+            except OffsetOutOfRange:
+                found = None
+            except OSError as error:
+                self._node.upkeep.read_failed(hosted.partition, str(error))
+                return log.log_start_offset  # rather too many records than to pass over some that nobody could look at
+            if found is not None:
+                return found.offset
+        return log.high_watermark
+
+    # ---- what a machine wants --------------------------------------------------------------------------------------
+
+    def settle(self, now: Millis, hosted: HostedShare) -> None:
+        """A machine was stepped: submit its writes, send its letters, set its clock, wake who waits."""
+        machine = hosted.machine
+        while machine is not None and (machine.writes or machine.letters):
+            for each in machine.take_writes():
+                self._persist(now, hosted, each)
+            if machine.letters:
+                self.letters.take(now, hosted, machine.take_letters())
+            machine = hosted.machine
+        if machine is None:
+            return
+        key, deadline = hosted.key, machine.deadline()
+        if self._timers.at(key) != deadline:
+            self._node.timer_stale = True
+            if deadline is None:
+                self._timers.cancel(key)
+            else:
+                self._timers.set(key, deadline)
+        if hosted.waiters and hosted.has_more(now):
+            hosted.wake(self._node)
+
+    def _persist(self, now: Millis, hosted: HostedShare, wanted: Write) -> None:
+        key = hosted.key
+        part = write.PartitionData(
+            key.partition,
+            hosted.state_epoch,
+            hosted.partition.leader_epoch,
+            wanted.start_offset,
+            wanted.complete_count,
+            [write.StateBatch(*batch) for batch in wanted.batches],
+        )
+        body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
+        call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+        self._submit(now, StateErrand(hosted, (hosted.shard_index, call), wanted))
+
+    def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
+        machine = hosted.machine
+        if machine is None or self._hosted.get(hosted.key) is not hosted:
+            return
+        if error is ErrorCode.NONE:
+            machine.persisted(wanted)
+        else:
+            machine.failed(wanted)
+        awaited = hosted.awaited.pop(wanted.number, None)
+        if awaited is not None:
+            waiter, at = awaited
+            waiter.acknowledged(self._node, now, at, _told(error))
+        if error is not ErrorCode.NONE and error not in _TRY_AGAIN:
+            self._node.notes(
+                f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
+            )
+            self._drop(now, hosted.key)
+
+    # ---- the coordinator -------------------------------------------------------------------------------------------
+
+    def state_call(
+        self,
+        now: Millis,
+        kind: StateRequest,
+        group_id: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int = UNINITIALIZED,
+        state_epoch: int = 0,
+    ) -> tuple[int, Call]:
+        """(shard index, Call) for an Errand to `node.share_state`; see the module's docstring."""
+        key = Key(group_id, topic_id, partition)
+        if kind is initialize.InitializeShareGroupStateRequest:
+            part = initialize.PartitionData(partition, state_epoch, start_offset)
+            topics = [initialize.InitializeStateData(topic_id, [part])]
+            return self._call(now, key, initialize.InitializeShareGroupStateRequest(group_id, topics))
+        if kind is summary.ReadShareGroupStateSummaryRequest:
+            topics = [summary.ReadStateSummaryData(topic_id, [summary.PartitionData(partition, -1)])]
+            return self._call(now, key, summary.ReadShareGroupStateSummaryRequest(group_id, topics))
+        assert kind is delete.DeleteShareGroupStateRequest, kind
+        topics = [delete.DeleteStateData(topic_id, [delete.PartitionData(partition)])]
+        return self._call(now, key, delete.DeleteShareGroupStateRequest(group_id, topics))
+
+    def _call(self, now: Millis, key: Key, body: Any) -> tuple[int, Call]:
+        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
+        self.ensure_state_topic(now)
+        if self._prune_at is None:
+            self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
+        index = self._node.share_state.partition_for(coordinator_key(*key))
+        return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+
+    def ensure_state_topic(self, now: Millis) -> None:
+        """Make `__share_group_state` where there is none. Where it can't be made, nobody coordinates."""
+        try:
+            self._node.topics.ensure_internal(now, SHARE_STATE_TOPIC)
+        except (StoreFailed, OSError) as failed:
+            self._node.notes(f"{SHARE_STATE_TOPIC} can't be made: {failed}")
+
+    def _submit(self, now: Millis, errand: StateErrand) -> None:
+        reply = self._node.share_state.submit(now, self.internal_request, errand)
+        if not isinstance(reply, Parked):
+            self._take_reply(now, errand, reply)
+
+    def replied(self, errand: StateErrand, reply: Any) -> None:
+        """A coordinator's answer that came later."""
+        self._take_reply(self._now, errand, reply)
+
+    def _take_reply(self, now: Millis, errand: StateErrand, reply: Any) -> None:
+        hosted = errand.hosted
+        if hosted is None:
+            return
+        result = reply.results[0].partitions[0]
+        if errand.write is not None:
+            self._persisted(now, hosted, errand.write, ErrorCode(result.error_code))
+            if errand.replies:
+                self.settle(now, hosted)
+        elif self._hosted.get(hosted.key) is not hosted:
+            return
+        elif isinstance(reply, read.ReadShareGroupStateResponse):
+            self._loaded(now, hosted, result)
+        elif isinstance(reply, summary.ReadShareGroupStateSummaryResponse):
+            self._dated(now, hosted, result)
+        elif result.error_code:
+            self._load_later(now, hosted)
+        else:
+            self._load(now, hosted)
+
+    def _prune(self, now: Millis) -> None:
+        """Let go of what no key's state needs any more."""
+        self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
+        for partition, shard in self._node.share_state.loaded():
+            if isinstance(shard, ShareStateShard):
+                offset = min(shard.prunable_offset(), partition.log.high_watermark)
+                if offset > partition.log.log_start_offset:
+                    partition.log.delete_records_before(offset)
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
+        """Records that a group still has to process; -1 where that is not known."""
+        topic = self._node.topics.by_id.get(topic_id)
+        if topic is None or start_offset < 0 or complete_count < 0 or partition >= len(topic.partitions):
+            return -1
+        return max(topic.partitions[partition].log.high_watermark - start_offset - complete_count, 0)
+
+    def in_sight(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[PartitionInSight]:
+        """Every loaded share partition, of one group or of all."""
+        found: list[PartitionInSight] = []
+        for key, hosted in sorted(self._hosted.items()):
+            machine = hosted.machine
+            if machine is None or group_id not in (None, key.group_id):
+                continue
+            held = [each for each, _ in zip(machine.held_runs(), range(held_max), strict=False)]
+            found.append(
+                PartitionInSight(
+                    group_id=key.group_id,
+                    topic=hosted.partition.topic.name,
+                    partition=key.partition,
+                    start_offset=machine.start,
+                    end_offset=machine.end,
+                    in_flight=machine.in_flight,
+                    archiving=machine.archiving,
+                    complete_count=machine.complete_count,
+                    lag=self.lag(key.topic_id, key.partition, machine.start, machine.complete_count),
+                    runs=machine.runs.count,
+                    members=dict(machine.held),
+                    held=held,
+                    acknowledged={kind.name.lower(): machine.acknowledged[kind] for kind in Acknowledge},
+                    lock_timeouts=machine.lock_timeouts,
+                    dead_letters=self.letters.written(hosted.key),
+                    paused=hosted.config.paused,
+                )
+            )
+        return found
+
+    def check(self) -> None:
+        self.sessions.check()
+        self._timers.check()
+        for key, hosted in self._hosted.items():
+            assert hosted.key == key
+            assert (hosted.machine is None) == (key in self._loading), key
+            if hosted.machine is not None:
+                hosted.machine.check()
+                assert not hosted.machine.writes, key
+                assert not hosted.machine.letters, key
+            assert bool(hosted.waiters) == (hosted.gate in hosted.partition.fetch_waiters), key
+
+
+def _told(error: ErrorCode) -> ErrorCode:
+    """What a member hears when its acknowledgement could not be persisted (SharePartition.fetchPersisterError)."""
+    if error in _TRY_AGAIN:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if error in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        return error
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,152 @@
+"""One hosted share partition: the machine, the log it delivers from, who waits for it, and what it still has to hear.
+
+Knows how to wake those who wait, one after the other, as long as there is something for them. Does not know requests:
+who waits is a ParkedWork with `serve`.
+
+Invariant: the gate's ticket stands in the partition's `fetch_waiters` exactly while somebody waits; so a record that
+arrives costs one look, however many members wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.delivery.reading import readable_end
+from ottla.broker.delivery.sessions import Place
+from ottla.broker.parking import ParkedWork
+from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.share.partition import SharePartition
+from ottla.share.records import Key
+
+if TYPE_CHECKING:
+    from ottla.broker.config.share_groups import ShareGroupConfig
+    from ottla.broker.delivery.host import ShareHost
+    from ottla.broker.node import Node
+    from ottla.broker.partitions.partition import Partition
+
+
+class ShareWaiter(ParkedWork):
+    """A parked request that share partitions may be able to answer."""
+
+    __slots__ = ()
+
+    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """Something may be there: answer, or go on waiting."""
+        raise NotImplementedError
+
+    def acknowledged(self, node: Node, now: Millis, at: int, error: ErrorCode) -> None:
+        """What this request acknowledged in its partition number `at` is persisted, or is not."""
+        raise NotImplementedError
+
+
+class HostedShare:
+    """A share partition on the node that leads its partition. `machine` is None while it is being loaded."""
+
+    __slots__ = (
+        "awaited",
+        "gate",
+        "host",
+        "key",
+        "log_end_offset",
+        "machine",
+        "partition",
+        "retry_at",
+        "retry_ms",
+        "shard_index",
+        "state_epoch",
+        "waiters",
+    )
+
+    def __init__(self, host: ShareHost, key: Key, partition: Partition) -> None:
+        self.host = host
+        self.key = key
+        self.partition = partition
+        self.machine: SharePartition | None = None
+        self.log_end_offset = 0
+        """Where what was remembered of the log ends, as far as the log still has it."""
+        self.state_epoch = 0
+        self.shard_index = -1
+        """Which partition of `__share_group_state` remembers it."""
+        self.retry_at: Millis | None = None
+        self.retry_ms: Millis = 0
+        self.waiters: dict[Ticket, ShareWaiter] = {}
+        self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
+        """By number of a write: who waits for it, and for which of its partitions."""
+        self.gate: Ticket | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.key.topic_id, self.key.partition
+
+    @property
+    def config(self) -> ShareGroupConfig:
+        return self.host.configs.of(self.key.group_id)
+
+    def has_more(self, now: Millis) -> bool:
+        """Whether a member that asks would get something."""
+        machine, config = self.machine, self.config
+        return (
+            machine is not None
+            and not config.paused
+            and machine.has_more(now, readable_end(self.partition.log, config.isolation))
+        )
+
+    # ---- who waits -------------------------------------------------------------------------------------------------
+
+    def wait(self, node: Node, ticket: Ticket, waiter: ShareWaiter) -> None:
+        if self.gate is None:
+            self.gate = node.park(self.host.internal_request, None, Gate(self))
+        self.waiters[ticket] = waiter
+        self.partition.fetch_waiters[self.gate] = None
+
+    def wait_no_more(self, ticket: Ticket) -> None:
+        if self.waiters.pop(ticket, None) is not None and not self.waiters and self.gate is not None:
+            self.partition.fetch_waiters.pop(self.gate, None)
+
+    def wake(self, node: Node) -> None:
+        """Look after the waiters before the node rests."""
+        if self.waiters and self.gate is not None:
+            node.fetch_grew(self.gate, 1)
+
+    def serve(self, node: Node, now: Millis) -> None:
+        """Let the waiters try, the longest waiting first, while there is something to get."""
+        for ticket, waiter in list(self.waiters.items()):
+            if not self.has_more(now):
+                return
+            if ticket in self.waiters:
+                waiter.serve(node, now, ticket)
+
+    def give_up(self, node: Node, now: Millis) -> None:
+        """This share partition is gone: waiters look again and are told so."""
+        if self.gate is not None:
+            self.partition.fetch_waiters.pop(self.gate, None)
+            node.waiting.take(self.gate)
+            self.gate = None
+        waiters, self.waiters = self.waiters, {}
+        for ticket, waiter in waiters.items():
+            waiter.serve(node, now, ticket)
+
+    def fail_awaited(self, node: Node, now: Millis, error: ErrorCode) -> None:
+        """Nobody will hear any more whether these writes went well."""
+        awaited, self.awaited = self.awaited, {}
+        for waiter, at in awaited.values():
+            waiter.acknowledged(node, now, at, error)
+
+
+class Gate(ParkedWork):
+    """Stands among the partition's fetches for everyone who waits at a share partition."""
+
+    __slots__ = ("_hosted",)
+
+    def __init__(self, hosted: HostedShare) -> None:
+        self._hosted = hosted
+
+    def grew(self, size: int) -> bool:
+        return True
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        self._hosted.serve(node, now)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        raise AssertionError("the gate has no client that could leave")

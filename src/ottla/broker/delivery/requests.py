@@ -1,0 +1,402 @@
+"""ShareFetch and ShareAcknowledge on their way: acknowledge first, then fetch, then wait for records.
+
+Knows sessions' rules, what makes an acknowledgement valid, and when an answer is complete. Does not know bytes: the
+handlers (k78, k79) decode and encode.
+
+    begin -> acknowledge every partition named -> all persisted? -> fetch -> something there? -> answer
+                                                  | else parked               | else parked until woken or max_wait
+
+Invariants: a request is answered once; while an acknowledgement of it is being persisted it is not answered; a parked
+fetch stands among the waiters of each of its share partitions.
+
+Sources: KIP-932; Kafka's KafkaApis.handleShareFetchRequest, SharePartitionManager.java, DelayedShareFetch.java.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.delivery.answer import ShareAnswer
+from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
+from ottla.broker.delivery.reading import Budget, Reader, readable_end
+from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
+from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.share.standing import Acknowledge
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+MEMBER_ID_LENGTH_MAX: Final = 36
+BATCH_OPTIMIZED: Final = 0
+RECORD_LIMIT: Final = 1
+"""share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
+
+_WHY_NOT: Final = {
+    ErrorCode.INVALID_RECORD_STATE: "A record is not acquired, or not by this member.",
+    ErrorCode.INVALID_REQUEST: "The batch ends past the records that were acquired, or renewing is not enabled.",
+}
+
+
+class ShareExchange(ShareWaiter):
+    """What both requests have in common: a member, its session, and acknowledgements that must be persisted."""
+
+    __slots__ = (
+        "_persisting",
+        "answers",
+        "by_place",
+        "group_id",
+        "is_begun",
+        "member_id",
+        "request",
+        "session",
+        "ticket",
+    )
+
+    def __init__(self, request: Request) -> None:
+        body = request.body
+        self.request = request
+        self.group_id: str = body.group_id or ""
+        self.member_id: str = body.member_id or ""
+        self.session: ShareSession | None = None
+        self.answers: list[ShareAnswer] = []
+        self.by_place: dict[Place, ShareAnswer] = {}
+        self.ticket: Ticket | None = None
+        self.is_begun = False
+        """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
+        self._persisting = 0
+
+    def answer_for(self, place: Place) -> ShareAnswer:
+        answer = self.by_place.get(place)
+        if answer is None:
+            answer = self.by_place[place] = ShareAnswer(place)
+            self.answers.append(answer)
+        return answer
+
+    # ---- who may ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, node: Node) -> ErrorCode | None:
+        """Why this group or this member gets no answer but an error."""
+        if not node.authorize(self.request.context, Operation.READ, ResourceType.GROUP, self.group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if not self.group_id or not 0 < len(self.member_id) <= MEMBER_ID_LENGTH_MAX:
+            return ErrorCode.INVALID_REQUEST
+        return None
+
+    def may_read(self, node: Node, place: Place) -> ErrorCode:
+        topic = node.topics.by_id.get(place[0])
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if node.authorizer is not None and not node.authorize(
+            self.request.context, Operation.READ, ResourceType.TOPIC, topic.name
+        ):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if not 0 <= place[1] < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.partitions[place[1]].log.unopened:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    # ---- acknowledging ---------------------------------------------------------------------------------------------
+
+    def acknowledge_all(self, node: Node, now: Millis) -> None:
+        """Hand over what the request acknowledges, partition by partition."""
+        renews = self.request.version >= 2 and self.request.body.is_renew_ack
+        for topic in self.request.body.topics:
+            topic_id = bytes(topic.topic_id)
+            for part in topic.partitions:
+                if not part.acknowledgement_batches:
+                    continue
+                answer = self.answer_for((topic_id, part.partition_index))
+                batches = _valid_batches(part.acknowledgement_batches, renews)
+                error = ErrorCode.INVALID_REQUEST if batches is None else self.may_read(node, answer.place)
+                answer.acknowledge_error = int(error)
+                if batches is not None and error is ErrorCode.NONE:
+                    self._acknowledge(node, now, answer, batches)
+        self.is_begun = True
+
+    def _acknowledge(self, node: Node, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
+        hosted = node.share.known(self.group_id, answer.place)
+        if hosted is None or hosted.machine is None:
+            # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
+            answer.acknowledge_error = int(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
+            )
+            return
+        error, write = hosted.machine.acknowledge(now, self.member_id, batches)
+        answer.acknowledge_error = int(error)
+        answer.acknowledge_message = _WHY_NOT.get(error)
+        if write is not None:
+            self._persisting += 1
+            hosted.awaited[write.number] = (self, self.answers.index(answer))
+        node.share.settle(now, hosted)
+
+    def acknowledged(self, node: Node, now: Millis, at: int, error: ErrorCode) -> None:
+        self.answers[at].acknowledge_error = int(error)
+        self._persisting -= 1
+        if self.is_begun and not self._persisting and self.ticket is not None:
+            self.persisted(node, now)
+
+    def persisted(self, node: Node, now: Millis) -> None:
+        """Every acknowledgement is persisted, or refused; the request is parked."""
+        raise NotImplementedError
+
+    @property
+    def is_persisting(self) -> bool:
+        return self._persisting > 0
+
+    def park(self, node: Node, deadline: Millis | None) -> Parked:
+        self.ticket = node.park(self.request, deadline, self)
+        return Parked(self.ticket)
+
+    def leave_session(self, node: Node, now: Millis) -> None:
+        """The member said good-bye: close its session, if its connection has not done so meanwhile."""
+        if self.session is not None and node.share.sessions.get(self.group_id, self.member_id) is self.session:
+            node.share.close_session(now, self.session)
+
+    def leader_hint(self, node: Node) -> tuple[int, str, int] | None:
+        """Where clients should go that asked the wrong node (KIP-951)."""
+        hint = None
+        for answer in self.answers:
+            if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
+                topic = node.topics.by_id.get(answer.place[0])
+                if topic is not None and answer.place[1] < len(topic.partitions):
+                    partition = topic.partitions[answer.place[1]]
+                    answer.current_leader = (partition.leader, partition.leader_epoch)
+                    hint = (node.node_id, *node.advertised(self.request.context))
+        return hint
+
+
+class ShareAcknowledging(ShareExchange):
+    """A ShareAcknowledge."""
+
+    __slots__ = ()
+
+    def persisted(self, node: Node, now: Millis) -> None:
+        assert self.ticket is not None
+        node.answer(self.ticket, self.message(node, now))
+
+    def message(self, node: Node, now: Millis) -> Any:
+        """The response; a session that says good-bye ends here."""
+        raise NotImplementedError
+
+    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        raise AssertionError("an acknowledgement waits for no records")
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        self.ticket = None  # what it acknowledged stands all the same
+
+
+class ShareFetching(ShareExchange):
+    """A ShareFetch."""
+
+    __slots__ = ("_budget", "_deadline", "_fetches", "_hosted")
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        body = request.body
+        self._deadline = request.now + max(body.max_wait_ms, 0)
+        exactly = request.version >= 2 and body.share_acquire_mode == RECORD_LIMIT
+        self._budget = Budget(body.max_bytes, body.max_records, max(body.batch_size, 1), exactly)
+        self._fetches = body.share_session_epoch != FINAL_EPOCH and body.max_records > 0 and body.max_bytes > 0
+        self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
+
+    # ---- the session -----------------------------------------------------------------------------------------------
+
+    def enter_session(self, node: Node, now: Millis) -> ErrorCode | None:
+        """Open, resume or close the session as its epoch says; the error that ends the request, if any."""
+        body, sessions = self.request.body, node.share.sessions
+        epoch, connection = body.share_session_epoch, self.request.context.identity
+        places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
+        if epoch == INITIAL_EPOCH:
+            if any(part.acknowledgement_batches for topic in body.topics for part in topic.partitions):
+                return ErrorCode.INVALID_REQUEST
+            before = sessions.get(self.group_id, self.member_id)
+            if before is not None:
+                sessions.close(before)  # what the member holds it goes on holding, as with Kafka
+            if not self._make_room(node, now, len(places), None):
+                return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            self.session = sessions.open(self.group_id, self.member_id, connection, places)
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
+        session = sessions.resume(self.group_id, self.member_id, epoch, connection)
+        if isinstance(session, ErrorCode):
+            return session
+        self.session = session
+        if epoch != FINAL_EPOCH:
+            more = sum(place not in session.partitions for place in places)
+            if more and not self._make_room(node, now, len(session.partitions) + more, session):
+                node.share.close_session(now, session)
+                return ErrorCode.SHARE_SESSION_NOT_FOUND
+            session.partitions.update(places)
+            for topic in body.forgotten_topics_data:
+                for index in topic.partitions:
+                    session.partitions.pop((bytes(topic.topic_id), index), None)
+        return None
+
+    def _make_room(self, node: Node, now: Millis, wanted: int, but: ShareSession | None) -> bool:
+        """Let a session have so many partitions; larger ones end for it, where that helps."""
+        going = node.share.sessions.in_the_way(wanted, but)
+        for session in going or ():
+            node.share.close_session(now, session)
+        return going is not None
+
+    # ---- fetching --------------------------------------------------------------------------------------------------
+
+    def find_partitions(self, node: Node, now: Millis) -> None:
+        """Look up every partition of the session; what can't be read gets its error."""
+        assert self.session is not None
+        if not self._fetches:
+            return
+        told_all = self.request.body.share_session_epoch == INITIAL_EPOCH
+        for place in self.session.in_turn():
+            error = self.may_read(node, place)
+            hosted = node.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
+            if isinstance(hosted, ErrorCode):
+                self.answer_for(place).error = int(hosted)
+                continue
+            answer = self.by_place.get(place)
+            if answer is None:
+                answer = self.answer_for(place) if told_all else ShareAnswer(place)
+            self._hosted.append((answer, hosted))
+
+    def fetch(self, node: Node, now: Millis) -> bool:
+        """Acquire what there is; whether the request need not wait (any longer)."""
+        if not self._hosted or not self._is_enough(now):
+            return not self._hosted or self._is_due(now)
+        for answer, hosted in self._hosted:
+            self._fetch_from(node, now, answer, hosted)
+            if self._budget.records_left <= 0 or self._budget.bytes_left <= 0:
+                break
+        return self._budget.took_any or self._is_due(now) or any(answer.error for answer in self.answers)
+
+    def _fetch_from(self, node: Node, now: Millis, answer: ShareAnswer, hosted: HostedShare) -> None:
+        machine, config = hosted.machine, hosted.config
+        if node.share.known(self.group_id, answer.place) is not hosted:
+            self.answer_for(answer.place).error = int(self.may_read(node, answer.place)) or int(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            return
+        if machine is None or config.paused:
+            return
+        log = hosted.partition.log
+        try:
+            share = node.share
+            reader = Reader(
+                now,
+                machine,
+                log,
+                self.member_id,
+                config.isolation,
+                config.delayed_delivery,
+                self._budget,
+                answer,
+                share.slices,
+            )
+            reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
+        except OSError as failed:
+            node.upkeep.read_failed(hosted.partition, str(failed))
+            if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
+                answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
+        node.share.settle(now, hosted)
+        if (answer.acquired or answer.error) and answer.place not in self.by_place:
+            self.by_place[answer.place] = answer
+            self.answers.append(answer)
+        if answer.acquired:
+            traffic = hosted.partition.traffic
+            traffic.fetch_requests += 1
+            traffic.bytes_out += answer.size
+
+    def _is_enough(self, now: Millis) -> bool:
+        """Whether min_bytes can be read. Records that came back count as enough: they wait since long."""
+        least = self.request.body.min_bytes
+        if least <= 1 or self._is_due(now):
+            return True
+        size = 0
+        for _, hosted in self._hosted:
+            machine, log = hosted.machine, hosted.partition.log
+            piece = None if machine is None else machine.next_piece(now)
+            if piece is None or piece.first >= readable_end(log, hosted.config.isolation):
+                continue
+            if piece.end is not None:
+                return True
+            try:
+                result = log.read(
+                    max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
+                )
+            except OSError:
+                return True  # whoever acquires there will say so
+            size += 0 if result.slice is None else result.slice.length
+        return size >= least
+
+    def _is_due(self, now: Millis) -> bool:
+        return now >= self._deadline
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait(self, node: Node) -> Parked:
+        """Park until a share partition has something, or max_wait is over."""
+        parked = Parked(self.ticket) if self.ticket is not None else self.park(node, self._deadline)
+        if not self.is_persisting:
+            for _, hosted in self._hosted:
+                hosted.wait(node, parked.ticket, self)
+        return parked
+
+    def persisted(self, node: Node, now: Millis) -> None:
+        assert self.ticket is not None
+        self._go_on(node, now, self.ticket)
+
+    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        if not self.is_persisting:
+            self._go_on(node, now, ticket)
+
+    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        """max_wait is over. What is being persisted is waited for even so."""
+        self.serve(node, now, ticket)
+
+    def _go_on(self, node: Node, now: Millis, ticket: Ticket) -> None:
+        if self.fetch(node, now):
+            self._leave(ticket)
+            self.ticket = None
+            node.reply(ticket, self.parts(node, now))
+        else:
+            for _, hosted in self._hosted:
+                hosted.wait(node, ticket, self)
+
+    def abandon(self, node: Node, ticket: Ticket) -> None:
+        self.ticket = None
+        self._leave(ticket)
+
+    def _leave(self, ticket: Ticket) -> None:
+        for _, hosted in self._hosted:
+            hosted.wait_no_more(ticket)
+
+    def parts(self, node: Node, now: Millis) -> list[Part]:
+        """The encoded answer; a session that says good-bye ends here."""
+        raise NotImplementedError
+
+
+def _valid_batches(batches: list[Any], renews: bool) -> list[tuple[int, int, bytes]] | None:
+    """What a machine takes; None where it is no valid acknowledgement (KafkaApis.validateAcknowledgementBatches)."""
+    valid: list[tuple[int, int, bytes]] = []
+    previous = -1
+    highest = Acknowledge.RENEW if renews else Acknowledge.REJECT
+    for batch in batches:
+        first, last = batch.first_offset, batch.last_offset
+        if first > last or first <= previous or first < 0:
+            return None
+        try:
+            types = bytes(batch.acknowledge_types)
+        except ValueError:
+            return None
+        if not types or max(types) > highest or (len(types) > 1 and len(types) != last - first + 1):
+            return None
+        valid.append((first, last, types))
+        previous = last
+    return valid
+
+
+def lock_timeout_ms(node: Node, group_id: str) -> int:
+    """How long the group's locks last."""
+    return node.share.configs.of(group_id).settings.lock_duration_ms

@@ -1,0 +1,86 @@
+"""The five APIs of the share coordinator over the wire: requests for many keys, shards that each answer for one.
+
+Knows how a request is split into calls and the replies become one answer again. Does not know what a shard decides.
+Only brokers may ask (CLUSTER_ACTION).
+
+Source: Kafka's ShareCoordinatorService.java.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.coordinators.shards import Errand
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.share.state import coordinator_key, refuse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+READ: Final = 84
+WRITE: Final = 85
+
+
+class ShareStateErrand(Errand):
+    """Calls for single keys; `refused` are answers that needed no shard."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, calls: list[tuple[int, Call]], refused: list[Any]) -> None:
+        super().__init__(calls)
+        self.refused = refused
+
+    def finish(self, node: Node, request: Request) -> Any:
+        return joined([*self.refused, *self.replies])
+
+
+def ask(node: Node, request: Request) -> Any:
+    """Answer a request of one of the five APIs, or park it."""
+    body = request.body
+    allowed = on_cluster(node, request, Operation.CLUSTER_ACTION)
+    checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
+    calls: list[tuple[int, Call]] = []
+    refused: list[Any] = []
+    for topic in body.topics:
+        known = node.topics.by_id.get(bytes(topic.topic_id))
+        for part in topic.partitions:
+            single = type(body)(body.group_id, [type(topic)(topic.topic_id, [part])])
+            if not allowed:
+                refused.append(refuse(single, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            elif not body.group_id:
+                refused.append(refuse(single, ErrorCode.INVALID_REQUEST))
+            elif checks and (known is None or not 0 <= part.partition < len(known.partitions)):
+                refused.append(refuse(single, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                node.share.ensure_state_topic(request.now)
+                key = coordinator_key(body.group_id, bytes(topic.topic_id), part.partition)
+                index = node.share_state.partition_for(key)
+                calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))
+    if not calls:
+        return joined(refused) if refused else _empty(body)
+    return node.share_state.submit(request.now, request, ShareStateErrand(calls, refused))
+
+
+def joined(answers: list[Any]) -> Any:
+    """One answer with the results of all, grouped by topic."""
+    whole = answers[0]
+    topics = {bytes(topic.topic_id): topic for topic in whole.results}
+    for answer in answers[1:]:
+        for topic in answer.results:
+            known = topics.setdefault(bytes(topic.topic_id), topic)
+            if known is topic:
+                whole.results.append(topic)
+            else:
+                known.partitions += topic.partitions
+    return whole
+
+
+def _empty(body: Any) -> Any:
+    """The answer to a request that names nothing."""
+    from ottla.protocol.apis import APIS
+
+    return APIS[body.API_KEY].response()

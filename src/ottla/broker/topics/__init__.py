@@ -1,0 +1,1 @@
+"""Topics: their names, how they are created, taken over from directories, and removed."""

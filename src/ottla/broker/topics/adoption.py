@@ -1,0 +1,171 @@
+"""Partition directories: whose they are, and what a start makes of those that the metadata store does not know.
+
+A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
+stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What does not stand in
+the directories is lost: topics' own configs, and partitions at the end of a topic that never had a record. Nobody knows
+then what may be deleted of these topics, so `broker/topics/topics.py` holds retention and compaction off.
+
+Rules, for a directory of partition P of topic T:
+- of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
+- whose `partition.metadata` a power cut tore or took away: it is T's, where the store has T;
+- that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
+- of T's id in the store: it is T's, and T has at least P + 1 partitions;
+- of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
+  has lost its newest commits);
+- anything else is a stranger's.
+
+Source: Kafka's LogManager.scala (parseTopicPartitionName), PartitionMetadataFile.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.broker.topics.names import FORBIDDEN
+from ottla.log.checkpoints import CheckpointUnreadable, mend_partition_metadata, read_partition_metadata
+from ottla.log.files import FileSystem
+from ottla.log.removal import fitting
+from ottla.metadata.topics import TopicRecord
+
+STRAY_SUFFIX: Final = "-stray"
+
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})", re.ASCII)
+_GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
+_KRAFT_LOG = "__cluster_metadata-0"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A topic as its directories tell of it: id, and one more than the highest partition that has a directory."""
+
+    topic_id: bytes
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A directory of a partition's name that no topic of ours owns, and why; it is put aside, never deleted."""
+
+    path: str
+    owner: bytes | None
+    why: str
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
+    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read."""
+
+    told: dict[str, Told] = field(default_factory=dict[str, Told])
+    unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    gone: list[str] = field(default_factory=list[str])
+    strangers: list[Stranger] = field(default_factory=list[Stranger])
+    left: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    from_kafka: bool = False
+    """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
+
+
+def place_of(entry: str) -> tuple[str, int] | None:
+    """(topic, partition) that a directory of this name belongs to; None for other names, and for KRaft's own log."""
+    match = _PARTITION_DIRECTORY.fullmatch(entry)
+    if match is None or match[1] in FORBIDDEN:
+        return None
+    return match[1], int(match[2])
+
+
+def sort_directories(
+    files: FileSystem, directory: str, stored: Mapping[str, TopicRecord], deleted_ids: AbstractSet[bytes]
+) -> Sorted:
+    """What the partition directories in `directory` are to a node whose store has the topics `stored`."""
+    found = Sorted()
+    troubled: dict[tuple[str, int], _Trouble] = {}
+    owned: dict[str, dict[bytes, list[int]]] = {}
+    for entry in files.listdir(directory):
+        path = f"{directory}/{entry}"
+        found.from_kafka = found.from_kafka or entry == _KRAFT_LOG
+        if _GRAVE.fullmatch(entry):
+            found.gone.append(path)
+            continue
+        place = place_of(entry)
+        if place is not None:
+            owner = _owner_of(files, path, place, stored.get(place[0]), found, troubled)
+            if owner in deleted_ids:
+                found.gone.append(path)
+            elif owner is not None:
+                owned.setdefault(place[0], {}).setdefault(owner, []).append(place[1])
+    ids = {record.topic_id for record in stored.values()}
+    for name, indexes in sorted(owned.items()):
+        record = stored.get(name)
+        mine = None if record is None else record.topic_id
+        if mine not in indexes:
+            # Directories are made with the first record, so the topic that the store knows has none to lose.
+            mine = min((owner for owner in indexes if owner not in ids), default=mine)
+        if mine in indexes and (
+            record is None or mine != record.topic_id or max(indexes[mine]) >= len(record.partitions)
+        ):
+            found.told[name] = Told(mine, max(indexes[mine]) + 1)
+        found.strangers += [
+            Stranger(f"{directory}/{name}-{index}", owner, "belongs to a topic with another id")
+            for owner in sorted(indexes.keys() - {mine})
+            for index in sorted(indexes[owner])
+        ]
+    for (name, index), trouble in troubled.items():
+        if name in stored or name in found.told:
+            found.unreadable[name, index] = trouble.why
+            if (told := found.told.get(name)) is not None:
+                found.told[name] = Told(told.topic_id, max(told.partitions, index + 1))
+        elif trouble.is_damage:
+            found.strangers.append(Stranger(f"{directory}/{name}-{index}", None, trouble.why))
+        else:
+            found.left[name, index] = f"{trouble.why}; it is left as it is"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """Why a directory does not say whose it is; damage stays, and anything else may pass."""
+
+    why: str
+    is_damage: bool
+
+
+def _owner_of(
+    files: FileSystem,
+    path: str,
+    place: tuple[str, int],
+    record: TopicRecord | None,
+    found: Sorted,
+    troubled: dict[tuple[str, int], _Trouble],
+) -> bytes | None:
+    """The id of the topic that owns a partition directory; None where that is not known, or nothing is in it."""
+    try:
+        owner = read_partition_metadata(files, path)
+        if owner is None and all(name.endswith(".tmp") for name in files.listdir(path)):
+            found.gone.append(path)
+        elif owner is None and record is not None and mend_partition_metadata(files, path, record.topic_id):
+            return record.topic_id
+        elif owner is None:
+            found.strangers.append(Stranger(path, None, "has no partition.metadata"))
+        return owner
+    except NotADirectoryError:
+        return None
+    except CheckpointUnreadable as unreadable:
+        with suppress(OSError):
+            if record is not None and mend_partition_metadata(files, path, record.topic_id):
+                return record.topic_id
+        troubled[place] = _Trouble(str(unreadable), is_damage=True)
+    except OSError as error:
+        why = f"{error.filename or path} can't be read: {error.strerror or error}"
+        troubled[place] = _Trouble(why, is_damage=False)
+    return None
+
+
+def stray_path(path: str, owner: bytes | None, tail: str = "") -> str:
+    """Where a stranger's directory goes: Kafka's suffix, in a name no longer than a file system takes."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/{fitting(name, f'.{(owner or bytes(16)).hex()}{tail}{STRAY_SUFFIX}')}"

@@ -1,0 +1,195 @@
+"""Whether a topic, or more partitions of one, may be made: Kafka's checks in Kafka's order with Kafka's sentences.
+
+Knows what a request may ask of a cluster of one node. Does not make anything: it returns a `NewTopic` for
+`Topics.create_all`, or raises `TopicRefused`.
+
+Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
+ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_PER_BATCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config.values import ConfigRefused, check_topic
+from ottla.broker.topics.names import FORBIDDEN, INTERNAL_TOPICS, fault_of
+from ottla.broker.topics.topics import NewTopic, Topic
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+USE_DEFAULT: Final = -1
+
+
+class TopicRefused(Exception):
+    """A change to a topic that can't be made: what the client is told."""
+
+    def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
+        super().__init__(sentence or error_code.message)
+        self.error_code = error_code
+        self.sentence = sentence
+
+
+def plan_topic(
+    node: Node,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    assignments: Sequence[tuple[int, Sequence[int]]],
+    configs: Iterable[tuple[str, str | None]],
+) -> NewTopic:
+    """The topic this asks for. `assignments` are (partition, broker ids). Raises TopicRefused."""
+    check_name(node, name)
+    overrides: dict[str, str] = {}
+    for key, value in configs:
+        if value is None:
+            raise TopicRefused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {key}")
+        overrides[key] = value
+    try:
+        check_topic(overrides, node.settings)
+    except ConfigRefused as refused:
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, str(refused)) from refused
+    if assignments:
+        count = _assigned(node, partitions, replication_factor, assignments)
+    else:
+        count = _counted(node, partitions, replication_factor)
+    check_room(node, count)
+    return NewTopic(name, count, overrides)
+
+
+def plan_default_topic(node: Node, name: str) -> NewTopic:
+    """The topic that asking for an unknown name makes. Raises TopicRefused."""
+    check_name(node, name)
+    if name in INTERNAL_TOPICS:
+        new = node.topics.new_internal(name)
+        check_room(node, new.partitions)
+        return new
+    return plan_topic(node, name, USE_DEFAULT, USE_DEFAULT, (), ())
+
+
+def check_name(node: Node, name: str) -> None:
+    """Raise TopicRefused where no topic of this name can be made."""
+    if name in FORBIDDEN:
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+    fault = fault_of(name)
+    if fault is not None:
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if node.topics.get(name) is not None:
+        raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = node.topics.colliding_with(name)
+    if other is not None:
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def check_request_size(partitions: int) -> None:
+    """Raise TopicRefused where one request asks for too many partitions in all."""
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
+        raise TopicRefused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def check_room(node: Node, more: int) -> None:
+    """Raise TopicRefused where the node would hold too many partitions."""
+    check_request_size(more)
+    limit = node.settings["ottla.partitions.max"]
+    have = node.topics.partition_count
+    if have + more > limit:
+        raise TopicRefused(
+            ErrorCode.POLICY_VIOLATION,
+            f"The node holds {have} partitions and may hold {limit} (ottla.partitions.max); {more} more are too many.",
+        )
+
+
+def plan_growth(node: Node, topic: Topic, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
+    """How many partitions the topic shall have. Raises TopicRefused."""
+    have = len(topic.partitions)
+    if total == have:
+        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+    if total < have:
+        raise TopicRefused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {have} partition(s); {total} would not be an increase.",
+        )
+    added = total - have
+    if assignments is not None:
+        if len(assignments) != added:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
+                "were specified.",
+            )
+        for brokers in assignments:
+            check_brokers(node, brokers)
+    check_room(node, added)
+    return total
+
+
+def _counted(node: Node, partitions: int, replication_factor: int) -> int:
+    if replication_factor == 0 or replication_factor < USE_DEFAULT:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if partitions == 0 or partitions < USE_DEFAULT:
+        raise TopicRefused(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    wanted = node.settings["default.replication.factor"] if replication_factor == USE_DEFAULT else replication_factor
+    if wanted > 1:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be "
+            "reached because only 1 broker(s) are registered or some brokers have all their log directories cordoned.",
+        )
+    return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions
+
+
+def _assigned(
+    node: Node, partitions: int, replication_factor: int, assignments: Sequence[tuple[int, Sequence[int]]]
+) -> int:
+    if replication_factor != USE_DEFAULT:
+        raise TopicRefused(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if partitions != USE_DEFAULT:
+        raise TopicRefused(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    by_partition: dict[int, Sequence[int]] = {}
+    for index, brokers in assignments:
+        if index in by_partition:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        check_brokers(node, brokers)
+        by_partition[index] = brokers
+    if sorted(by_partition) != list(range(len(by_partition))):
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    return len(by_partition)
+
+
+def check_brokers(node: Node, brokers: Sequence[int]) -> None:
+    """Raise TopicRefused unless a partition can have its replicas on these brokers."""
+    if not brokers:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
+        )
+    seen: Mapping[int, None] = dict.fromkeys(brokers)
+    for broker in sorted(seen):
+        if broker != node.node_id:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
+            )
+    if len(seen) < len(brokers):
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment includes the broker {brokers[0]} more than once.",
+        )

@@ -1,0 +1,122 @@
+"""What deleted topics leave behind: directories that go a few at a time, and those that can't go yet.
+
+Knows: whose directories wait, and that the store's note of a deletion (`deleted/`) stays until the last of them is
+gone, so that a start finishes what a crash cut short. Does not know: how a topic leaves the tables.
+
+Invariant: while a directory of a deleted topic stands, no new topic of its name is made: it would find the old records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.topics.adoption import place_of
+from ottla.log.answers import StorageFailed
+from ottla.log.log import Log
+from ottla.machine import Millis
+from ottla.metadata.store import Delete, StoreFailed
+from ottla.metadata.topics import DeletedTopic
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+GRAVES_PER_TICK: Final = 4
+"""Deleted logs whose files are removed before the node serves requests again: a few fsyncs each."""
+RETRY_MS: Final = 30_000
+"""How long a directory that can't be removed is left alone."""
+
+
+@dataclass(eq=False, slots=True)
+class Grave:
+    """A directory to be removed. `log` None: an earlier life of the node left it. `told`: its trouble is in the log."""
+
+    path: str
+    log: Log | None = None
+    topic: DeletedTopic | None = None
+    told: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The topic in whose way the directory is."""
+        place = place_of(self.path.rpartition("/")[2])
+        return None if place is None else place[0]
+
+
+class Graves:
+    """The directories of deleted topics of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: list[Grave] = []
+        self._stuck: list[Grave] = []
+        self._retry_at: Millis = 0
+
+    def begin(self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic]) -> None:
+        """At start: remove what deletions left. What can't be removed now is tried again, and the next start knows."""
+        self._remove(now, [Grave(path) for path in paths])
+        if not self._stuck:
+            self._forget(topic.key for topic in deleted)
+
+    def add(self, topic: DeletedTopic, logs: Iterable[Log]) -> None:
+        """A topic was deleted: its logs go at the next ticks."""
+        self._waiting += [Grave(log.directory, log, topic) for log in logs]
+
+    def deadline(self) -> Millis | None:
+        """When `tick` has something to do: at once, while anything waits for its first try."""
+        if self._waiting:
+            return 0
+        return self._retry_at if self._stuck else None
+
+    def tick(self, now: Millis) -> None:
+        if self._stuck and now >= self._retry_at:
+            self._waiting += self._stuck
+            self._stuck = []
+        if self._waiting:
+            self.bury(now, self._waiting[:GRAVES_PER_TICK])
+
+    def finish(self, now: Millis) -> None:
+        """Remove everything that waits for it."""
+        self.bury(now, [*self._waiting, *self._stuck])
+
+    def clear_way(self, now: Millis, names: Iterable[str]) -> None:
+        """Remove what is in the way of new topics of these names. Raises StoreFailed where that can't be done."""
+        wanted = set(names)
+        self.bury(now, [grave for grave in (*self._waiting, *self._stuck) if grave.name in wanted])
+        for grave in self._stuck:
+            if grave.name in wanted:
+                raise StoreFailed(f"{grave.path} of the deleted topic {grave.name} can't be removed yet")
+
+    def bury(self, now: Millis, graves: list[Grave]) -> None:
+        """Remove these directories, and the notes of topics that have none left."""
+        if not graves:
+            return
+        going = set(graves)
+        self._waiting = [grave for grave in self._waiting if grave not in going]
+        self._stuck = [grave for grave in self._stuck if grave not in going]
+        self._remove(now, graves)
+        left = {grave.topic.key for grave in (*self._waiting, *self._stuck) if grave.topic is not None}
+        self._forget(grave.topic.key for grave in graves if grave.topic is not None and grave.topic.key not in left)
+
+    def _remove(self, now: Millis, graves: list[Grave]) -> None:
+        for grave in graves:
+            try:
+                if grave.log is not None:
+                    grave.log.delete()
+                else:
+                    self._node.files.rmtree(grave.path)
+            except (OSError, StorageFailed) as error:
+                self._stuck.append(grave)
+                self._retry_at = now + RETRY_MS
+                if not grave.told:
+                    grave.told = True
+                    self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        done = sorted(set(keys))
+        if done:
+            try:
+                self._node.store.commit([Delete(key) for key in done])
+            except StoreFailed as failed:
+                self._node.notes(f"the next start looks for the files of deleted topics again: {failed}")

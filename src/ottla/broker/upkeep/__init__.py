@@ -1,0 +1,1 @@
+"""Housekeeping of a node: checkpoints, retention, flushes, compaction, a clean stop."""
