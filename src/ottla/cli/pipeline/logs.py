@@ -35,6 +35,8 @@ app = typer.Typer(
     epilog="Example: ottla pipeline logs --topic logs --table ./logs --once --report logs.html",
 )
 
+SERVICES_TOLD = 20
+
 Table = Annotated[str | None, typer.Option("--table", metavar="DIR", help="Where the tables are.")]
 
 
@@ -162,6 +164,10 @@ def find(
     opened, total = hits.files
     told = f"{hits.found:,} lines found; {hits.read:,} read, {opened:,} of {total:,} files opened.{more}"
     say(told, err=True)
+    if hits.services is not None and (unknown := sorted(set(service or ()).difference(hits.services))):
+        there = ", ".join(hits.services[:SERVICES_TOLD]) or "nobody"
+        rest = ", ..." if len(hits.services) > SERVICES_TOLD else ""
+        say(f"No line here is of {' or '.join(unknown)}; there are lines of {there}{rest}.", err=True)
 
 
 def shown(line: dict[str, Any]) -> str:

@@ -54,12 +54,15 @@ def level_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Lines as dictionaries of SHOWN, by time. `found`: all, also beyond the limit. `files`: opened, and how many."""
+    """Lines as dictionaries of SHOWN, by time. `found`: all, also beyond the limit. `files`: opened, and how many.
+
+    `services`: those that the table has lines of, where nothing was found of those asked for."""
 
     lines: Sequence[dict[str, Any]]
     found: int
     read: int
     files: tuple[int, int]
+    services: Sequence[str] | None = None
 
 
 def find(table: str, wanted: Wanted) -> Hits:
@@ -81,7 +84,8 @@ def find(table: str, wanted: Wanted) -> Hits:
         if sum(map(len, kept)) > 4 * wanted.limit:
             kept = [earliest(kept, wanted.limit)]
     lines = earliest(kept, wanted.limit).to_pylist() if kept else []
-    return Hits(lines, found, read, (len(names), total))
+    services = services_of(delta.file_uris()) if wanted.services and not found else None
+    return Hits(lines, found, read, (len(names), total), services)
 
 
 def pruned(actions: pa.Table, wanted: Wanted) -> Iterator[str]:
@@ -125,6 +129,17 @@ def scanned(files: Sequence[str], wanted: Wanted) -> Iterator[tuple[pa.Table, in
     dataset: Any = ds.dataset(list(files), format="parquet")
     for batch in dataset.to_batches(columns=list(SHOWN), filter=condition, batch_size=65_536):
         yield pa.Table.from_batches([batch.filter(matching(batch.column("raw"), wanted))]), len(batch)
+
+
+def services_of(files: Sequence[str]) -> list[str]:
+    """The services whose lines are in the files."""
+    functions: Any = pc
+    found: set[str] = set()
+    if files:
+        dataset: Any = ds.dataset(list(files), format="parquet")
+        for batch in dataset.to_batches(columns=["service"]):
+            found.update(functions.unique(batch.column("service")).to_pylist())
+    return sorted(found)
 
 
 def matching(raw: Any, wanted: Wanted) -> Any:
