@@ -527,6 +527,7 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    partition = stage.node.topics.by_name["t"].partitions[0]
     gc.disable()
     try:
         with monkeypatch.context() as patched:
@@ -537,7 +538,6 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
                 patched.setattr(type(stage.node.files), "open", fails)
             for _ in range(2):
                 with suppress(OSError):
-                    partition = stage.node.topics.by_name["t"].partitions[0]
                     partition.log.roll(stage.now) if trouble == "roll" else None
                     partition.append(stage.now, memoryview(bytearray(build_batch([Record(0, 1, b"k", b"v")]))))
                     partition.log.read(0, 1000)

@@ -52,6 +52,7 @@ def test_retention_by_time_comes_when_the_oldest_segment_is_too_old() -> None:
     log = open_log(log.files, small(retention_ms=100_000))
     deadline = log.deadline(now)
     oldest = log.segments[0].largest_timestamp(log.wall)
+    assert deadline is not None
     assert deadline == oldest + 100_001
     assert log.maintain(deadline - 1) is False
     assert log.maintain(deadline + 300_000) is True
