@@ -54,8 +54,8 @@ conform: setup  ## run kafka-python's own integration suite against a node
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
 	$(PYTHON) tools/diff_peer.py $(ARGS)
 
-sim: setup  ## run the node in a simulated world (SEEDS=200)
-	$(PYTHON) -m ottla.sim --seeds $(SEEDS)
+sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
+	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)
 
 crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
 	$(PYTHON) tools/crash_loop.py $(ARGS)

@@ -20,7 +20,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 NOW = 1_800_000_000_000
 CONTEXT = ConnectionContext(1, "127.0.0.1")

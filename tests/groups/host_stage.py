@@ -9,7 +9,7 @@ from ottla.broker.requests import ConnectionContext, Parked, Reply, Store, Sync
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 NOW = 1_800_000_000_000
 

@@ -12,7 +12,7 @@ from ottla.broker.upkeep.upkeep import StartRefused
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 SEEDS = 20
 TOPICS = ("t", "compacted", "long")

@@ -13,7 +13,7 @@ from ottla.log.files import FileSystem
 from ottla.log.log import Log
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 NOW = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))

@@ -16,7 +16,7 @@ from ottla.log.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, iter_batches, peek, set_crc
-from ottla.sim.disk import Disk, PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, keyed, marker, open_log, put, raw, records, small, values
 

@@ -9,7 +9,7 @@ from ottla.log.answers import Origin
 from ottla.log.compaction import Compaction
 from ottla.log.log import Log
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 from .support import DIRECTORY, NOW, batch, disk, keyed, open_log, put, raw, small
 

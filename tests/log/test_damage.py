@@ -10,7 +10,7 @@ from ottla.log.answers import DamagedLog, Isolation, Origin
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 from .support import DIRECTORY, NOW, batch, disk, marker, offsets, open_log, put, records
 

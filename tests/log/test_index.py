@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.log.index import INDEX_FLUSH_ENTRIES, IndexCache, OffsetIndex, TimeIndex
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 PATH = "/data/00000000000000000100.index"
 

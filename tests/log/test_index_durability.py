@@ -10,7 +10,7 @@ import pytest
 
 from ottla.log.answers import Isolation, Origin, StorageFailed
 from ottla.log.log import Log
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 from .support import NOW, batch, disk, marker, open_log, small
 

@@ -14,7 +14,7 @@ from ottla.log.log import Log
 from ottla.log.segment import LOG_OVERHEAD
 from ottla.log.snapshots import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
-from ottla.sim.disk import Disk, PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, marker, open_log, put, raw, small, values
 

@@ -9,7 +9,7 @@ from ottla.log.log import Log
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.record import Record, build_batch
-from ottla.sim.disk import Disk
+from ottla.sim.kernel.disk import Disk
 
 from .support import NOW, batch, disk, open_log, put, records, small
 

@@ -16,7 +16,7 @@ from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import DAY_MS, LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
-from ottla.sim.disk import Disk, PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, open_log, put, raw, small, values
 

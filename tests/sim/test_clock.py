@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.sim import admins
-from ottla.sim.clock import BOOTED_MS, EPOCH_MS, MS, Clock
-from ottla.sim.run import Outcome, Run
-from ottla.sim.share_run import ShareRun
-from ottla.sim.workload import Plan
+from ottla.sim.clients import admins
+from ottla.sim.kernel.clock import BOOTED_MS, EPOCH_MS, MS, Clock
+from ottla.sim.workloads.run import Outcome, Run
+from ottla.sim.workloads.share_run import ShareRun
+from ottla.sim.workloads.workload import Plan
 
 HOUR_MS = 3_600_000
 STEPS = (-HOUR_MS, 15_000, HOUR_MS)

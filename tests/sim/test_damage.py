@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
-from ottla.sim.checkers import node_of
-from ottla.sim.clock import MS
-from ottla.sim.run import Run
-from ottla.sim.share_run import ShareRun
+from ottla.sim.kernel.clock import MS
+from ottla.sim.workloads.checkers import node_of
+from ottla.sim.workloads.run import Run
+from ottla.sim.workloads.share_run import ShareRun
 
 SEEDS = (1, 4, 7)
 

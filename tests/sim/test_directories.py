@@ -13,9 +13,9 @@ from ottla.broker.requests import Store, Sync
 from ottla.log.answers import StorageFailed
 from ottla.metadata.store import Delete, StoreFailed
 from ottla.metadata.topics import key_of
-from ottla.sim.batches import decode_batches, encode_batch
-from ottla.sim.disk import Disk, PowerCut
-from ottla.sim.run import DIRECTORY, SimStore
+from ottla.sim.clients.batches import decode_batches, encode_batch
+from ottla.sim.kernel.disk import Disk, PowerCut
+from ottla.sim.workloads.run import DIRECTORY, SimStore
 
 NOW = 1_800_000_000_000
 LONGEST = "t" * 249

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.log.files import DiskFiles, FileSystem
-from ottla.sim.disk import Disk, PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .toy import WorstCase
 

@@ -15,12 +15,12 @@ from ottla.log.log import Log
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.sim.batches import decode_batches, encode_batch
-from ottla.sim.checkers import node_of
-from ottla.sim.disk import Disk
-from ottla.sim.run import SimStore, make_node
-from ottla.sim.workload import draw_plan
-from ottla.sim.world import World
+from ottla.sim.clients.batches import decode_batches, encode_batch
+from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.world import World
+from ottla.sim.workloads.checkers import node_of
+from ottla.sim.workloads.run import SimStore, make_node
+from ottla.sim.workloads.workload import draw_plan
 
 from .toy import WorstCase
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from ottla.sim.clock import MS, Agenda, Clock
-from ottla.sim.trace import Broken
-from ottla.sim.world import World
+from ottla.sim.kernel.clock import MS, Agenda, Clock
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
 
 from .toy import ToyClient, ToyNode, check_notes
 

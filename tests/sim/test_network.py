@@ -2,8 +2,8 @@
 
 import random
 
-from ottla.sim.clock import MS, Agenda, Clock
-from ottla.sim.network import Connection, Network
+from ottla.sim.kernel.clock import MS, Agenda, Clock
+from ottla.sim.kernel.network import Connection, Network
 
 
 class Ear:

@@ -14,11 +14,11 @@ from ottla.log import compaction, doubt, retention
 from ottla.log.answers import Appended, ReadResult
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
-from ottla.sim.clock import MS
-from ottla.sim.consumers import SESSION_TIMEOUT_MS
-from ottla.sim.faults import Faults
-from ottla.sim.run import Run
-from ottla.sim.workload import FSYNC, PAGE_CACHE, Plan
+from ottla.sim.clients.consumers import SESSION_TIMEOUT_MS
+from ottla.sim.kernel.clock import MS
+from ottla.sim.workloads.faults import Faults
+from ottla.sim.workloads.run import Run
+from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan
 
 SEEDS_MAX = 120
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.sim.run import run_seed
+from ottla.sim.workloads.run import run_seed
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 KEPT = [int(line.split()[0]) for line in SEEDS_FILE.read_text().splitlines() if line and not line.startswith("#")]
@@ -20,14 +20,16 @@ FRESH = range(1_000, 1_012)
 @pytest.mark.parametrize("seed", [*KEPT, *FRESH])
 def test_all_promises_hold(seed: int) -> None:
     outcome = run_seed(seed)
-    assert outcome.failure is None, "\n".join([*list(outcome.lines)[-20:], f"again: python -m ottla.sim --seed {seed}"])
+    assert outcome.failure is None, "\n".join(
+        [*list(outcome.lines)[-20:], f"again: python -m ottla.sim --workload log --seed {seed}"]
+    )
     assert outcome.acknowledged > 100
     assert outcome.seen > 100
 
 
 @pytest.mark.parametrize("seed", [3, 1_001])
 def test_one_seed_is_one_trace_under_any_hash_seed(seed: int) -> None:
-    script = f"from ottla.sim.run import run_seed; print(run_seed({seed}).digest)"
+    script = f"from ottla.sim.workloads.run import run_seed; print(run_seed({seed}).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],

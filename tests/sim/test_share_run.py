@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.delivery.dead_letters import Letters
 from ottla.share.partition import SharePartition
-from ottla.sim.share_run import ShareRun
+from ottla.sim.workloads.share_run import ShareRun
 
 FOUND = (3, 10, 35, 233, 260, 265)
 """Seeds that once failed: a start offset that went back behind a pending write, and the checkers' own mistakes."""
@@ -63,7 +63,7 @@ def test_a_start_offset_that_runs_ahead_is_found(monkeypatch: pytest.MonkeyPatch
 def test_hashes_of_text_change_nothing() -> None:
     digests = set()
     for hash_seed in ("1", "2"):
-        code = "from ottla.sim.share_run import ShareRun; print(ShareRun(4).outcome().digest)"
+        code = "from ottla.sim.workloads.share_run import ShareRun; print(ShareRun(4).outcome().digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         digests.add(done.stdout)

@@ -5,11 +5,11 @@ import zlib
 from collections.abc import Mapping
 
 from ottla.broker.requests import ConnectionContext, Effect, Parked, Reply, Sync
-from ottla.sim.client import Client
-from ottla.sim.clock import MS
-from ottla.sim.disk import Disk, SimFile
-from ottla.sim.trace import Broken
-from ottla.sim.world import World
+from ottla.sim.clients.client import Client
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.disk import Disk, SimFile
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
 
 DIRECTORY = "/data"
 PATH = "/data/notes"

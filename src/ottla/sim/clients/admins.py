@@ -4,7 +4,7 @@
 breaking a promise: configs of any topic, records of topics that are not dense, and topics of its own.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -16,8 +16,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.sim.clock import MS
-from ottla.sim.kafka import (
+from ottla.sim.clients.kafka import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_RECORDS,
@@ -25,10 +24,9 @@ from ottla.sim.kafka import (
     INCREMENTAL_ALTER_CONFIGS,
     KafkaClient,
 )
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.trace import Broken
 
 TOPIC_RESOURCE = 2
 TOPICS_AS_LIST_SINCE = 6
@@ -58,7 +56,7 @@ HARMLESS_CONFIGS = (
 class Admin(KafkaClient):
     """Creates the workload's topics, then disturbs."""
 
-    def __init__(self, workload: "Workload", name: str) -> None:
+    def __init__(self, workload: Surroundings, name: str) -> None:
         super().__init__(workload, name)
         self.created = False
         self.disturbs = True

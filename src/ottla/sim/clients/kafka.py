@@ -8,18 +8,16 @@ a while and carries out what was asked: that is how requests are duplicated.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.apis import APIS
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from ottla.protocol.wire import Message
-from ottla.sim.client import Client
-from ottla.sim.clock import MS, Micros
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.client import Client
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.trace import Broken
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 10, 11, 12, 13, 14
@@ -70,7 +68,7 @@ class Pending:
 class KafkaClient(Client):
     """See the module. `connected` is final here: subclasses begin in `ready`, when metadata is known."""
 
-    def __init__(self, workload: "Workload", name: str, topics: tuple[str, ...] = ()) -> None:
+    def __init__(self, workload: Surroundings, name: str, topics: tuple[str, ...] = ()) -> None:
         super().__init__(workload.world, name)
         self.workload = workload
         self.history = workload.history

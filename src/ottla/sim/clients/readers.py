@@ -8,19 +8,17 @@ Held here: what a fetch gives begins at or before the position and goes on witho
 the high watermark that the same answer states, and is what was seen and acknowledged before (`history`).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.sim.batches import decode_batches
-from ottla.sim.clock import MS, Micros
-from ottla.sim.history import TopicPartition
-from ottla.sim.kafka import FETCH, LIST_OFFSETS, KafkaClient
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.batches import decode_batches
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, KafkaClient
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.trace import Broken
 
 BY_TOPIC_ID_SINCE = 13
 SESSIONS_SINCE = 7
@@ -52,7 +50,7 @@ SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 class Reader(KafkaClient):
     """Fetches `positions`. Subclasses fill them and look at `read`."""
 
-    def __init__(self, workload: "Workload", name: str, topics: tuple[str, ...]) -> None:
+    def __init__(self, workload: Surroundings, name: str, topics: tuple[str, ...]) -> None:
         super().__init__(workload, name, topics)
         self.positions: dict[TopicPartition, int] = {}
         self.gap_us: Micros = self.rng.choice((20, 60, 150)) * MS
@@ -273,7 +271,7 @@ class Reader(KafkaClient):
 class Scanner(Reader):
     """Reads a whole topic again and again, at times without taking what it asked for."""
 
-    def __init__(self, workload: "Workload", name: str, topic: str) -> None:
+    def __init__(self, workload: Surroundings, name: str, topic: str) -> None:
         super().__init__(workload, name, (topic,))
         self.topic = topic
         self.running_scan = True

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ottla.sim.batches import Batch
-from ottla.sim.clock import Micros
-from ottla.sim.trace import Broken
+from ottla.sim.clients.batches import Batch
+from ottla.sim.kernel.clock import Micros
+from ottla.sim.kernel.trace import Broken
 
 TopicPartition: TypeAlias = tuple[str, int]
 NOTHING_COMMITTED = -1

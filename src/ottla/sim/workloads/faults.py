@@ -8,10 +8,10 @@ node up.
 import random
 from collections.abc import Callable
 
-from ottla.sim.clock import MS, Booking
-from ottla.sim.network import Weather
-from ottla.sim.workload import Plan, Workload
-from ottla.sim.world import World
+from ottla.sim.kernel.clock import MS, Booking
+from ottla.sim.kernel.network import Weather
+from ottla.sim.kernel.world import World
+from ottla.sim.workloads.workload import Plan, Workload
 
 STEPS_TO_CUT_MAX = 400
 CALM_DISK_US = 4 * MS

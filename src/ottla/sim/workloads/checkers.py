@@ -19,12 +19,12 @@ from ottla.broker.partitions.partition import Partition
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Isolation
 from ottla.machine import Ticket
-from ottla.sim.batches import Note, decode_batches
-from ottla.sim.clock import MS, Micros
-from ottla.sim.history import TopicPartition
-from ottla.sim.trace import Broken
-from ottla.sim.workload import Workload
-from ottla.sim.world import Life
+from ottla.sim.clients.batches import Note, decode_batches
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import Life
+from ottla.sim.workloads.workload import Workload
 
 LOOK_EVERY = 25
 """Steps of the node between two looks at all of its logs and coordinators."""

@@ -4,7 +4,7 @@ It exercises what group members seldom do: many overwrites of few keys in `__con
 come and go. To `history` a deletion is one more commit, of no offset.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -15,20 +15,18 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from ottla.sim.clock import MS, Micros
-from ottla.sim.consumers import COORDINATOR_AWAY, GROUPS_LIST_SINCE, OUTCOME_UNKNOWN
-from ottla.sim.history import NOTHING_COMMITTED, Commit, TopicPartition
-from ottla.sim.kafka import DELETE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, KafkaClient
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.consumers import COORDINATOR_AWAY, GROUPS_LIST_SINCE, OUTCOME_UNKNOWN
+from ottla.sim.clients.history import NOTHING_COMMITTED, Commit, TopicPartition
+from ottla.sim.clients.kafka import DELETE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, KafkaClient
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.trace import Broken
 
 
 class Committer(KafkaClient):
     """One client, one group, one partition; one request at a time."""
 
-    def __init__(self, workload: "Workload", name: str, group: str, where: TopicPartition) -> None:
+    def __init__(self, workload: Surroundings, name: str, group: str, where: TopicPartition) -> None:
         super().__init__(workload, name)
         self.group = group
         self.where = where

@@ -7,7 +7,7 @@ that says a promise was broken.
 import hashlib
 from collections import deque
 
-from ottla.sim.clock import MS, Clock
+from ottla.sim.kernel.clock import MS, Clock
 
 LINES_KEPT_MAX = 400
 

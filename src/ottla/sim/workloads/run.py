@@ -17,15 +17,15 @@ from ottla.broker.node import Node
 from ottla.machine import WallClock
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Guard, StoreFailed, Write
-from ottla.sim.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
-from ottla.sim.clock import MS
-from ottla.sim.consumers import GroupMember
-from ottla.sim.disk import Disk
-from ottla.sim.faults import Faults
-from ottla.sim.history import TopicPartition
-from ottla.sim.trace import Broken
-from ottla.sim.workload import Plan, Workload, draw_plan
-from ottla.sim.world import NodeUnderTest, World
+from ottla.sim.clients.consumers import GroupMember
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import NodeUnderTest, World
+from ottla.sim.workloads.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
+from ottla.sim.workloads.faults import Faults
+from ottla.sim.workloads.workload import Plan, Workload, draw_plan
 
 DIRECTORY = "/data"
 NODE_ITSELF = -1
@@ -50,6 +50,8 @@ class Outcome:
     seen: int
     simulated_ms: int
     plan: Plan
+    deliveries: int = 0
+    """To members of share groups."""
 
 
 class SimStore(MemoryStore):

@@ -9,19 +9,17 @@ Source: Kafka's Sender.java and TransactionManager.java; KIP-98, KIP-360.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.sim.batches import encode_batch
-from ottla.sim.clock import MS, Booking, Micros
-from ottla.sim.history import Content
-from ottla.sim.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.batches import encode_batch
+from ottla.sim.clients.history import Content
+from ottla.sim.clients.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS, Booking, Micros
+from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 5
 BY_TOPIC_ID_SINCE = 13
@@ -123,7 +121,7 @@ class Producer(KafkaClient):
 
     def __init__(
         self,
-        workload: "Workload",
+        workload: Surroundings,
         name: str,
         topic: str,
         *,

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from crc32c import crc32c
 
-from ottla.sim.trace import Broken
+from ottla.sim.kernel.trace import Broken
 
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")

@@ -6,13 +6,11 @@ none of its timers go off; both catch up when it goes on, as in a real process.
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.sim.clock import MS, Booking, Micros
-from ottla.sim.network import Connection
-
-if TYPE_CHECKING:
-    from ottla.sim.world import World
+from ottla.sim.kernel.clock import MS, Booking, Micros
+from ottla.sim.kernel.network import Connection
+from ottla.sim.kernel.world import World
 
 RECONNECT_MIN_US = 20 * MS
 RECONNECT_MAX_US = 200 * MS
@@ -21,7 +19,7 @@ RECONNECT_MAX_US = 200 * MS
 class Client:
     """A client process, given by its name."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.rng: random.Random = world.stream(name)

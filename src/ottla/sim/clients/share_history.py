@@ -10,8 +10,8 @@ Checked line by line as they are written. The promises held here:
 `forget` is what a power cut does to promises that were not fsynced.
 """
 
-from ottla.sim.history import TopicPartition
-from ottla.sim.trace import Broken
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.kernel.trace import Broken
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 

@@ -6,7 +6,7 @@ they never held, hang up in the middle, and open sessions anew. Membership is no
 enough to be given records, with Kafka as here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
@@ -17,15 +17,13 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.sim.batches import decode_batches
-from ottla.sim.clock import MS
-from ottla.sim.history import TopicPartition
-from ottla.sim.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
-from ottla.sim.share_history import Place
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.share_run import ShareWorkload
+from ottla.sim.clients.batches import decode_batches
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.clients.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
+from ottla.sim.clients.share_history import Place
+from ottla.sim.clients.surroundings import ShareSurroundings
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.trace import Broken
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -60,9 +58,9 @@ Said = dict[TopicPartition, list[tuple[int, int]]]
 class ShareMember(KafkaClient):
     """One member. `naughty`: how likely it misbehaves at each turn."""
 
-    workload: "ShareWorkload"
+    workload: ShareSurroundings
 
-    def __init__(self, workload: "ShareWorkload", name: str, group: str, topic: str) -> None:
+    def __init__(self, workload: ShareSurroundings, name: str, group: str, topic: str) -> None:
         super().__init__(workload, name, (topic,))
         self.shares = workload.shares[group]
         self.group = group
@@ -335,9 +333,9 @@ class ShareMember(KafkaClient):
 class ShareAdmin(KafkaClient):
     """Makes the dead-letter topic, configures the groups, and keeps changing both until everything heals."""
 
-    workload: "ShareWorkload"
+    workload: ShareSurroundings
 
-    def __init__(self, workload: "ShareWorkload", name: str) -> None:
+    def __init__(self, workload: ShareSurroundings, name: str) -> None:
         super().__init__(workload, name)
         self.disturbs = True
         self.at_rest = False

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ottla.sim.clock import MS, Agenda, Micros
+from ottla.sim.kernel.clock import MS, Agenda, Micros
 
 BYTEWISE_MAX = 48
 """So many bytes of a bytewise write arrive one by one; the rest follows in one piece."""

@@ -6,16 +6,16 @@ Everything is drawn from the seed, and kept small, so that one run takes well un
 import random
 from dataclasses import dataclass
 
-from ottla.sim.admins import Admin
-from ottla.sim.clock import MS
-from ottla.sim.committers import Committer
-from ottla.sim.consumers import GroupMember
-from ottla.sim.history import History, TopicRule
-from ottla.sim.kafka import KafkaClient
-from ottla.sim.producers import Producer
-from ottla.sim.readers import Scanner
-from ottla.sim.trace import Broken
-from ottla.sim.world import World
+from ottla.sim.clients.admins import Admin
+from ottla.sim.clients.committers import Committer
+from ottla.sim.clients.consumers import GroupMember
+from ottla.sim.clients.history import History, TopicRule
+from ottla.sim.clients.kafka import KafkaClient
+from ottla.sim.clients.producers import Producer
+from ottla.sim.clients.readers import Scanner
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
 
 FSYNC = "fsync"
 PAGE_CACHE = "page-cache"

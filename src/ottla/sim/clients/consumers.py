@@ -9,7 +9,7 @@ Sources: Kafka's AbstractCoordinator.java, ConsumerCoordinator.java, RangeAssign
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -31,9 +31,8 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from ottla.sim.clock import MS, Micros
-from ottla.sim.history import Commit, TopicPartition
-from ottla.sim.kafka import (
+from ottla.sim.clients.history import Commit, TopicPartition
+from ottla.sim.clients.kafka import (
     FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
@@ -42,11 +41,10 @@ from ottla.sim.kafka import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
-from ottla.sim.readers import Reader
-from ottla.sim.trace import Broken
-
-if TYPE_CHECKING:
-    from ottla.sim.workload import Workload
+from ottla.sim.clients.readers import Reader
+from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.trace import Broken
 
 SESSION_TIMEOUT_MS = 3_000
 REBALANCE_TIMEOUT_MS = 4_000
@@ -83,7 +81,7 @@ class GroupMember(Reader):
     """One member of a group. `instance`: a static member's id."""
 
     def __init__(
-        self, workload: "Workload", name: str, group: str, topics: tuple[str, ...], *, instance: str | None = None
+        self, workload: Surroundings, name: str, group: str, topics: tuple[str, ...], *, instance: str | None = None
     ) -> None:
         super().__init__(workload, name, topics)
         self.group = group

@@ -17,10 +17,10 @@ from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
-from ottla.sim.clock import MS, Agenda, Booking, Clock, Micros
-from ottla.sim.disk import Disk, PowerCut, SimFile
-from ottla.sim.network import Connection, Network
-from ottla.sim.trace import Broken, Trace
+from ottla.sim.kernel.clock import MS, Agenda, Booking, Clock, Micros
+from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
+from ottla.sim.kernel.network import Connection, Network
+from ottla.sim.kernel.trace import Broken, Trace
 
 UNSENT_MAX = 16 << 10
 """Bytes a session may have on the way to a slow reader before its requests wait."""

@@ -1,0 +1,64 @@
+"""What a client asks of the workload that it belongs to."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ottla.sim.clients.history import History, TopicPartition, TopicRule
+from ottla.sim.clients.share_history import ShareHistory
+from ottla.sim.kernel.world import World
+
+
+class Surroundings(Protocol):
+    """A workload, as its clients see it."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def rules(self) -> Mapping[str, TopicRule]:
+        """The workload's topics by name."""
+        ...
+
+    def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
+        """The configs that a topic is created with."""
+        ...
+
+    def topics_stand(self) -> None:
+        """The topics are there: everybody else may come."""
+        ...
+
+    def may_forget(self, topic: str) -> bool:
+        """Whether the batches that would tell a late duplicate may be gone from a topic."""
+        ...
+
+    def check_new_producer_id(self, producer_id: int) -> None:
+        """Raises Broken where this id was handed out before."""
+        ...
+
+
+class ShareSurroundings(Surroundings, Protocol):
+    """A workload with share groups, as its clients see it."""
+
+    @property
+    def shares(self) -> Mapping[str, ShareHistory]:
+        """What the members were told, by group."""
+        ...
+
+    @property
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]: ...
+
+    @property
+    def winding_down(self) -> bool:
+        """What is under way is to be finished: nothing is rejected any more."""
+        ...
+
+    def groups_stand(self) -> None:
+        """The groups are configured: everybody may come."""
+        ...
+
+    def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
+        """Where the group's window begins, if the node is still in that life and has loaded it."""
+        ...
