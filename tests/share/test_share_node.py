@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from share_stage import ACCEPT, GAP, NOW, REJECT, RELEASE, RENEW, Member, ShareStage
@@ -544,6 +545,25 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
         key for shard in stage.node.share_state.shards() if isinstance(shard, ShareStateShard) for key in shard.known()
     ]
     assert [key.topic_id for key in kept] == [again]
+
+
+class Unsearched(dict[Any, Any]):
+    """A table in which a key is looked up and nothing is searched."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all share partitions were searched")
+
+
+def test_a_topic_that_goes_costs_what_it_had(stage: ShareStage) -> None:
+    """Not what all other topics of the node have."""
+    topic, member = begun(stage)
+    member.fetch()
+    stage.member(stage.topic("other")).fetch()
+    host = stage.node.share
+    host._hosted = Unsearched(host._hosted)
+    stage.node.topics.delete(stage.now, stage.node.topics.by_name["other"])
+    host._hosted = {key: host._hosted[key] for key in host._of_group["g"]}
+    assert [key.topic_id for key in host._hosted] == [topic]
 
 
 def test_added_partitions_are_read(stage: ShareStage) -> None:

@@ -1,5 +1,8 @@
 """The share coordinator's shard: against a dict of offsets, by replay, and error by error."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
@@ -155,6 +158,23 @@ def test_a_deleted_key_is_gone_and_so_is_what_a_topic_took_along() -> None:
     assert stage.shard.known() == []
     assert stage.replayed().image() == {}
     assert stage.shard.prunable_offset() == len(stage.log)
+
+
+class Unsearched(dict[Any, Any]):
+    """A table in which a key is looked up and nothing is searched."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("the whole table was searched")
+
+
+def test_a_topic_that_goes_costs_what_it_had() -> None:
+    stage = Stage()
+    for group in ("g", "h"):
+        stage.initialize(group=group)
+    kept, stage.shard._kept = stage.shard._kept, Unsearched(stage.shard._kept)
+    other, own = (stage.shard.decide(NOW, 1, Call(0, 0, "", "", TopicGone(each))) for each in (bytes(16), TOPIC))
+    stage.shard._kept = kept
+    assert (len(other.records), len(own.records)) == (0, 2)
 
 
 def test_snapshots_follow_updates_but_never_outweigh_them() -> None:

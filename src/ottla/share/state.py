@@ -166,6 +166,7 @@ class ShareStateShard:
         self._look_interval_ms = look_interval_ms
         self._notes = notes
         self._kept: dict[Key, Kept] = {}
+        self._of_topic: dict[bytes, dict[Key, None]] = {}
         self._next_offset = 0
         self._look_at: Millis | None = None
 
@@ -205,8 +206,7 @@ class ShareStateShard:
                 records = (encode_tombstone(key),) if key in self._kept else ()
                 return Decision(records, (Answer(ticket, refuse(body, ErrorCode.NONE)),))
             case TopicGone(topic_id):
-                gone = [key for key in self._kept if key.topic_id == topic_id]
-                return Decision(tuple(map(encode_tombstone, gone)))
+                return Decision(tuple(map(encode_tombstone, self._of_topic.get(topic_id, ()))))
             case other:
                 raise AssertionError(f"no share coordinator answers {type(other).__name__}")
 
@@ -316,15 +316,23 @@ class ShareStateShard:
             size = len(each.value or b"")
             match stored:
                 case None:
-                    self._kept.pop(key, None)
+                    self._forget(key)
                 case Snapshot():
                     self._kept[key] = Kept(stored, each.offset, size)
+                    self._of_topic.setdefault(key.topic_id, {})[key] = None
                 case Update():
                     kept = self._kept.get(key)
                     if kept is not None:  # else its snapshot was pruned: a later one follows
                         kept.update(stored, size)
         if self._look_at is None:
             self._look_at = now + self._look_interval_ms
+
+    def _forget(self, key: Key) -> None:
+        if self._kept.pop(key, None) is not None:
+            of_topic = self._of_topic[key.topic_id]
+            del of_topic[key]
+            if not of_topic:
+                del self._of_topic[key.topic_id]
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """Nobody writes transactions here."""
@@ -348,6 +356,9 @@ class ShareStateShard:
         for key, kept in self._kept.items():
             kept.check()
             assert kept.snapshot_offset < self._next_offset, key
+        assert {key for keys in self._of_topic.values() for key in keys} == self._kept.keys()
+        assert all(key.topic_id == topic_id for topic_id, keys in self._of_topic.items() for key in keys)
+        assert all(self._of_topic.values()), "an empty map was left behind"
 
 
 def refuse(body: Any, error: ErrorCode, message: str | None = None) -> object:

@@ -24,7 +24,7 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ottla.broker.config.share_groups import GroupConfigs, duration_ms
 from ottla.broker.coordinators.shards import Errand
@@ -52,6 +52,8 @@ from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordin
 if TYPE_CHECKING:
     from ottla.broker.node import Node
     from ottla.broker.topics.topics import Topic
+
+KeyT = TypeVar("KeyT", str, bytes)
 
 StateRequest: TypeAlias = (
     type[initialize.InitializeShareGroupStateRequest]
@@ -121,6 +123,7 @@ class ShareHost:
         self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
+        self._of_topic: dict[bytes, dict[Key, HostedShare]] = {}
         self._timers: Timers[Key] = Timers()
         self._loading: dict[Key, HostedShare] = {}
         self._prune_at: Millis | None = None
@@ -172,8 +175,7 @@ class ShareHost:
             for key in list(self._hosted):
                 self._drop(now, key)
             return
-        gone = [key for key in self._hosted if key.topic_id == topic.id]
-        for key in gone:
+        for key in list(self._of_topic.get(topic.id, ())):
             self._drop(now, key)
         self._node.share_state.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
@@ -213,6 +215,7 @@ class ShareHost:
             return ErrorCode.KAFKA_STORAGE_ERROR
         hosted = self._hosted[key] = HostedShare(self, key, topic.partitions[place[1]])
         self._of_group.setdefault(group_id, {})[key] = hosted
+        self._of_topic.setdefault(place[0], {})[key] = hosted
         self._loading[key] = hosted
         self._load(now, hosted)
         return hosted
@@ -237,10 +240,8 @@ class ShareHost:
         hosted = self._hosted.pop(key, None)
         if hosted is None:
             return
-        group = self._of_group[key.group_id]
-        del group[key]
-        if not group:
-            del self._of_group[key.group_id]
+        _remove(self._of_group, key.group_id, key)
+        _remove(self._of_topic, key.topic_id, key)
         self._loading.pop(key, None)
         self._timers.cancel(key)
         self.letters.forget(hosted)
@@ -526,6 +527,17 @@ class ShareHost:
                 assert not hosted.machine.writes, key
                 assert not hosted.machine.letters, key
             assert bool(hosted.waiters) == (hosted.gate in hosted.partition.fetch_waiters), key
+            assert self._of_group[key.group_id][key] is self._of_topic[key.topic_id][key] is hosted, key
+        for index in (self._of_group, self._of_topic):
+            assert sum(map(len, index.values())) == len(self._hosted)
+
+
+def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> None:
+    """Take one share partition out of those of a group or a topic."""
+    of_name = index[name]
+    del of_name[key]
+    if not of_name:
+        del index[name]
 
 
 def _told(error: ErrorCode) -> ErrorCode:
