@@ -20,7 +20,9 @@ from typing import Any
 
 from group_stage import Marker, Stage
 
-from ottla.groups.records import CommittedOffset, GroupRecord, OffsetRecord, decode, encode_offset
+from ottla.groups.classic.records import GroupRecord
+from ottla.groups.offset_records import CommittedOffset, OffsetRecord, encode_offset
+from ottla.groups.records import decode
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import TopicsDeleted
 from ottla.machine import AppliedBatch, Decision

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from ottla.groups.replies import refuse
+from ottla.groups.refusals import refuse
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import GroupShard
 from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision

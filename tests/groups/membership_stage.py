@@ -4,25 +4,25 @@ from typing import Any
 
 from group_stage import QUICK, Stage
 
+from ottla.groups.metadata_view import ShareGroupConfig
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import GroupShard, TopicsDeleted
-from ottla.groups.share_membership import ConnectionLost
-from ottla.groups.share_surroundings import ShareTiming
+from ottla.groups.share.membership import ConnectionLost
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 
-class Surroundings:
+class MetadataView:
     def __init__(self) -> None:
         self.topics: dict[str, tuple[bytes, int]] = {}
-        self.timing = ShareTiming()
+        self.timing = ShareGroupConfig()
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
         return self.topics.get(name)
 
-    def share_timing(self, group_id: str) -> ShareTiming:
+    def share_group_config(self, group_id: str) -> ShareGroupConfig:
         return self.timing
 
 
@@ -30,7 +30,7 @@ class ShareStage(Stage):
     """`topic` makes one; `beat`, `join` and `leave` are heartbeats; `owners` is who reads what."""
 
     def __init__(self, settings: GroupSettings = QUICK, **topics: int) -> None:
-        self.around = Surroundings()
+        self.around = MetadataView()
         self._lives = 0
         for name, partitions in topics.items():
             self.topic(name, partitions)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ottla.groups.records import CommittedOffset, encode_offset
+from ottla.groups.offset_records import CommittedOffset, encode_offset
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import TopicsDeleted
 from ottla.machine import Decision

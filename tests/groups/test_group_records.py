@@ -7,17 +7,9 @@ from group_stage import Stage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.groups.records import (
-    CommittedOffset,
-    GroupRecord,
-    OffsetRecord,
-    StoredGroup,
-    StoredMember,
-    Unknown,
-    decode,
-    encode_group,
-    encode_offset,
-)
+from ottla.groups.classic.records import GroupRecord, StoredGroup, StoredMember, encode_group
+from ottla.groups.offset_records import CommittedOffset, OffsetRecord, encode_offset
+from ottla.groups.records import Unknown, decode
 from ottla.groups.shard import GroupShard
 from ottla.machine import AppliedBatch, AppliedRecord, ShardRecord
 from ottla.protocol.errors import MalformedFrame

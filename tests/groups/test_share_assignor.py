@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.groups.share_assignor import assign
-from ottla.groups.share_group import Assignment
+from ottla.groups.share.assignor import assign
+from ottla.groups.share.group import Assignment
 
 
 def topic_id(n: int) -> bytes:

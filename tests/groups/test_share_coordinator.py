@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membership_stage import ShareStage, assigned
 
+from ottla.groups.metadata_view import ShareGroupConfig
 from ottla.groups.settings import GroupSettings
-from ottla.groups.share_admin import AddShares, AskShares, BeginDeletion, EndDeletion
-from ottla.groups.share_group import Share
-from ottla.groups.share_surroundings import ShareTiming
+from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion
+from ottla.groups.share.group import Share
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -173,7 +173,7 @@ def test_unknown_groups_and_members(stage: ShareStage) -> None:
 
 
 def test_a_group_is_full(stage: ShareStage) -> None:
-    stage.around.timing = ShareTiming(members_max=2)
+    stage.around.timing = ShareGroupConfig(members_max=2)
     stage.join("a")
     stage.join("b")
     assert stage.beat("c", 0, ["t"]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -242,7 +242,7 @@ def test_a_topic_is_deleted_and_made_again(stage: ShareStage) -> None:
 
 
 def test_assignments_wait_for_their_interval_but_newcomers_do_not(stage: ShareStage) -> None:
-    stage.around.timing = ShareTiming(assignment_interval_ms=10_000)
+    stage.around.timing = ShareGroupConfig(assignment_interval_ms=10_000)
     stage.join("a")
     stage.topic("t", 6)
     stage.tick(HEARTBEAT_MS)

@@ -7,7 +7,7 @@ from host_stage import HostStage
 from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import ConnectionContext
 from ottla.groups.shard import GroupShard
-from ottla.groups.share_admin import AskShares, BeginDeletion
+from ottla.groups.share.admin import AskShares, BeginDeletion
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.groups.group import Group
+from ottla.groups.classic.group import Group
 from ottla.groups.offsets import Offsets
 from ottla.log import compaction, doubt, retention
 from ottla.log.answers import Appended, ReadResult

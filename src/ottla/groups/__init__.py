@@ -2,22 +2,24 @@
 
 A pure room: one `GroupShard` per partition of `__consumer_offsets`, whose records are Kafka's own.
 
-    shard.py     dispatch: requests, deadlines, applied batches
-    group.py     one group: its state, members and votes
-    classic.py   the classic protocol: join, sync, heartbeat, leave and their deadlines
-    offsets.py   committed offsets, also those of open transactions, and their expiry
-    describe.py  describe, list and delete groups
-    records.py   records of `__consumer_offsets` to values and back
-    replies.py   wire answers
-    settings.py  the configuration a shard reads
+    shard.py           dispatch: requests, deadlines, applied batches
+    admin.py           describe, list and delete groups of every kind
+    refusals.py        the answer of every request that never reached its group
+    offsets.py         committed offsets, also those of open transactions, and their expiry
+    deleted_topics.py  the sweep that deletes offsets of topics that are gone
+    records.py         which kind of record of `__consumer_offsets` is read where
 
-    share_groups.py        share groups: dispatch, and what their records change
-    share_group.py         one share group and its members
-    share_membership.py    heartbeats, epochs, assignments, sessions
-    share_assignor.py      who reads which partitions
-    share_admin.py         describe, list, delete; share partitions whose offsets are changed
-    share_records.py       records of share groups to values and back
-    share_surroundings.py  what they must know of topics and configuration
+    classic/           groups of the classic protocol: join, sync, heartbeat, leave
+    share/             share groups: heartbeats, assignments, share partitions
+
+    offset_records.py  records of committed offsets to values and back
+    decision.py        a decision while it is being made
+    deadlines.py       what a deadline is for
+    metadata_view.py   what a shard sees of topics and of groups' configuration
+    settings.py        the configuration that a shard reads
+
+`classic` and `share` do not know each other; what stands above them in this list may import them, what stands below
+may not.
 
 Sources: Kafka's group-coordinator module; KIP-62, 134, 211, 345, 394, 447, 800, 814, 932.
 """

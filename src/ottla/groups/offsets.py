@@ -13,11 +13,10 @@ Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 from collections.abc import Iterator
 from itertools import islice
 
-from ottla.groups.draft import Draft, fits
-from ottla.groups.group import Group, GroupState
-from ottla.groups.rebalance import Rebalances
-from ottla.groups.records import NO_TIMESTAMP, CommittedOffset, encode_offset
-from ottla.groups.replies import commit_error
+from ottla.groups.classic.group import Group, GroupState
+from ottla.groups.classic.rebalance import Rebalances
+from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, encode_offset
 from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket, WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
@@ -72,15 +71,17 @@ class Offsets:
 
     # ---- OffsetCommit ----------------------------------------------------------------------------------------------
 
-    def commit(self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, draft: Draft) -> None:
+    def commit(
+        self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, decision: DecisionBuilder
+    ) -> None:
         """Its topics exist and carry names and ids: whoever calls has seen to that."""
         group = self._groups.get(body.group_id)
         error = _commit_error(call, body, group)
         if error is not ErrorCode.NONE:
-            draft.answer(ticket, commit_error(body, error))
+            decision.answer(ticket, commit_error(body, error))
             return
         if _size_at_least(body, self._settings.offset_metadata_size_max) > self._settings.batch_size_max:
-            draft.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
+            decision.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         records: list[ShardRecord] = []
         topics: list[OffsetCommitResponseTopic] = []
@@ -96,23 +97,23 @@ class Offsets:
                     records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
             topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
         if not fits(records, self._settings):
-            draft.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
+            decision.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         if group is not None and body.member_id in group.members:
             self._rebalances.touch(now, group, group.members[body.member_id])
-        draft.records += records
-        draft.answer(ticket, OffsetCommitResponse(topics=topics))
+        decision.records += records
+        decision.answer(ticket, OffsetCommitResponse(topics=topics))
 
     # ---- OffsetFetch -----------------------------------------------------------------------------------------------
 
-    def fetch(self, ticket: Ticket, body: OffsetFetchRequest, draft: Draft) -> None:
+    def fetch(self, ticket: Ticket, body: OffsetFetchRequest, decision: DecisionBuilder) -> None:
         """A partition without an offset answers -1; topics null asks for all that have one.
 
         An id asked with is the topic's present one, and offsets of an earlier life of the topic do not count. With
         null the ids in the answer are those of the commits, one topic for each life.
         """
         groups = [self._fetch_group(group, body.require_stable) for group in body.groups]
-        draft.answer(ticket, OffsetFetchResponse(groups=groups))
+        decision.answer(ticket, OffsetFetchResponse(groups=groups))
 
     def _fetch_group(self, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         committed = self._committed.get(asked.group_id, {})
@@ -137,12 +138,12 @@ class Offsets:
 
     # ---- OffsetDelete ----------------------------------------------------------------------------------------------
 
-    def delete(self, ticket: Ticket, body: OffsetDeleteRequest, draft: Draft) -> None:
+    def delete(self, ticket: Ticket, body: OffsetDeleteRequest, decision: DecisionBuilder) -> None:
         """Refused per topic as long as a consumer of the group subscribes to it."""
         group = self._groups.get(body.group_id)
         error = _delete_error(body, group)
         if error is not ErrorCode.NONE or group is None:
-            draft.answer(ticket, OffsetDeleteResponse(error_code=error))
+            decision.answer(ticket, OffsetDeleteResponse(error_code=error))
             return
         topics: list[OffsetDeleteResponseTopic] = []
         for topic in body.topics:
@@ -150,10 +151,10 @@ class Offsets:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
             indexes = [each.partition_index for each in topic.partitions]
             if not subscribed:
-                draft.records += self._tombstones(body.group_id, topic.name, indexes)
+                decision.records += self._tombstones(body.group_id, topic.name, indexes)
             partitions = [OffsetDeleteResponsePartition(index, error) for index in indexes]
             topics.append(OffsetDeleteResponseTopic(topic.name, partitions))
-        draft.answer(ticket, OffsetDeleteResponse(topics=topics))
+        decision.answer(ticket, OffsetDeleteResponse(topics=topics))
 
     def _tombstones(self, group_id: str, topic: str, indexes: list[int]) -> list[ShardRecord]:
         committed = self._committed.get(group_id, {}).get(topic, {})
@@ -346,6 +347,22 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
     if group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
+
+
+def commit_error(body: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
 
 
 def _committed_offset(

@@ -16,27 +16,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ottla.groups.classic import ClassicProtocol, Entropy
-from ottla.groups.describe import delete_groups, describe, list_groups
-from ottla.groups.draft import Draft
-from ottla.groups.group import Group, GroupState
+from ottla.groups.admin import delete_groups, describe, list_groups
+from ottla.groups.classic.group import Group, GroupState
+from ottla.groups.classic.rebalance import Rebalances
+from ottla.groups.classic.records import GroupRecord, encode_group
+from ottla.groups.classic.requests import ClassicProtocol, Entropy
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.decision import DecisionBuilder
+from ottla.groups.deleted_topics import DeletedTopicsSweep
+from ottla.groups.metadata_view import NO_METADATA, MetadataView
+from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
 from ottla.groups.offsets import Offsets
-from ottla.groups.orphans import Orphans
-from ottla.groups.rebalance import Deadline, GroupTimer, Rebalances
-from ottla.groups.records import (
-    NO_TIMESTAMP,
-    CommittedOffset,
-    GroupRecord,
-    OffsetRecord,
-    Unknown,
-    decode,
-    decode_committed,
-    encode_group,
-)
-from ottla.groups.replies import refuse, refuse_share_group
+from ottla.groups.records import Unknown, decode
+from ottla.groups.refusals import refuse, refuse_share_group
 from ottla.groups.settings import GroupSettings, Settings
-from ottla.groups.share_groups import ShareGroups
-from ottla.groups.share_records import (
+from ottla.groups.share.groups import ShareGroups
+from ottla.groups.share.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
@@ -44,7 +39,6 @@ from ottla.groups.share_records import (
     TargetEpochRecord,
     TargetRecord,
 )
-from ottla.groups.share_surroundings import NO_SURROUNDINGS, Surroundings
 from ottla.machine import (
     NO_PRODUCER_ID,
     AppliedBatch,
@@ -70,7 +64,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 
 _EXPIRE: GroupTimer = ("", Deadline.EXPIRE, "")
-_ORPHANS: GroupTimer = ("", Deadline.ORPHANS, "")
+_DELETED_TOPICS: GroupTimer = ("", Deadline.DELETED_TOPICS, "")
 
 _OFFSETS_PER_STEP = 5_000
 """A sweep looks at so many offsets, some milliseconds of work, and lets others go first."""
@@ -100,7 +94,7 @@ class GroupShard:
         settings: GroupSettings,
         entropy: Entropy,
         notes: Callable[[str], None] = _silent,
-        surroundings: Surroundings = NO_SURROUNDINGS,
+        metadata: MetadataView = NO_METADATA,
         wall: WallClock | None = None,
     ) -> None:
         self._wall = wall = wall if wall is not None else WallClock()
@@ -111,9 +105,9 @@ class GroupShard:
         self._rebalances = Rebalances(settings, self._groups, self._timers, wall)
         self._classic = ClassicProtocol(self._rebalances, entropy)
         self._offsets = Offsets(self._rebalances)
-        self._share = ShareGroups(settings, surroundings, self._groups, self._timers, wall)
+        self._share = ShareGroups(settings, metadata, self._groups, self._timers, wall)
         self._to_expire: deque[str] = deque()
-        self._orphans = Orphans()
+        self._deleted_topics = DeletedTopicsSweep()
         self._unknown_types: set[int] = set()
         self._is_loading = True
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
@@ -136,39 +130,39 @@ class GroupShard:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
-        draft = Draft()
+        decision = DecisionBuilder()
         if self._share and self._is_for_a_share_group(call):
-            draft.answer(ticket, refuse_share_group(call))
-            return draft.decision()
+            decision.answer(ticket, refuse_share_group(call))
+            return decision.build()
         match call.body:
             case HeartbeatRequest() as body:
-                self._classic.heartbeat(now, ticket, body, draft)
+                self._classic.heartbeat(now, ticket, body, decision)
             case OffsetCommitRequest() as body:
-                self._offsets.commit(now, ticket, call, body, draft)
+                self._offsets.commit(now, ticket, call, body, decision)
             case OffsetFetchRequest() as body:
-                self._offsets.fetch(ticket, body, draft)
+                self._offsets.fetch(ticket, body, decision)
             case JoinGroupRequest() as body:
-                self._classic.join(now, ticket, call, body, draft)
+                self._classic.join(now, ticket, call, body, decision)
             case SyncGroupRequest() as body:
-                self._classic.sync(now, ticket, call, body, draft)
+                self._classic.sync(now, ticket, call, body, decision)
             case LeaveGroupRequest() as body:
-                self._classic.leave(now, ticket, call, body, draft)
+                self._classic.leave(now, ticket, call, body, decision)
             case DescribeGroupsRequest() as body:
-                describe(ticket, call, body, self._groups, self._share, draft)
+                describe(ticket, call, body, self._groups, self._share, decision)
             case ListGroupsRequest() as body:
-                list_groups(ticket, body, self._groups, self._share, draft)
+                list_groups(ticket, body, self._groups, self._share, decision)
             case DeleteGroupsRequest() as body:
-                delete_groups(ticket, body, self._groups, self._offsets, self._share, self._settings, draft)
+                delete_groups(ticket, body, self._groups, self._offsets, self._share, self._settings, decision)
             case OffsetDeleteRequest() as body:
-                self._offsets.delete(ticket, body, draft)
+                self._offsets.delete(ticket, body, decision)
             case TopicsDeleted(names):
-                self._orphans.add(names)
-                self._timers.set(_ORPHANS, now)
-                self._share.topics_deleted(frozenset(names), draft)
+                self._deleted_topics.add(names)
+                self._timers.set(_DELETED_TOPICS, now)
+                self._share.topics_deleted(frozenset(names), decision)
             case other:
-                if not self._share.decide(now, ticket, call, draft):
+                if not self._share.decide(now, ticket, call, decision):
                     raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
-        return draft.decision()
+        return decision.build()
 
     def _is_for_a_share_group(self, call: Call) -> bool:
         """Whether a request of the classic protocol names a share group."""
@@ -198,27 +192,27 @@ class GroupShard:
 
     def expire(self, now: Millis) -> Decision:
         """Deadlines that have come, up to the first one with records: they must be applied before the next."""
-        draft = Draft()
-        while not draft.records:
+        decision = DecisionBuilder()
+        while not decision.records:
             timer = self._timers.pop(now)
             if timer is None:
                 break
             group_id, kind, member_id = timer
             if kind == Deadline.EXPIRE:
-                self._expire_offsets(now, draft)
-            elif kind == Deadline.ORPHANS:
-                self._delete_orphans(now, draft)
+                self._expire_offsets(now, decision)
+            elif kind == Deadline.DELETED_TOPICS:
+                self._delete_offsets_of_deleted_topics(now, decision)
             elif kind == Deadline.JOIN:
-                self._rebalances.join_deadline(now, self._groups[group_id], draft)
+                self._rebalances.join_deadline(now, self._groups[group_id], decision)
             elif kind == Deadline.SHARE_SESSION:
-                self._share.session_deadline(group_id, member_id, draft)
+                self._share.session_deadline(group_id, member_id, decision)
             elif kind == Deadline.SYNC:
-                self._rebalances.sync_deadline(now, self._groups[group_id], draft)
+                self._rebalances.sync_deadline(now, self._groups[group_id], decision)
             else:
-                self._rebalances.session_deadline(now, self._groups[group_id], member_id, draft)
-        return draft.decision()
+                self._rebalances.session_deadline(now, self._groups[group_id], member_id, decision)
+        return decision.build()
 
-    def _expire_offsets(self, now: Millis, draft: Draft) -> None:
+    def _expire_offsets(self, now: Millis, decision: DecisionBuilder) -> None:
         """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
@@ -228,27 +222,27 @@ class GroupShard:
             if group is not None:
                 left -= 1 + self._offsets.count(group.group_id)
                 records, is_left_empty = self._offsets.expired(wall_ms, group)
-                draft.records += records
+                decision.records += records
                 if is_left_empty and group.state is GroupState.EMPTY and not group.pending_members:
-                    draft.records.append(encode_group(group.group_id, None))
+                    decision.records.append(encode_group(group.group_id, None))
         later = _PAUSE_MS if self._to_expire else self._settings.offsets_retention_check_interval_ms
         self._timers.set(_EXPIRE, now + later)
 
-    def _delete_orphans(self, now: Millis, draft: Draft) -> None:
+    def _delete_offsets_of_deleted_topics(self, now: Millis, decision: DecisionBuilder) -> None:
         """A sweep over all groups for what they committed in topics that are gone, in steps."""
         looks, records = _OFFSETS_PER_STEP, list[ShardRecord]()
-        while looks > 0 and (group_id := self._orphans.next_group(self._groups)) is not None:
+        while looks > 0 and (group_id := self._deleted_topics.next_group(self._groups)) is not None:
             topics = self._offsets.topics_of(group_id)
             looks -= 1 + len(topics)
             for topic in topics:
-                if topic in self._orphans.topics:
+                if topic in self._deleted_topics.topics:
                     records += self._offsets.delete_topic(group_id, topic, _TOMBSTONES_PER_STEP - len(records))
             if len(records) >= _TOMBSTONES_PER_STEP:
-                self._orphans.look_again(group_id)
+                self._deleted_topics.look_again(group_id)
                 break
-        draft.records += records
-        if self._orphans:
-            self._timers.set(_ORPHANS, now + _PAUSE_MS)
+        decision.records += records
+        if self._deleted_topics:
+            self._timers.set(_DELETED_TOPICS, now + _PAUSE_MS)
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 
@@ -316,15 +310,15 @@ class GroupShard:
         """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
         self._is_loading = False
         self._known_keys.clear()
-        draft = Draft()
+        decision = DecisionBuilder()
         for group in self._groups.values():
             for member in group.members.values():
                 self._rebalances.touch(now, group, member)
             if len(group.members) > self._settings.group_size_max:
-                self._rebalances.prepare(now, group, draft)
+                self._rebalances.prepare(now, group, decision)
         self._share.loaded(now)
         self._timers.set(_EXPIRE, now + self._settings.offsets_retention_check_interval_ms)
-        return draft.decision()
+        return decision.build()
 
     # ---- for metrics -----------------------------------------------------------------------------------------------
 

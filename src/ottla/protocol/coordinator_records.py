@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from struct import Struct as Format
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages._records import RECORD_TABLE
 from ottla.protocol.wire import Buffer, Message
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -60,21 +62,34 @@ def encode_value(value: Message, version: int) -> bytes:
     return bytes(out)
 
 
-def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, Any]:
-    """(key, value) as messages; the value is None in a tombstone.
-
-    Raises UnknownRecordType for a key of a later version, MalformedFrame for anything else that cannot be read.
-    """
+def type_of(key: Buffer) -> int:
+    """The number of a record's type, which its key begins with. Raises MalformedFrame."""
     if len(key) < 2:
         raise MalformedFrame("the key of a coordinator record is cut short")
-    key_class, value_class = record_classes(topic, _unpack_int16(key, 0)[0])
-    decoded_key, _ = key_class.decode(key, 2, 0)
-    if value is None:
-        return decoded_key, None
+    record_type: int = _unpack_int16(key, 0)[0]
+    return record_type
+
+
+def decode_key(key_class: type[MessageT], key: Buffer) -> MessageT:
+    """A key of the type of this class. Raises MalformedFrame."""
+    return key_class.decode(key, 2, 0)[0]
+
+
+def decode_value(value_class: type[MessageT], value: Buffer) -> MessageT:
+    """A value in whichever version it was written. Raises MalformedFrame."""
     if len(value) < 2:
         raise MalformedFrame("the value of a coordinator record is cut short")
     (version,) = _unpack_int16(value, 0)
     if not value_class.MIN_VERSION <= version <= value_class.MAX_VERSION:
         raise MalformedFrame(f"{value_class.__name__} has no version {version}")
-    decoded_value, _ = value_class.decode(value, 2, version)
-    return decoded_key, decoded_value
+    return value_class.decode(value, 2, version)[0]
+
+
+def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, Any]:
+    """(key, value) as messages; the value is None in a tombstone.
+
+    Raises UnknownRecordType for a key of a later version, MalformedFrame for anything else that cannot be read.
+    """
+    key_class, value_class = record_classes(topic, type_of(key))
+    decoded_key = decode_key(key_class, key)
+    return decoded_key, None if value is None else decode_value(value_class, value)

@@ -18,7 +18,7 @@ from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
-from ottla.groups.replies import commit_error
+from ottla.groups.offsets import commit_error
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (

@@ -18,7 +18,7 @@ from ottla.broker.delivery.offsets import deletions, error_of, question, shares_
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, in_pieces
-from ottla.groups.share_admin import BeginDeletion, ShareAnswer
+from ottla.groups.share.admin import BeginDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

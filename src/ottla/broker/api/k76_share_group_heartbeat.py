@@ -17,7 +17,7 @@ from ottla.broker.coordinators.group_calls import call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
-from ottla.groups.share_membership import LEAVE_EPOCH
+from ottla.groups.share.membership import LEAVE_EPOCH
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 

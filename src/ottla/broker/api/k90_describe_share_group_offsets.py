@@ -19,7 +19,7 @@ from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
-from ottla.groups.share_admin import AskShares, ShareAnswer
+from ottla.groups.share.admin import AskShares, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,

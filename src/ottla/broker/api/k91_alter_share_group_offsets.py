@@ -16,8 +16,8 @@ from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import error_of, question
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
-from ottla.groups.share_admin import AddShares, ShareAnswer
-from ottla.groups.share_group import Share
+from ottla.groups.share.admin import AddShares, ShareAnswer
+from ottla.groups.share.group import Share
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

@@ -16,7 +16,7 @@ from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
-from ottla.groups.share_admin import BeginDeletion, EndDeletion, ShareAnswer
+from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,

@@ -75,7 +75,7 @@ class DynamicConfigs:
         noted = with_pause_noted(self.of_group(name), overrides, self._node.wall.at(now), by)
         self._keep(GROUP_PREFIX, self.groups, name, noted)
         self._node.share.group_configured(name)
-        self._node.group_shards.surroundings.group_configured(name)
+        self._node.group_shards.metadata.group_configured(name)
 
     def _keep(self, prefix: str, table: dict[str, dict[str, str]], name: str, overrides: dict[str, str]) -> None:
         key = prefix + name

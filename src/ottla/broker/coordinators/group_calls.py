@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.groups.replies import refuse
+from ottla.groups.refusals import refuse
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 

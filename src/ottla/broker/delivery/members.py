@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.requests import ConnectionContext
-from ottla.groups.share_membership import ConnectionLost
+from ottla.groups.share.membership import ConnectionLost
 from ottla.machine import Call, Millis
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.rounds import Round
 from ottla.broker.requests import Request
-from ottla.groups.share_admin import ShareQuestion
-from ottla.groups.share_group import SharesKnown
+from ottla.groups.share.admin import ShareQuestion
+from ottla.groups.share.group import SharesKnown
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest

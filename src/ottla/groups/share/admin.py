@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.groups.draft import Draft
-from ottla.groups.share_group import NO_SHARES, Assignment, Share, ShareGroup, ShareMember, SharesKnown
-from ottla.groups.share_records import (
+from ottla.groups.decision import DecisionBuilder
+from ottla.groups.metadata_view import MetadataView
+from ottla.groups.share.group import NO_SHARES, Assignment, Share, ShareGroup, ShareMember, SharesKnown
+from ottla.groups.share.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
@@ -27,7 +28,6 @@ from ottla.groups.share_records import (
     TargetRecord,
     encode,
 )
-from ottla.groups.share_surroundings import Surroundings
 from ottla.machine import ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_group_describe as wire
@@ -86,28 +86,28 @@ def answer_question(
     ticket: Ticket,
     question: ShareQuestion,
     groups: Mapping[str, ShareGroup],
-    strangers: Mapping[str, object],
-    draft: Draft,
+    other_groups: Mapping[str, object],
+    decision: DecisionBuilder,
 ) -> None:
     group = groups.get(question.group_id)
-    if group is None and question.group_id in strangers:
+    if group is None and question.group_id in other_groups:
         text = f"Group {question.group_id} is not a share group."
-        draft.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
+        decision.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
         return
     if group is None:
         if isinstance(question, AddShares):
             group = ShareGroup(question.group_id)
         else:
             text = f"Group {question.group_id} not found."
-            draft.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
+            decision.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
     if isinstance(question, AddShares | BeginDeletion) and group.members:
-        draft.answer(ticket, ShareAnswer(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message))
+        decision.answer(ticket, ShareAnswer(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message))
         return
     shares = _changed(group.shares, question)
     if shares != group.shares or (isinstance(question, AddShares) and question.group_id not in groups):
-        draft.records.append(encode(SharesRecord(group.group_id, shares)))
-    draft.answer(ticket, ShareAnswer(ErrorCode.NONE, None, group.epoch, group.shares))
+        decision.records.append(encode(SharesRecord(group.group_id, shares)))
+    decision.answer(ticket, ShareAnswer(ErrorCode.NONE, None, group.epoch, group.shares))
 
 
 def _changed(shares: SharesKnown, question: ShareQuestion) -> SharesKnown:
@@ -150,24 +150,24 @@ def describe(
     ticket: Ticket,
     body: wire.ShareGroupDescribeRequest,
     groups: Mapping[str, ShareGroup],
-    strangers: Mapping[str, object],
-    surroundings: Surroundings,
-    draft: Draft,
+    other_groups: Mapping[str, object],
+    metadata: MetadataView,
+    decision: DecisionBuilder,
 ) -> None:
-    described = [_described(group_id, groups, strangers, surroundings) for group_id in body.group_ids]
-    draft.answer(ticket, wire.ShareGroupDescribeResponse(groups=described))
+    described = [_described(group_id, groups, other_groups, metadata) for group_id in body.group_ids]
+    decision.answer(ticket, wire.ShareGroupDescribeResponse(groups=described))
 
 
 def _described(
-    group_id: str, groups: Mapping[str, ShareGroup], strangers: Mapping[str, object], surroundings: Surroundings
+    group_id: str, groups: Mapping[str, ShareGroup], other_groups: Mapping[str, object], metadata: MetadataView
 ) -> wire.DescribedGroup:
     group = groups.get(group_id)
     if group is None:
-        text = f"Group {group_id} is not a share group." if group_id in strangers else f"Group {group_id} not found."
+        text = f"Group {group_id} is not a share group." if group_id in other_groups else f"Group {group_id} not found."
         return wire.DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, text, group_id)
     names: dict[bytes, str] = {}
     for name in group.subscribed_topics():
-        found = surroundings.topic(name)
+        found = metadata.topic(name)
         if found is not None:
             names[found[0]] = name
     return wire.DescribedGroup(

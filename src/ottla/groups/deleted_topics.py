@@ -1,14 +1,15 @@
-"""Offsets of topics that are gone: which groups are still to be looked at for them.
+"""The sweep over groups for offsets they committed in topics that are gone.
 
-Knows names. Does not know what was committed: whoever sweeps does. Costs a name for each topic and each group, however
-many topics go at once: topics that go while a sweep is under way wait for the next one.
+Knows which topics are gone and which groups are still to be looked at. Does not know what was committed: whoever sweeps
+does. Costs a name for each topic and each group, however many topics go at once: topics that go while a sweep is under
+way wait for the next one.
 """
 
 from collections import deque
 from collections.abc import Iterable
 
 
-class Orphans:
+class DeletedTopicsSweep:
     """One sweep after another, as long as there are deleted topics."""
 
     __slots__ = ("_groups", "_waiting", "topics")

@@ -9,7 +9,7 @@ Source: group-coordinator/src/main/resources/common/message/ShareGroup*.json, Gr
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from ottla.groups.share_group import Assignment, Share, ShareMember, SharesKnown
+from ottla.groups.share.group import Assignment, Share, ShareMember, SharesKnown
 from ottla.machine import ShardRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record, encode_key, encode_value
 from ottla.protocol.messages import share_group_current_member_assignment_record as current

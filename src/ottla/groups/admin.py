@@ -3,12 +3,12 @@
 Source: Kafka's GroupMetadataManager.java (describeGroups, listGroups), GroupCoordinatorShard.java (deleteGroups).
 """
 
-from ottla.groups.draft import Draft, fits
-from ottla.groups.group import Group, GroupState
+from ottla.groups.classic.group import Group, GroupState
+from ottla.groups.classic.records import encode_group
+from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.offsets import Offsets
-from ottla.groups.records import encode_group
 from ottla.groups.settings import GroupSettings
-from ottla.groups.share_groups import ShareGroups
+from ottla.groups.share.groups import ShareGroups
 from ottla.machine import Call, ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -30,10 +30,10 @@ def describe(
     body: DescribeGroupsRequest,
     groups: dict[str, Group],
     share: ShareGroups,
-    draft: Draft,
+    decision: DecisionBuilder,
 ) -> None:
     described = [_described(call, group_id, groups.get(group_id), group_id in share) for group_id in body.groups]
-    draft.answer(ticket, DescribeGroupsResponse(groups=described))
+    decision.answer(ticket, DescribeGroupsResponse(groups=described))
 
 
 def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -> DescribedGroup:
@@ -69,7 +69,7 @@ def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -
 
 
 def list_groups(
-    ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], share: ShareGroups, draft: Draft
+    ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], share: ShareGroups, decision: DecisionBuilder
 ) -> None:
     """Filters compare without case; a state or type that does not exist matches nothing."""
     states = {state.strip().lower() for state in body.states_filter}
@@ -84,7 +84,7 @@ def list_groups(
         for each in listed
         if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
     ]
-    draft.answer(ticket, ListGroupsResponse(groups=found))
+    decision.answer(ticket, ListGroupsResponse(groups=found))
 
 
 def delete_groups(
@@ -94,7 +94,7 @@ def delete_groups(
     offsets: Offsets,
     share: ShareGroups,
     settings: GroupSettings,
-    draft: Draft,
+    decision: DecisionBuilder,
 ) -> None:
     """Only groups without members are deleted, with all their offsets."""
     results: list[DeletableGroupResult] = []
@@ -110,9 +110,9 @@ def delete_groups(
             error = ErrorCode.GROUP_ID_NOT_FOUND
         elif records is None:
             error = ErrorCode.NON_EMPTY_GROUP
-        elif fits([*draft.records, *records], settings):
-            draft.records += records
+        elif fits([*decision.records, *records], settings):
+            decision.records += records
         else:
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         results.append(DeletableGroupResult(group_id, error))
-    draft.answer(ticket, DeleteGroupsResponse(results=results))
+    decision.answer(ticket, DeleteGroupsResponse(results=results))

@@ -1,6 +1,6 @@
 """How a classic group gets from one generation to the next, and the deadlines that push it.
 
-Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `classic` reads those
+Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `requests` reads those
 and calls in here.
 
 Deadlines, all keyed by group: the end of the join phase (`JOIN`), the end of the sync phase (`SYNC`), and per member or
@@ -10,13 +10,13 @@ Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGro
 KIP-134 for the initial delay, KIP-62 for the rebalance timeout.
 """
 
-from enum import IntEnum
 from typing import Final
 
-from ottla.groups.draft import Draft
-from ottla.groups.group import Group, GroupState, Member
-from ottla.groups.records import StoredGroup, encode_group
-from ottla.groups.replies import join_reply
+from ottla.groups.classic.group import Group, GroupState, Member
+from ottla.groups.classic.records import StoredGroup, encode_group
+from ottla.groups.classic.replies import join_reply
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.decision import DecisionBuilder
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Millis, WallClock
 from ottla.machine.timers import Timers
@@ -24,25 +24,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from ottla.protocol.messages.sync_group import SyncGroupResponse
 
-
-class Deadline(IntEnum):
-    """What a deadline of a group is for."""
-
-    JOIN = 0
-    SYNC = 1
-    SESSION = 2
-    EXPIRE = 3
-    """Of the shard: look for offsets that have expired, or go on doing so."""
-    ORPHANS = 4
-    """Of the shard: delete offsets of topics that are no more, or go on doing so."""
-    SHARE_SESSION = 5
-    """Of a member of a share group."""
-
-
-GroupTimer = tuple[str, int, str]
-"""(group id, Deadline, member id or "")."""
-
-NOBODY: Final = ""
+NO_MEMBER_ID: Final = ""
 
 
 class Rebalances:
@@ -70,15 +52,15 @@ class Rebalances:
     def unwatch(self, group: Group, member_id: str) -> None:
         self._timers.cancel((group.group_id, Deadline.SESSION, member_id))
 
-    def drop(self, group: Group, member_id: str, draft: Draft) -> None:
+    def drop(self, group: Group, member_id: str, decision: DecisionBuilder) -> None:
         """Take a member or a pending one out of the group; what it had parked is answered UNKNOWN_MEMBER_ID."""
         self.unwatch(group, member_id)
         join = group.joins.pop(member_id, None)
         if join is not None:
-            draft.answer(join[0], join_reply(join[1], ErrorCode.UNKNOWN_MEMBER_ID, NOBODY))
+            decision.answer(join[0], join_reply(join[1], ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER_ID))
         sync = group.syncs.pop(member_id, None)
         if sync is not None:
-            draft.answer(sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            decision.answer(sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member_id)
 
     def forget(self, group: Group) -> None:
@@ -90,23 +72,23 @@ class Rebalances:
 
     # ---- the join phase --------------------------------------------------------------------------------------------
 
-    def rebalance_or_complete(self, now: Millis, group: Group, draft: Draft) -> None:
+    def rebalance_or_complete(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """Something changed: begin a rebalance, or, where one gathers members already, see whether all have come."""
         if group.can_rebalance():
-            self.prepare(now, group, draft)
+            self.prepare(now, group, decision)
         else:
-            self.maybe_complete_join(now, group, draft)
+            self.maybe_complete_join(now, group, decision)
 
-    def maybe_complete_join(self, now: Millis, group: Group, draft: Draft) -> None:
+    def maybe_complete_join(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """The first rebalance of a group always waits for its delay."""
         gathering = group.state is GroupState.PREPARING_REBALANCE and not group.is_initial_rebalance
         if gathering and group.all_joined():
-            self.complete_join(now, group, draft)
+            self.complete_join(now, group, decision)
 
-    def prepare(self, now: Millis, group: Group, draft: Draft) -> None:
+    def prepare(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """Begin to gather the members of the next generation."""
         if group.state is GroupState.COMPLETING_REBALANCE:
-            self._interrupt_syncs(now, group, draft)
+            self._interrupt_syncs(now, group, decision)
         group.pending_syncs.clear()
         self._timers.cancel((group.group_id, Deadline.SYNC, ""))
         first = group.state is GroupState.EMPTY
@@ -118,19 +100,19 @@ class Rebalances:
             group.initial_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
             self._timers.set((group.group_id, Deadline.JOIN, ""), now + delay_ms)
         elif group.all_joined():
-            self.complete_join(now, group, draft)
+            self.complete_join(now, group, decision)
         else:
             self._timers.set((group.group_id, Deadline.JOIN, ""), now + group.rebalance_timeout_ms())
 
-    def _interrupt_syncs(self, now: Millis, group: Group, draft: Draft) -> None:
+    def _interrupt_syncs(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         for member in group.members.values():
             member.assignment = b""
         for member_id, ticket in group.syncs.items():
-            draft.answer(ticket, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            decision.answer(ticket, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
             self.touch(now, group, group.members[member_id])
         group.syncs.clear()
 
-    def join_deadline(self, now: Millis, group: Group, draft: Draft) -> None:
+    def join_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """The join phase has lasted long enough, unless it is the first one and someone new came while it lasted."""
         assert group.state is GroupState.PREPARING_REBALANCE, group.group_id
         if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms:
@@ -140,9 +122,9 @@ class Rebalances:
             group.initial_delay_ms = delay_ms
             self._timers.set((group.group_id, Deadline.JOIN, ""), now + delay_ms)
         else:
-            self.complete_join(now, group, draft)
+            self.complete_join(now, group, decision)
 
-    def complete_join(self, now: Millis, group: Group, draft: Draft) -> None:
+    def complete_join(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """Go on with those who joined: the next generation, or an Empty group where nobody did.
 
         Dynamic members that did not come are out. Static ones stay (their session decides): if nobody but them is left
@@ -151,21 +133,21 @@ class Rebalances:
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         for member in list(group.members.values()):
             if member.group_instance_id is None and member.member_id not in group.joins:
-                self.drop(group, member.member_id, draft)
+                self.drop(group, member.member_id, decision)
         if group.members and not group.elect_joined_leader():
             self._timers.set((group.group_id, Deadline.JOIN, ""), now + group.rebalance_timeout_ms())
         elif group.members:
-            self._begin_generation(now, group, draft)
+            self._begin_generation(now, group, decision)
         else:
             empty = group.empty_image(group.generation + 1, self.wall.at(now))
-            draft.records.append(encode_group(group.group_id, empty))
+            decision.records.append(encode_group(group.group_id, empty))
 
-    def _begin_generation(self, now: Millis, group: Group, draft: Draft) -> None:
+    def _begin_generation(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         group.begin_generation(self.wall.at(now))
         for member in group.members.values():
             join = group.joins.pop(member.member_id, None)
             if join is not None:
-                draft.answer(join[0], joined_reply(join[1], group, member))
+                decision.answer(join[0], joined_reply(join[1], group, member))
             member.is_new = False
             group.pending_syncs[member.member_id] = None
             self.touch(now, group, member)
@@ -179,53 +161,53 @@ class Rebalances:
         if not group.pending_syncs:
             self._timers.cancel((group.group_id, Deadline.SYNC, ""))
 
-    def sync_deadline(self, now: Millis, group: Group, draft: Draft) -> None:
+    def sync_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """Members that joined but never asked for their assignment are out."""
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
-                self.drop(group, member_id, draft)
-            self.prepare(now, group, draft)
+                self.drop(group, member_id, decision)
+            self.prepare(now, group, decision)
 
-    def assign(self, now: Millis, group: Group, stored: StoredGroup, draft: Draft) -> None:
+    def assign(self, now: Millis, group: Group, stored: StoredGroup, decision: DecisionBuilder) -> None:
         """The leader's assignments are in `stored`: everyone who waits gets its own, once the record is committed."""
-        draft.records.append(encode_group(group.group_id, stored))
+        decision.records.append(encode_group(group.group_id, stored))
         for each in stored.members:
             ticket = group.syncs.pop(each.member_id, None)
             if ticket is not None:
-                draft.answer(ticket, assigned_reply(group, each.assignment))
+                decision.answer(ticket, assigned_reply(group, each.assignment))
                 self.touch(now, group, group.members[each.member_id])
 
-    def fail_syncs(self, now: Millis, group: Group, error: ErrorCode, draft: Draft) -> None:
+    def fail_syncs(self, now: Millis, group: Group, error: ErrorCode, decision: DecisionBuilder) -> None:
         """The assignments can't be stored: everyone who waits hears why, and the group begins again."""
         for member_id, ticket in group.syncs.items():
-            draft.answer(ticket, SyncGroupResponse(error_code=error))
+            decision.answer(ticket, SyncGroupResponse(error_code=error))
             self.touch(now, group, group.members[member_id])
         group.syncs.clear()
-        self.prepare(now, group, draft)
+        self.prepare(now, group, decision)
 
     # ---- sessions that end -----------------------------------------------------------------------------------------
 
-    def session_deadline(self, now: Millis, group: Group, member_id: str, draft: Draft) -> None:
+    def session_deadline(self, now: Millis, group: Group, member_id: str, decision: DecisionBuilder) -> None:
         """No sign of life from a member. Whoever waits for an answer is excused, unless it is new: it may be gone."""
         if member_id in group.pending_members:
-            self.drop(group, member_id, draft)
-            self._complete_after_loss(now, group, draft)
+            self.drop(group, member_id, decision)
+            self._complete_after_loss(now, group, decision)
             return
         member = group.members.get(member_id)
         if member is None:
             return
         waits = member_id in group.joins or member_id in group.syncs
         if member.is_new or not waits:
-            self.drop(group, member_id, draft)
+            self.drop(group, member_id, decision)
             if group.state is GroupState.PREPARING_REBALANCE:
-                self._complete_after_loss(now, group, draft)
+                self._complete_after_loss(now, group, decision)
             else:
-                self.prepare(now, group, draft)
+                self.prepare(now, group, decision)
 
-    def _complete_after_loss(self, now: Millis, group: Group, draft: Draft) -> None:
+    def _complete_after_loss(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
         """Unlike a new arrival, a loss may end even the first join phase early."""
         if group.state is GroupState.PREPARING_REBALANCE and group.all_joined():
-            self.complete_join(now, group, draft)
+            self.complete_join(now, group, decision)
 
     def check(self, group: Group) -> None:
         """A phase that nothing would ever end, or a member that nothing would ever miss, is a leak."""

@@ -3,7 +3,7 @@
 import pytest
 from group_stage import Stage
 
-from ottla.groups.orphans import Orphans
+from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.shard import TopicsDeleted
 from ottla.machine import AppliedBatch
 from ottla.protocol.messages.offset_commit import (
@@ -36,20 +36,20 @@ def test_offsets_of_deleted_topics_go_in_slices(groups: int, partitions: int) ->
 
 
 def test_topics_that_go_during_a_sweep_wait_for_the_next_one() -> None:
-    orphans = Orphans()
+    sweep = DeletedTopicsSweep()
     groups = ["g", "h"]
-    orphans.add(["a"])
+    sweep.add(["a"])
     seen: list[tuple[str, list[str]]] = []
-    while (group := orphans.next_group(groups)) is not None:
-        seen.append((group, list(orphans.topics)))
+    while (group := sweep.next_group(groups)) is not None:
+        seen.append((group, list(sweep.topics)))
         if len(seen) == 1:
-            orphans.add(["b", "c"])
+            sweep.add(["b", "c"])
     assert seen == [("g", ["a"]), ("h", ["a"]), ("g", ["b", "c"]), ("h", ["b", "c"])]
-    assert not orphans
+    assert not sweep
 
 
 def test_a_coordinator_without_groups_has_nothing_to_sweep() -> None:
-    orphans = Orphans()
-    orphans.add(["a"])
-    assert orphans.next_group([]) is None
-    assert not orphans
+    sweep = DeletedTopicsSweep()
+    sweep.add(["a"])
+    assert sweep.next_group([]) is None
+    assert not sweep

@@ -1,26 +1,23 @@
-"""Wire answers of the classic group protocol, where a version or an error asks for more than filling in fields.
+"""The answer of every request about groups that never reached its group.
 
 Knows which fields carry an error in which API. Does not decide anything.
 
-Source: the getErrorResponse methods of Kafka's request classes; JoinGroupResponse.java, LeaveGroupResponse.java.
+Source: the getErrorResponse methods of Kafka's request classes.
 """
 
-from collections.abc import Sequence
-
-from ottla.groups.share_admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
+from ottla.groups.classic.replies import join_reply, leave_reply
+from ottla.groups.offsets import commit_error
+from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
 )
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
@@ -28,59 +25,6 @@ from ottla.protocol.messages.share_group_describe import DescribedGroup as Descr
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-_NULL_PROTOCOL_NAME_SINCE = 7
-_LEAVE_IN_BATCHES_SINCE = 3
-
-
-def join_reply(
-    version: int,
-    error: ErrorCode,
-    member_id: str,
-    *,
-    generation: int = -1,
-    protocol_type: str | None = None,
-    protocol_name: str | None = None,
-    leader: str = "",
-    skip_assignment: bool = False,
-    members: Sequence[JoinGroupResponseMember] = (),
-) -> JoinGroupResponse:
-    """No protocol is null since version 7 and "" before."""
-    return JoinGroupResponse(
-        error_code=error,
-        generation_id=generation,
-        protocol_type=protocol_type,
-        protocol_name=(protocol_name or None) if version >= _NULL_PROTOCOL_NAME_SINCE else protocol_name or "",
-        leader=leader,
-        skip_assignment=skip_assignment,
-        member_id=member_id,
-        members=list(members),
-    )
-
-
-def leave_reply(version: int, error: ErrorCode, members: list[MemberResponse]) -> LeaveGroupResponse:
-    """Before version 3 the one member's error is the answer's."""
-    if version >= _LEAVE_IN_BATCHES_SINCE:
-        return LeaveGroupResponse(error_code=error, members=members)
-    if error is ErrorCode.NONE and members:
-        return LeaveGroupResponse(error_code=members[0].error_code)
-    return LeaveGroupResponse(error_code=error)
-
-
-def commit_error(body: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ]
-    )
 
 
 def refuse(call: Call, error: ErrorCode) -> object:

@@ -10,7 +10,7 @@ _RECORD_OVERHEAD: Final = 21
 """The most that attributes, deltas and lengths of one record can take, beside its key and value."""
 
 
-class Draft:
+class DecisionBuilder:
     """Records and answers of one step of a shard, in the order in which they came up."""
 
     __slots__ = ("answers", "records")
@@ -22,7 +22,7 @@ class Draft:
     def answer(self, ticket: Ticket, reply: object) -> None:
         self.answers.append(Answer(ticket, reply))
 
-    def decision(self) -> Decision:
+    def build(self) -> Decision:
         if not self.records and not self.answers:
             return NOTHING
         return Decision(tuple(self.records), tuple(self.answers))

@@ -202,7 +202,7 @@ class ShareGroup:
     def check(self) -> None:
         where = f"share group {self.group_id}"
         assert self.assignment_epoch <= self.epoch, f"{where}: assigned for {self.assignment_epoch}, is at {self.epoch}"
-        assert all(member_id in self.members for member_id in (*self.targets, *self.absent)), f"{where}: strangers"
+        assert all(member_id in self.members for member_id in (*self.targets, *self.absent)), f"{where}: other_groups"
         counts: dict[str, int] = {}
         for member_id, member in self.members.items():
             assert member.member_id == member_id, where

@@ -10,11 +10,11 @@ KIP-394 member ids first, KIP-814 skip_assignment.
 import uuid
 from typing import Protocol
 
-from ottla.groups.draft import Draft, fits
-from ottla.groups.group import Group, GroupState, Member, Protocols
-from ottla.groups.rebalance import NOBODY, Rebalances, assigned_reply, joined_reply, member_list
-from ottla.groups.records import encode_group
-from ottla.groups.replies import join_reply, leave_reply
+from ottla.groups.classic.group import Group, GroupState, Member, Protocols
+from ottla.groups.classic.rebalance import NO_MEMBER_ID, Rebalances, assigned_reply, joined_reply, member_list
+from ottla.groups.classic.records import encode_group
+from ottla.groups.classic.replies import join_reply, leave_reply
+from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from ottla.machine import Call, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -48,31 +48,31 @@ class ClassicProtocol:
 
     # ---- JoinGroup -------------------------------------------------------------------------------------------------
 
-    def join(self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, draft: Draft) -> None:
+    def join(self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, decision: DecisionBuilder) -> None:
         """A new group is stored at once, Empty, so that it outlives a crash before its first generation."""
         error = self._refuses(body)
         group = self._groups.get(body.group_id)
-        if error is ErrorCode.NONE and group is None and body.member_id != NOBODY:
+        if error is ErrorCode.NONE and group is None and body.member_id != NO_MEMBER_ID:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
-            draft.answer(ticket, join_reply(call.version, error, body.member_id))
+            decision.answer(ticket, join_reply(call.version, error, body.member_id))
             return
         is_new_group = group is None
         if group is None:
             wall_ms = self._rebalances.wall.at(now)
             group = self._groups[body.group_id] = Group(body.group_id, wall_ms)
-            draft.records.append(encode_group(group.group_id, group.empty_image(0, wall_ms)))
+            decision.records.append(encode_group(group.group_id, group.empty_image(0, wall_ms)))
         if not self._has_room(group, body.member_id):
             assert not is_new_group
-            self._rebalances.drop(group, body.member_id, draft)
-            draft.answer(ticket, join_reply(call.version, ErrorCode.GROUP_MAX_SIZE_REACHED, NOBODY))
-            self._rebalances.maybe_complete_join(now, group, draft)
+            self._rebalances.drop(group, body.member_id, decision)
+            decision.answer(ticket, join_reply(call.version, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID))
+            self._rebalances.maybe_complete_join(now, group, decision)
         elif not group.supports(body.protocol_type, _protocols(body)):
-            draft.answer(ticket, join_reply(call.version, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, body.member_id))
-        elif body.member_id == NOBODY:
-            self._join_unknown(now, ticket, call, body, group, draft)
+            decision.answer(ticket, join_reply(call.version, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, body.member_id))
+        elif body.member_id == NO_MEMBER_ID:
+            self._join_unknown(now, ticket, call, body, group, decision)
         else:
-            self._join_known(now, ticket, call, body, group, draft)
+            self._join_known(now, ticket, call, body, group, decision)
 
     def _refuses(self, body: JoinGroupRequest) -> ErrorCode:
         if not body.group_id:
@@ -92,21 +92,21 @@ class ClassicProtocol:
         return member_id in group.members or len(group.members) < size_max
 
     def _join_unknown(
-        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, draft: Draft
+        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, decision: DecisionBuilder
     ) -> None:
         member_id = self._new_member_id(body.group_instance_id or call.client_id)
         if body.group_instance_id is not None:
             replaced = group.static_member(body.group_instance_id)
             if replaced is None:
-                self._add(now, ticket, call, body, group, member_id, draft)
+                self._add(now, ticket, call, body, group, member_id, decision)
             else:
-                self._succeed(now, ticket, call, body, group, replaced, member_id, draft)
+                self._replace(now, ticket, call, body, group, replaced, member_id, decision)
         elif call.version >= _MEMBER_ID_REQUIRED_SINCE:
             group.pending_members[member_id] = None
             self._rebalances.watch(now, group, member_id, body.session_timeout_ms)
-            draft.answer(ticket, join_reply(call.version, ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            decision.answer(ticket, join_reply(call.version, ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._add(now, ticket, call, body, group, member_id, draft)
+            self._add(now, ticket, call, body, group, member_id, decision)
 
     def _new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(bytes=self._entropy.randbytes(16), version=4)}"
@@ -119,7 +119,7 @@ class ClassicProtocol:
         body: JoinGroupRequest,
         group: Group,
         member_id: str,
-        draft: Draft,
+        decision: DecisionBuilder,
     ) -> None:
         if group.is_initial_rebalance:
             group.new_member_added = True
@@ -130,20 +130,20 @@ class ClassicProtocol:
         group.add(member)
         group.joins[member_id] = (ticket, call.version)
         self._rebalances.watch(now, group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalances.rebalance_or_complete(now, group, draft)
+        self._rebalances.rebalance_or_complete(now, group, decision)
 
     def _join_known(
-        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, draft: Draft
+        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, decision: DecisionBuilder
     ) -> None:
         if body.member_id in group.pending_members:
             if body.group_instance_id is None:
-                self._add(now, ticket, call, body, group, body.member_id, draft)
+                self._add(now, ticket, call, body, group, body.member_id, decision)
             else:
-                draft.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, body.member_id))
+                decision.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, body.member_id))
             return
         error = group.validate_member(body.member_id, body.group_instance_id)
         if error is not ErrorCode.NONE:
-            draft.answer(ticket, join_reply(call.version, error, body.member_id))
+            decision.answer(ticket, join_reply(call.version, error, body.member_id))
             return
         member = group.members[body.member_id]
         unchanged = member.protocols == _protocols(body)
@@ -152,13 +152,19 @@ class ClassicProtocol:
             group.state is GroupState.STABLE and group.leader != member.member_id
         )
         if unchanged and stays:
-            draft.answer(ticket, joined_reply(call.version, group, member))
+            decision.answer(ticket, joined_reply(call.version, group, member))
         else:
-            self._rejoin(ticket, call, body, group, member, draft)
-            self._rebalances.rebalance_or_complete(now, group, draft)
+            self._rejoin(ticket, call, body, group, member, decision)
+            self._rebalances.rebalance_or_complete(now, group, decision)
 
     def _rejoin(
-        self, ticket: Ticket, call: Call, body: JoinGroupRequest, group: Group, member: Member, draft: Draft
+        self,
+        ticket: Ticket,
+        call: Call,
+        body: JoinGroupRequest,
+        group: Group,
+        member: Member,
+        decision: DecisionBuilder,
     ) -> None:
         """Take the member's new wishes; a JoinGroup it had parked before can be nobody's any more."""
         group.speak(member, _protocols(body))
@@ -167,12 +173,12 @@ class ClassicProtocol:
         earlier = group.joins.pop(member.member_id, None)
         if earlier is not None:
             reply = join_reply(earlier[1], ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
-            draft.answer(earlier[0], reply)
+            decision.answer(earlier[0], reply)
         group.joins[member.member_id] = (ticket, call.version)
 
     # ---- static members that come back -----------------------------------------------------------------------------
 
-    def _succeed(
+    def _replace(
         self,
         now: Millis,
         ticket: Ticket,
@@ -181,7 +187,7 @@ class ClassicProtocol:
         group: Group,
         replaced: Member,
         member_id: str,
-        draft: Draft,
+        decision: DecisionBuilder,
     ) -> None:
         """A static member is back under a new member id: the old one is fenced, the new one inherits its place.
 
@@ -191,32 +197,39 @@ class ClassicProtocol:
         successor.client_id, successor.client_host = replaced.client_id, replaced.client_host
         successor.assignment = replaced.assignment
         if group.state is GroupState.STABLE and group.protocol_with(successor) == group.protocol_name:
-            self._succeed_quietly(now, ticket, call, group, replaced, successor, draft)
+            self._replace_without_rebalance(now, ticket, call, group, replaced, successor, decision)
             return
-        self._fence(group, replaced, draft)
+        self._fence(group, replaced, decision)
         group.replace(replaced, successor)
         self._rebalances.unwatch(group, replaced.member_id)
         self._rebalances.touch(now, group, successor)
         group.joins[member_id] = (ticket, call.version)
-        self._rebalances.rebalance_or_complete(now, group, draft)
+        self._rebalances.rebalance_or_complete(now, group, decision)
 
-    def _fence(self, group: Group, member: Member, draft: Draft) -> None:
+    def _fence(self, group: Group, member: Member, decision: DecisionBuilder) -> None:
         join = group.joins.pop(member.member_id, None)
         if join is not None:
-            draft.answer(join[0], join_reply(join[1], ErrorCode.FENCED_INSTANCE_ID, member.member_id))
+            decision.answer(join[0], join_reply(join[1], ErrorCode.FENCED_INSTANCE_ID, member.member_id))
         sync = group.syncs.pop(member.member_id, None)
         if sync is not None:
-            draft.answer(sync, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+            decision.answer(sync, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
 
-    def _succeed_quietly(
-        self, now: Millis, ticket: Ticket, call: Call, group: Group, replaced: Member, successor: Member, draft: Draft
+    def _replace_without_rebalance(
+        self,
+        now: Millis,
+        ticket: Ticket,
+        call: Call,
+        group: Group,
+        replaced: Member,
+        successor: Member,
+        decision: DecisionBuilder,
     ) -> None:
         """The record makes the successor a member (`Group.adopt`); until then it is only `arriving`."""
         record = encode_group(group.group_id, group.image_with(successor))
         if not fits([record], self._settings):
-            draft.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, NOBODY))
+            decision.answer(ticket, join_reply(call.version, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER_ID))
             return
-        draft.records.append(record)
+        decision.records.append(record)
         group.arriving = successor
         self._rebalances.unwatch(group, replaced.member_id)
         self._rebalances.touch(now, group, successor)
@@ -239,37 +252,37 @@ class ClassicProtocol:
             skip_assignment=led and knows_skip,
             members=members,
         )
-        draft.answer(ticket, reply)
+        decision.answer(ticket, reply)
 
     # ---- SyncGroup -------------------------------------------------------------------------------------------------
 
-    def sync(self, now: Millis, ticket: Ticket, call: Call, body: SyncGroupRequest, draft: Draft) -> None:
+    def sync(self, now: Millis, ticket: Ticket, call: Call, body: SyncGroupRequest, decision: DecisionBuilder) -> None:
         """Parks until the leader's assignments are stored; in a Stable group the assignment is there."""
         group = self._groups.get(body.group_id)
         error = _sync_error(call, body, group)
         if error is not ErrorCode.NONE or group is None:
-            draft.answer(ticket, SyncGroupResponse(error_code=error))
+            decision.answer(ticket, SyncGroupResponse(error_code=error))
             return
         member = group.members[body.member_id]
         self._rebalances.synced(group, body.member_id)
         if group.state is GroupState.STABLE:
-            draft.answer(ticket, assigned_reply(group, member.assignment))
+            decision.answer(ticket, assigned_reply(group, member.assignment))
             return
         earlier = group.syncs.pop(body.member_id, None)
         if earlier is not None:
-            draft.answer(earlier, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            decision.answer(earlier, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         group.syncs[body.member_id] = ticket
         if group.leader == body.member_id:
             stored = group.image({each.member_id: each.assignment for each in body.assignments})
             if fits([encode_group(group.group_id, stored)], self._settings):
-                self._rebalances.assign(now, group, stored, draft)
+                self._rebalances.assign(now, group, stored, decision)
             else:
-                self._rebalances.fail_syncs(now, group, ErrorCode.UNKNOWN_SERVER_ERROR, draft)
+                self._rebalances.fail_syncs(now, group, ErrorCode.UNKNOWN_SERVER_ERROR, decision)
 
     # ---- Heartbeat -------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, now: Millis, ticket: Ticket, body: HeartbeatRequest, draft: Draft) -> None:
-        draft.answer(ticket, HeartbeatResponse(error_code=self._heartbeat(now, body)))
+    def heartbeat(self, now: Millis, ticket: Ticket, body: HeartbeatRequest, decision: DecisionBuilder) -> None:
+        decision.answer(ticket, HeartbeatResponse(error_code=self._heartbeat(now, body)))
 
     def _heartbeat(self, now: Millis, body: HeartbeatRequest) -> ErrorCode:
         if not body.group_id:
@@ -289,26 +302,28 @@ class ClassicProtocol:
 
     # ---- LeaveGroup ------------------------------------------------------------------------------------------------
 
-    def leave(self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, draft: Draft) -> None:
+    def leave(
+        self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, decision: DecisionBuilder
+    ) -> None:
         """Members leave themselves, or are sent away by an administrator who knows only their instance ids."""
         identities = body.members if call.version >= _BATCHED_LEAVE_SINCE else [MemberIdentity(body.member_id)]
         if not body.group_id:
-            draft.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))
+            decision.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))
             return
         group = self._groups.get(body.group_id)
         responses: list[MemberResponse] = []
         left = False
         for identity in identities:
-            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave_one(group, identity, draft)
+            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave_one(group, identity, decision)
             left = left or error is ErrorCode.NONE
             responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
         if left and group is not None and group.state is not GroupState.EMPTY:
-            self._rebalances.rebalance_or_complete(now, group, draft)
-        draft.answer(ticket, leave_reply(call.version, ErrorCode.NONE, responses))
+            self._rebalances.rebalance_or_complete(now, group, decision)
+        decision.answer(ticket, leave_reply(call.version, ErrorCode.NONE, responses))
 
-    def _leave_one(self, group: Group, identity: MemberIdentity, draft: Draft) -> ErrorCode:
+    def _leave_one(self, group: Group, identity: MemberIdentity, decision: DecisionBuilder) -> ErrorCode:
         member_id = identity.member_id
-        if member_id == NOBODY:
+        if member_id == NO_MEMBER_ID:
             member = group.static_member(identity.group_instance_id)
             if member is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -317,7 +332,7 @@ class ClassicProtocol:
             error = group.validate_member(member_id, identity.group_instance_id)
             if error is not ErrorCode.NONE:
                 return error
-        self._rebalances.drop(group, member_id, draft)
+        self._rebalances.drop(group, member_id, decision)
         return ErrorCode.NONE
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from ottla.groups.share_group import Assignment
+from ottla.groups.share.group import Assignment
 
 Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""

@@ -1,7 +1,7 @@
 """Heartbeats of share groups: members come, stay, change their subscription, and go.
 
 Knows what a heartbeat may say, its answer, and the records that follow from it; when assignments are made anew; and
-when a silent member is out. Does not know who assigns how (`share_assignor`).
+when a silent member is out. Does not know who assigns how (`assignor`).
 
 A member joins with its first heartbeat and hears its assignment in the answer. Later heartbeats bring one when it has
 changed, or when the member told everything about itself again. Others hear of a change at their own next heartbeat.
@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
-from ottla.groups.draft import Draft, fits
-from ottla.groups.rebalance import Deadline, GroupTimer
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.metadata_view import MetadataView
 from ottla.groups.settings import GroupSettings
-from ottla.groups.share_assignor import assign
-from ottla.groups.share_group import Assignment, Share, ShareGroup, ShareMember
-from ottla.groups.share_records import (
+from ottla.groups.share.assignor import assign
+from ottla.groups.share.group import Assignment, Share, ShareGroup, ShareMember
+from ottla.groups.share.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
@@ -34,7 +35,6 @@ from ottla.groups.share_records import (
     TargetRecord,
     encode,
 )
-from ottla.groups.share_surroundings import Surroundings
 from ottla.machine import Call, Millis, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
@@ -68,29 +68,29 @@ class _Refused(Exception):
 class ShareMembership:
     """Serves the members of all share groups of a shard."""
 
-    __slots__ = ("_settings", "_surroundings", "_timers", "_wall", "groups", "strangers")
+    __slots__ = ("_metadata", "_settings", "_timers", "_wall", "groups", "other_groups")
 
     def __init__(
         self,
         settings: GroupSettings,
-        surroundings: Surroundings,
+        metadata: MetadataView,
         groups: dict[str, ShareGroup],
-        strangers: Mapping[str, object],
+        other_groups: Mapping[str, object],
         timers: Timers[GroupTimer],
         wall: WallClock,
     ) -> None:
         self._wall = wall
         self._settings = settings
-        self._surroundings = surroundings
+        self._metadata = metadata
         self._timers = timers
         self.groups = groups
-        self.strangers = strangers
+        self.other_groups = other_groups
         """Groups of another kind: their ids are taken."""
 
     # ---- ShareGroupHeartbeat ---------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, now: Millis, ticket: Ticket, call: Call, body: ShareGroupHeartbeatRequest, draft: Draft
+        self, now: Millis, ticket: Ticket, call: Call, body: ShareGroupHeartbeatRequest, decision: DecisionBuilder
     ) -> None:
         try:
             _check(body)
@@ -103,13 +103,13 @@ class ShareMembership:
             records = []
         encoded = [encode(record) for record in records]
         if fits(encoded, self._settings):
-            draft.records += encoded
+            decision.records += encoded
         else:
             answer = ShareGroupHeartbeatResponse(
                 error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
                 error_message=f"The records of group {body.group_id} do not fit into one batch.",
             )
-        draft.answer(ticket, answer)
+        decision.answer(ticket, answer)
 
     def _leave(self, body: ShareGroupHeartbeatRequest) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
         group = self._known(body.group_id)
@@ -123,14 +123,14 @@ class ShareMembership:
     def _stay(
         self, now: Millis, call: Call, body: ShareGroupHeartbeatRequest
     ) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
-        timing = self._surroundings.share_timing(body.group_id)
+        config = self._metadata.share_group_config(body.group_id)
         joins = body.member_epoch == JOIN_EPOCH
         group = self._known_or_new(body.group_id) if joins else self._known(body.group_id)
         known = group.members.get(body.member_id)
-        if known is None and len(group.members) >= timing.members_max:
+        if known is None and len(group.members) >= config.members_max:
             raise _Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {timing.members_max} members.",
+                f"The share group has reached its maximum capacity of {config.members_max} members.",
             )
         if known is None and not joins:
             raise _unknown_member(body)
@@ -148,9 +148,9 @@ class ShareMembership:
         shares = self._unknown_shares(group, member)
         if shares:
             records.append(SharesRecord(group.group_id, group.shares.added(shares)))
-        self._timers.set((group.group_id, Deadline.SHARE_SESSION, member.member_id), now + timing.session_timeout_ms)
+        self._timers.set((group.group_id, Deadline.SHARE_SESSION, member.member_id), now + config.session_timeout_ms)
         answer = ShareGroupHeartbeatResponse(
-            member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=timing.heartbeat_interval_ms
+            member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=config.heartbeat_interval_ms
         )
         if joins or body.subscribed_topic_names is not None or known is None or known.assigned != assigned:
             answer.assignment = AssignmentMessage(
@@ -160,14 +160,14 @@ class ShareMembership:
 
     def _known(self, group_id: str) -> ShareGroup:
         group = self.groups.get(group_id)
-        if group is None and group_id in self.strangers:
+        if group is None and group_id in self.other_groups:
             raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
         if group is None:
             raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
         return group
 
     def _known_or_new(self, group_id: str) -> ShareGroup:
-        if group_id in self.strangers:
+        if group_id in self.other_groups:
             raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
         return self.groups.get(group_id) or ShareGroup(group_id)
 
@@ -191,7 +191,7 @@ class ShareMembership:
         if resubscribes or came_back or metadata_hash != group.metadata_hash:
             epoch += 1
             records.append(EpochRecord(group.group_id, epoch, metadata_hash))
-        interval_ms = self._surroundings.share_timing(group.group_id).assignment_interval_ms
+        interval_ms = self._metadata.share_group_config(group.group_id).assignment_interval_ms
         # By the wall clock, for the record's sake; one that was set back must not keep an assignment waiting.
         wall_ms = self._wall.at(now)
         is_due = joins or resubscribes or not 0 <= wall_ms - group.assigned_at_ms < interval_ms
@@ -209,7 +209,7 @@ class ShareMembership:
     def _topics(self, names: list[str]) -> dict[str, tuple[bytes, int]]:
         topics: dict[str, tuple[bytes, int]] = {}
         for name in names:
-            found = self._surroundings.topic(name)
+            found = self._metadata.topic(name)
             if found is not None:
                 topics[name] = found
         return topics
@@ -225,21 +225,21 @@ class ShareMembership:
 
     # ---- members that go -------------------------------------------------------------------------------------------
 
-    def session_deadline(self, group_id: str, member_id: str, draft: Draft) -> None:
+    def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
         """No sign of life for the length of a session."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
-            draft.records += [encode(record) for record in self._removal(group, member)]
+            decision.records += [encode(record) for record in self._removal(group, member)]
 
-    def connection_lost(self, group_id: str, member_id: str, draft: Draft) -> None:
+    def connection_lost(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
         """Who is left gets what this member had, unless it comes back before they ask."""
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members or member_id in group.absent:
             return
         group.absent[member_id] = None
         if len(group.absent) < len(group.members):
-            draft.records.append(encode(EpochRecord(group_id, group.epoch + 1, group.metadata_hash)))
+            decision.records.append(encode(EpochRecord(group_id, group.epoch + 1, group.metadata_hash)))
 
     def _removal(self, group: ShareGroup, member: ShareMember) -> list[ShareRecord]:
         group_id, member_id = group.group_id, member.member_id
@@ -253,7 +253,7 @@ class ShareMembership:
 
     def watch(self, now: Millis, group: ShareGroup) -> None:
         """Sessions begin anew for all members."""
-        timeout_ms = self._surroundings.share_timing(group.group_id).session_timeout_ms
+        timeout_ms = self._metadata.share_group_config(group.group_id).session_timeout_ms
         for member_id in group.members:
             self._timers.set((group.group_id, Deadline.SHARE_SESSION, member_id), now + timeout_ms)
 

@@ -1,7 +1,7 @@
 """One classic group: who is in it, what they speak, and in which state of a rebalance it is.
 
-Knows members, generations, votes and who waits for what. Does not know time (its rules are in `classic`, which also
-keeps the deadlines), records' bytes, or committed offsets.
+Knows members, generations, votes and who waits for what. Does not know time (`rebalance` keeps the deadlines), requests
+(`requests` has their rules), records' bytes, or committed offsets.
 
 The states, and what ends each:
 
@@ -22,7 +22,7 @@ Source: Kafka's ClassicGroup.java, KIP-345.
 
 from enum import Enum
 
-from ottla.groups.records import StoredGroup, StoredMember
+from ottla.groups.classic.records import StoredGroup, StoredMember
 from ottla.machine import Ticket, WallMillis
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription

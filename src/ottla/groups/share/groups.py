@@ -1,6 +1,6 @@
 """All share groups of a shard: which request goes where, and what each record changes.
 
-Knows the groups and hands on; the rules stand in `share_membership` and `share_admin`. The ids of classic groups are
+Knows the groups and hands on; the rules stand in `membership` and `admin`. The ids of classic groups are
 taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and the other way round.
 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
@@ -8,10 +8,11 @@ Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ottla.groups.draft import Draft
-from ottla.groups.rebalance import GroupTimer
+from ottla.groups.deadlines import GroupTimer
+from ottla.groups.decision import DecisionBuilder
+from ottla.groups.metadata_view import MetadataView
 from ottla.groups.settings import GroupSettings
-from ottla.groups.share_admin import (
+from ottla.groups.share.admin import (
     AddShares,
     AskShares,
     BeginDeletion,
@@ -21,9 +22,9 @@ from ottla.groups.share_admin import (
     describe,
     listed,
 )
-from ottla.groups.share_group import NO_SHARES, ShareGroup
-from ottla.groups.share_membership import ConnectionLost, ShareMembership
-from ottla.groups.share_records import (
+from ottla.groups.share.group import NO_SHARES, ShareGroup
+from ottla.groups.share.membership import ConnectionLost, ShareMembership
+from ottla.groups.share.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
@@ -33,7 +34,6 @@ from ottla.groups.share_records import (
     TargetRecord,
     encode,
 )
-from ottla.groups.share_surroundings import Surroundings
 from ottla.machine import Call, Millis, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.messages.list_groups import ListedGroup
@@ -44,20 +44,20 @@ from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatReq
 class ShareGroups:
     """See the module's docstring."""
 
-    __slots__ = ("_groups", "_membership", "_strangers", "_surroundings")
+    __slots__ = ("_groups", "_membership", "_metadata", "_other_groups")
 
     def __init__(
         self,
         settings: GroupSettings,
-        surroundings: Surroundings,
-        strangers: Mapping[str, object],
+        metadata: MetadataView,
+        other_groups: Mapping[str, object],
         timers: Timers[GroupTimer],
         wall: WallClock,
     ) -> None:
-        self._surroundings = surroundings
-        self._strangers = strangers
+        self._metadata = metadata
+        self._other_groups = other_groups
         self._groups: dict[str, ShareGroup] = {}
-        self._membership = ShareMembership(settings, surroundings, self._groups, strangers, timers, wall)
+        self._membership = ShareMembership(settings, metadata, self._groups, other_groups, timers, wall)
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -73,28 +73,28 @@ class ShareGroups:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def decide(self, now: Millis, ticket: Ticket, call: Call, draft: Draft) -> bool:
-        """Whether this was a call about share groups; if so it is in `draft` now."""
+    def decide(self, now: Millis, ticket: Ticket, call: Call, decision: DecisionBuilder) -> bool:
+        """Whether this was a call about share groups; if so it is in `decision` now."""
         match call.body:
             case ShareGroupHeartbeatRequest() as body:
-                self._membership.heartbeat(now, ticket, call, body, draft)
+                self._membership.heartbeat(now, ticket, call, body, decision)
             case ShareGroupDescribeRequest() as body:
-                describe(ticket, body, self._groups, self._strangers, self._surroundings, draft)
+                describe(ticket, body, self._groups, self._other_groups, self._metadata, decision)
             case AskShares() | AddShares() | BeginDeletion() | EndDeletion() as question:
-                answer_question(ticket, question, self._groups, self._strangers, draft)
+                answer_question(ticket, question, self._groups, self._other_groups, decision)
             case ConnectionLost(group_id, member_id):
-                self._membership.connection_lost(group_id, member_id, draft)
+                self._membership.connection_lost(group_id, member_id, decision)
             case _:
                 return False
         return True
 
-    def topics_deleted(self, names: Iterable[str], draft: Draft) -> None:
+    def topics_deleted(self, names: Iterable[str], decision: DecisionBuilder) -> None:
         """Share partitions go with their topic; the share coordinator hears of it by itself."""
         for group in self._groups.values():
             gone = [topic_id for topic_id, name in group.shares.topics() if name in names]
             if gone:
                 shares = group.shares.without(gone, deleting=False)
-                draft.records.append(encode(SharesRecord(group.group_id, shares)))
+                decision.records.append(encode(SharesRecord(group.group_id, shares)))
 
     def listed(self) -> Iterator[ListedGroup]:
         for group in self._groups.values():
@@ -107,8 +107,8 @@ class ShareGroups:
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
-    def session_deadline(self, group_id: str, member_id: str, draft: Draft) -> None:
-        self._membership.session_deadline(group_id, member_id, draft)
+    def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+        self._membership.session_deadline(group_id, member_id, decision)
 
     def loaded(self, now: Millis) -> None:
         for group in self._groups.values():
@@ -171,5 +171,5 @@ class ShareGroups:
     def check_durable(self) -> None:
         for group_id, group in self._groups.items():
             assert group.group_id == group_id, group_id
-            assert group_id not in self._strangers, f"{group_id} is a group of two kinds"
+            assert group_id not in self._other_groups, f"{group_id} is a group of two kinds"
             group.check()

@@ -1,0 +1,24 @@
+"""The deadlines of a shard: what each is for and which group it is of."""
+
+from enum import IntEnum
+
+
+class Deadline(IntEnum):
+    """What a deadline is for. Several at one time come up in the order of their groups, then of these numbers."""
+
+    JOIN = 0
+    """Of a classic group: the join phase of its rebalance ends."""
+    SYNC = 1
+    """Of a classic group: the sync phase of its rebalance ends."""
+    SESSION = 2
+    """Of a member of a classic group."""
+    EXPIRE = 3
+    """Of the shard: look for offsets that have expired, or go on doing so."""
+    DELETED_TOPICS = 4
+    """Of the shard: delete offsets of topics that are no more, or go on doing so."""
+    SHARE_SESSION = 5
+    """Of a member of a share group."""
+
+
+GroupTimer = tuple[str, int, str]
+"""(group id or "", Deadline, member id or "")."""

@@ -1,0 +1,92 @@
+"""Records of committed offsets in `__consumer_offsets`: values to bytes and back.
+
+Knows Kafka's type 1; type 0 is the older one, read alike.
+
+Source: group-coordinator/src/main/resources/common/message/*OffsetCommit*.json, GroupCoordinatorRecordHelpers.java.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.machine import ShardRecord, WallMillis
+from ottla.protocol.coordinator_records import decode_key, decode_value, encode_key, encode_value, type_of
+from ottla.protocol.messages.legacy_offset_commit_record import LegacyOffsetCommitKey
+from ottla.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
+from ottla.protocol.wire import ZERO_UUID
+
+_LEGACY_TYPE = LegacyOffsetCommitKey.RECORD_TYPE
+OFFSET_TYPES = (_LEGACY_TYPE, OffsetCommitKey.RECORD_TYPE)
+"""The record types that are read here."""
+
+_VERSION = 4
+_VERSION_WITH_EXPIRY = 1
+
+NO_TIMESTAMP = WallMillis(-1)
+
+
+class CommittedOffset(NamedTuple):
+    """What a group committed for one partition. A named tuple, for replay makes one of every record.
+
+    `record_offset` is where in the log it stands, which decides between a plain and a transactional commit (the later
+    one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time, and
+    then the record has no room for `topic_id`. A topic that was deleted and made again has another id.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIMESTAMP
+    record_offset: int = -1
+    topic_id: bytes = ZERO_UUID
+
+    def is_of(self, topic_id: bytes) -> bool:
+        """Whether this was committed in the life of the topic that has this id; an id of zero is not known."""
+        return ZERO_UUID in (topic_id, self.topic_id) or topic_id == self.topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+def encode_offset(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> ShardRecord:
+    """A committed offset, or with None the tombstone that deletes it."""
+    key = encode_key(OffsetCommitKey(group_id, topic, partition))
+    if committed is None:
+        return ShardRecord(key, None)
+    expires = committed.expire_timestamp_ms != NO_TIMESTAMP
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+        topic_id=committed.topic_id,
+    )
+    return ShardRecord(key, encode_value(value, _VERSION_WITH_EXPIRY if expires else _VERSION))
+
+
+def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:
+    """One record of a type in OFFSET_TYPES. Raises MalformedFrame."""
+    key_class = LegacyOffsetCommitKey if type_of(key) == _LEGACY_TYPE else OffsetCommitKey
+    read = decode_key(key_class, key)
+    committed = None if value is None else decode_committed(value, record_offset)
+    return OffsetRecord(read.group, read.topic, read.partition, committed)
+
+
+def decode_committed(value: bytes, record_offset: int) -> CommittedOffset:
+    """The value of an offset's record. Raises MalformedFrame."""
+    read = decode_value(OffsetCommitValue, value)
+    return CommittedOffset(
+        read.offset,
+        read.leader_epoch,
+        read.metadata,
+        read.commit_timestamp,
+        read.expire_timestamp,
+        record_offset,
+        read.topic_id,
+    )
