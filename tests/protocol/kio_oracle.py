@@ -27,7 +27,8 @@ from kio.serial import entity_reader, entity_writer
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 
-from message_schemas import Field, Message, Struct, read_internal_records, read_kio  # noqa: E402, F401
+from generate_messages import wanted  # noqa: E402
+from message_schemas import Field, Message, read_internal_records, read_kio  # noqa: E402
 
 EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -51,11 +52,17 @@ class Case:
 
 @functools.cache
 def schemas() -> dict[str, list[Message]]:
-    return read_kio()
+    """The messages that the codec has, of all that kio describes."""
+    return wanted(read_kio())
+
+
+def internal_records() -> dict[str, Message]:
+    """The records of internal topics that the codec has, by name."""
+    return {message.name: message for messages in wanted(read_internal_records()).values() for message in messages}
 
 
 def cases() -> Iterator[Case]:
-    """Every message in every version that kio describes."""
+    """Every message of the codec that kio describes, in every version."""
     for module, messages in schemas().items():
         ours = importlib.import_module(f"ottla.protocol.messages.{module}")
         for message in messages:

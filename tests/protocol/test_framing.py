@@ -57,8 +57,9 @@ def test_response_frames_carry_kios_header(case: Case) -> None:
 
 
 def test_the_api_table_is_that_of_the_classes() -> None:
-    assert {case.ours.API_KEY for case in REQUESTS} == set(APIS)
-    for api in APIS.values():
+    spoken = {case.ours.API_KEY for case in REQUESTS}
+    assert spoken == {key for key, api in APIS.items() if api.has_messages(api.max_version)}
+    for api in map(APIS.__getitem__, spoken):
         for cls in (api.request, api.response):
             assert (api.key, api.min_version, api.max_version) == (cls.API_KEY, cls.MIN_VERSION, cls.MAX_VERSION)
         assert api.flexible_since == api.request.FLEXIBLE_SINCE

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio_oracle import Field, Message, Struct, read_internal_records
+from kio_oracle import internal_records
+from message_schemas import Field, Message, Struct
 
 from ottla.protocol.coordinator_records import (
     CONSUMER_OFFSETS_TOPIC,
@@ -20,12 +21,12 @@ from ottla.protocol.coordinator_records import (
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages._records import RECORD_TABLE
 
+SCHEMAS = internal_records()
 GOLDEN = [
     line.split()
     for line in (Path(__file__).parent / "golden" / "internal_records.txt").read_text().splitlines()
-    if not line.startswith("#")
+    if line.split()[0] in SCHEMAS
 ]
-SCHEMAS = {message.name: message for messages in read_internal_records().values() for message in messages}
 
 
 class Filling:

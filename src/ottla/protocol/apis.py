@@ -1,6 +1,7 @@
-"""Kafka's APIs: key, name, the versions the codec knows, and where the request and response classes are.
+"""Kafka's APIs: key, name, versions, and where the request and response classes are.
 
-Knows nothing of what a broker advertises. A module of `messages` is imported when its class is first asked for.
+Knows nothing of what a broker advertises. A module of `messages` is imported when its class is first asked for; an API
+that nobody here speaks has none.
 Source: the message definitions of Apache Kafka 4.3; ApiMessageType.java for the versions of the headers.
 """
 
@@ -15,12 +16,12 @@ API_VERSIONS_KEY = 18
 
 
 class Api:
-    """One API. `min_version` to `max_version` is what the codec can read and write."""
+    """One API. `min_version` to `max_version` are Kafka's versions; the message classes, if any, know them all."""
 
     __slots__ = ("_module", "_request", "_response", "flexible_since", "key", "max_version", "min_version", "name")
 
     def __init__(
-        self, key: int, name: str, min_version: int, max_version: int, flexible_since: int, module: str
+        self, key: int, name: str, min_version: int, max_version: int, flexible_since: int, module: str | None
     ) -> None:
         self.key = key
         self.name = name
@@ -30,6 +31,10 @@ class Api:
         self._module = module
         self._request: type[Message] | None = None
         self._response: type[Message] | None = None
+
+    def has_messages(self, version: int) -> bool:
+        """Whether the codec reads and writes this version."""
+        return self._module is not None and self.min_version <= version <= self.max_version
 
     @property
     def request(self) -> type[Message]:
@@ -44,6 +49,7 @@ class Api:
         return self._response
 
     def _load(self, kind: str) -> type[Message]:
+        assert self._module is not None, f"tools/generate_messages.py leaves {self.name} out"
         return getattr(import_module(f"ottla.protocol.messages.{self._module}"), self.name + kind)
 
     def __repr__(self) -> str:

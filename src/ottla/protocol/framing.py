@@ -92,12 +92,12 @@ def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, in
 def decode_request(view: Buffer, pos: int = 0) -> tuple[RequestHeader, Any]:
     """The header and the request of a frame without its length; bytes behind the request are ignored, as in Kafka.
 
-    Raises MalformedFrame, also when the codec does not know the version.
+    Raises MalformedFrame, also when the codec does not know the API's messages or the version.
     """
     header, pos = decode_request_header(view, pos)
     api = APIS[header.api_key]
-    if not api.min_version <= header.api_version <= api.max_version:
-        raise MalformedFrame(f"{api.name} has no version {header.api_version}")
+    if not api.has_messages(header.api_version):
+        raise MalformedFrame(f"{api.name} has no messages of version {header.api_version}")
     message, _ = api.request.decode(view, pos, header.api_version)
     return header, message
 
