@@ -64,7 +64,7 @@ crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its 
 	$(PYTHON) tools/crash_pipelines.py --pipeline sink $(ARGS)
 	$(PYTHON) tools/crash_pipelines.py --pipeline commit $(ARGS)
 	$(PYTHON) tools/crash_pipelines.py --pipeline archive $(ARGS)
-	$(PYTHON) tests/spark/tracker_kill_loop.py
+	$(PYTHON) tests/spark/tracker/tracker_kill_loop.py
 
 fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) tools/fuzz_node.py $(ARGS)

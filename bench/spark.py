@@ -364,7 +364,7 @@ def table(rounds: Rounds) -> list[str]:
 
 def settings(jars: str | None) -> dict[str, str]:
     """Those of our pipelines, for everybody."""
-    from ottla.spark.session import settings as pipeline_settings
+    from ottla.spark.platform.session import settings as pipeline_settings
 
     conf = {each.key: each.value for each in pipeline_settings("local[2]")}
     conf |= {"spark.master": "local[2]", "spark.driver.memory": MEMORY}

@@ -126,8 +126,8 @@ def stamp(told: str) -> float:
 def one_run(bootstrap: str, stages: str | None) -> None:
     """In a process of its own: run it, print what it took."""
     from ottla.spark.activity import run
-    from ottla.spark.run import RunOptions
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
+    from ottla.spark.running.run import RunOptions
 
     conf = {"spark.driver.memory": "1g"}
     if stages:

@@ -116,8 +116,8 @@ def by_hand(lines: list[Line]) -> float:
 def one_run(bootstrap: str, few: int, stages: str) -> None:
     """In a process of its own: run both, print what they took."""
     from ottla.spark.logs.run import run
-    from ottla.spark.run import RunOptions
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
+    from ottla.spark.running.run import RunOptions
 
     Path(stages).mkdir(parents=True, exist_ok=True)
     conf = {"spark.driver.memory": "1g", "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{stages}"}

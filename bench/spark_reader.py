@@ -41,7 +41,7 @@ def main() -> None:
 def started(name: str, conf: dict[str, str]) -> SparkSession:
     """Ours as pipelines start it, the connector's by Spark's builder; the settings are the same."""
     if name == "ottla":
-        from ottla.spark.session import pipeline_session
+        from ottla.spark.platform.session import pipeline_session
 
         return pipeline_session("bench-ottla", conf=conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -110,7 +110,7 @@ class Reader:
     def archive(self, broker: str, topic: str, folder: str) -> dict[str, Any]:
         """The whole topic into a table, from the start of the query to the last commit. Needs our own environment."""
         from ottla.spark.archive.stream import run
-        from ottla.spark.run import RunOptions
+        from ottla.spark.running.run import RunOptions
 
         with tempfile.TemporaryDirectory(dir=folder) as table:
             began = time.perf_counter()

@@ -134,7 +134,7 @@ class OnSpark:
     """The query as `ottla pipeline kmq-tracker` runs it."""
 
     def __init__(self, session: SparkSession, broker: Broker, config: KmqConfig, trigger_s: float) -> None:
-        from ottla.spark.run import RunOptions, read_stream
+        from ottla.spark.running.run import RunOptions, read_stream
         from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
         from ottla.spark.tracker.processor import tracked
 
@@ -350,7 +350,7 @@ def main() -> int:
     asked.add_argument("--quick", action="store_true")
     asked.add_argument("--node", help="a node that runs already, HOST:PORT[,PID]")
     options = asked.parse_args()
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
     session = pipeline_session("bench", master="local[2]", conf=conf)

@@ -21,7 +21,7 @@ PARTITIONS = 3
 
 def drive(bootstrap: str, checkpoint: str) -> None:
     """Copy `in` to `out` until SIGTERM; a query that fails is started again from its checkpoint."""
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
@@ -44,9 +44,9 @@ def drive(bootstrap: str, checkpoint: str) -> None:
 
 def drive_commit(bootstrap: str, directory: str) -> None:
     """What Spark and the sink do, in one process: plan a micro-batch durably, stage it, commit it, write that down."""
-    from ottla.spark.durable import write_json
-    from ottla.spark.publishing import Publisher
-    from ottla.spark.staging import Staging, read_json
+    from ottla.spark.platform.durable import write_json
+    from ottla.spark.writer.publishing import Publisher
+    from ottla.spark.writer.staging import Staging, read_json
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     plan_path, staging = Path(directory, "plan.json"), Staging(os.path.join(directory, "staging"))

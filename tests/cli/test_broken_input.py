@@ -21,7 +21,7 @@ import pytest
 
 from ottla.cli.main import main
 from ottla.cli.tree import command
-from ottla.spark import session as sessions
+from ottla.spark.platform import session as sessions
 from ottla.testing import EmbeddedBroker
 
 

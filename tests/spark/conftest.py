@@ -22,7 +22,7 @@ REAL_LOGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """local[2] with the pipelines' own settings; a JVM takes seconds to start, so there is one."""
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
 
     session = pipeline_session("ottla-tests", master="local[2]", conf={"spark.driver.memory": "1g"})
     yield session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ottla.spark.session import settings
+from ottla.spark.platform.session import settings
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 

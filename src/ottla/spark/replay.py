@@ -24,11 +24,11 @@ from ottla.spark.archive.log import Bounds, log_bounds, log_frame, renamed
 from ottla.spark.archive.ranges import Place, next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table, open_table
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.offsets import Cluster
-from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions, source_options
-from ottla.spark.topic_ids import ids_at
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.reader.offsets import Cluster
+from ottla.spark.reader.options import stream_options
+from ottla.spark.running.run import RunOptions, source_options
+from ottla.spark.running.topic_ids import ids_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

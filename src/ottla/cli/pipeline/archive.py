@@ -227,7 +227,7 @@ def restore(
         from ottla.spark.archive import open_table
         from ottla.spark.archive import restore as write_back
         from ottla.spark.archive.restore import only_topic
-        from ottla.spark.run import require_topics
+        from ottla.spark.running.run import require_topics
 
         lake = open_table(table)
         topic = only_topic(lake, topic)

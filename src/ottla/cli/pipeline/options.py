@@ -20,7 +20,7 @@ from ottla.cli.output import Failure, NotUnderstood
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.spark.run import RunOptions
+    from ottla.spark.running.run import RunOptions
 
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master (spark-defaults' own, else local[*]).")
@@ -60,7 +60,7 @@ def run_options(
 ) -> RunOptions:
     """What was given on the command line. Raises Failure, also where PySpark is missing."""
     require_spark()
-    from ottla.spark.run import RunOptions
+    from ottla.spark.running.run import RunOptions
 
     kafka = given_properties(command_config, properties)
     return RunOptions(
@@ -92,7 +92,7 @@ def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
 def reach(options: RunOptions) -> None:
     """Wait for a broker."""
     with plain_failures():
-        from ottla.spark.run import wait_for_broker
+        from ottla.spark.running.run import wait_for_broker
 
         client = wait_for_broker(options)
         if client is not None:
@@ -116,8 +116,8 @@ def require_spark() -> None:
 @contextmanager
 def plain_failures() -> Iterator[None]:
     """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed."""
-    from ottla.spark.failures import PipelineFailed, is_sparks, sentence, text_of
-    from ottla.spark.reporting import ADVICE
+    from ottla.spark.platform.failures import PipelineFailed, is_sparks, sentence, text_of
+    from ottla.spark.reader.losses import ADVICE
 
     try:
         yield
@@ -137,7 +137,7 @@ def plain_failures() -> Iterator[None]:
 @contextmanager
 def session_of(name: str, options: RunOptions) -> Iterator[SparkSession]:
     """A session for one command, stopped at its end."""
-    from ottla.spark.session import pipeline_session
+    from ottla.spark.platform.session import pipeline_session
 
     with plain_failures():
         session = pipeline_session(name, master=options.master, conf=options.conf)

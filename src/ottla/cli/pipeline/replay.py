@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ottla.spark.archive import Table
-    from ottla.spark.run import RunOptions
+    from ottla.spark.running.run import RunOptions
 
 EPILOG = "Example: ottla pipeline replay -t clicks --table ./lake/clicks --from 2026-01-31 --to-topic clicks-again"
 Edge = tuple[int | None, dict[tuple[str, int], int]]
@@ -114,7 +114,7 @@ def prepared(
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive.export import require_new
-        from ottla.spark.run import require_topics
+        from ottla.spark.running.run import require_topics
 
         lake = None if table is None else open_table(table)
         if to_table is not None:
@@ -162,7 +162,7 @@ def chosen(frame: DataFrame, where: str | None) -> DataFrame:
         return frame
     from pyspark.errors import PySparkException
 
-    from ottla.spark.failures import reason
+    from ottla.spark.platform.failures import reason
 
     try:
         return frame.where(where)

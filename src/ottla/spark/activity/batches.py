@@ -33,13 +33,13 @@ from ottla.spark.activity.near import Maker, Near, Span, goals_of
 from ottla.spark.activity.staging import Stage, stage
 from ottla.spark.activity.tables import COME, SCHEMAS, Entry, Tables, micros, moment, replace
 from ottla.spark.activity.visits import Goals
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.progress import BatchRows
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.running.progress import BatchRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.spark.options import SourceOptions
+    from ottla.spark.reader.options import SourceOptions
 
 NEAR_ROWS = 1 << 20
 NEAR_BYTES = 512 << 20

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.spark.activity.when import SECOND_US, micros_of
-from ottla.spark.variant import LONG_MAX, json_object, text_of
+from ottla.spark.text.spark_json import LONG_MAX, json_object, text_of
 
 SPACE, ANY = r"[ \t\n\x0b\f\r]", r"[^\n\r\x85\u2028\u2029]"
 NO_SPACE = r"[^ \t\n\x0b\f\r]"

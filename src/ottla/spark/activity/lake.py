@@ -23,8 +23,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from ottla.spark.durable import sync_file, sync_folder
-from ottla.spark.lake import CONFIGURATION, append, arrow_schema, aware, move_in, statistics
+from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, aware, move_in, statistics
+from ottla.spark.platform.durable import sync_file, sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.spark.activity.event import Event, Reader
-from ottla.spark.lake import arrow_schema
-from ottla.spark.workers import AtOnce
+from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.platform.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from ottla.spark.activity.batches import Batches
 from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
-from ottla.spark.checkpoints import Checkpoint
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.options import stream_options
-from ottla.spark.paths import table_path
-from ottla.spark.progress import BatchRows
-from ottla.spark.reporting import ALLOW_LOSS
-from ottla.spark.run import (
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.paths import table_path
+from ottla.spark.platform.session import pipeline_session
+from ottla.spark.reader.losses import ALLOW_LOSS
+from ottla.spark.reader.options import stream_options
+from ottla.spark.running.checkpoints import Checkpoint
+from ottla.spark.running.progress import BatchRows
+from ottla.spark.running.run import (
     Finished,
     RunOptions,
     broker_options,
@@ -26,8 +27,7 @@ from ottla.spark.run import (
     run_queries,
     source_options,
 )
-from ottla.spark.session import pipeline_session
-from ottla.spark.topic_ids import require_same
+from ottla.spark.running.topic_ids import require_same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

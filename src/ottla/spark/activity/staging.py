@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 
 from ottla.spark.activity.event import Reader
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED, RECORD_COLUMNS, Read, as_array, times_of
-from ottla.spark.lake import arrow_schema
-from ottla.spark.workers import AtOnce
+from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.platform.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ottla.spark.options import SourceOptions
+    from ottla.spark.reader.options import SourceOptions
 
 OUTCOMES = {
     name: arrow_schema(schema) for name, schema in (("events", EVENTS), ("late", LATE), ("malformed", MALFORMED))
@@ -62,8 +62,8 @@ class Stage:
     def records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.source is None:
             return batches
-        from ottla.spark.plan import Range
-        from ottla.spark.reading import read
+        from ottla.spark.reader.plan import Range
+        from ottla.spark.reader.reading import read
 
         return read([Range(**row) for batch in batches for row in batch.to_pylist()], self.source)
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from ottla.spark.activity.lake import Lake
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
-from ottla.spark.durable import write_json
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.paths import table_path
+from ottla.spark.platform.durable import write_json
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.paths import table_path
 
 SCHEMAS: dict[str, tuple[str, str | None]] = {
     "events": (EVENTS, "time"),

@@ -13,7 +13,7 @@ import re
 from datetime import UTC, datetime, timezone, tzinfo
 from decimal import ROUND_HALF_UP, Decimal
 
-from ottla.spark.zones import offset_of, zone_of
+from ottla.spark.text.zones import offset_of, zone_of
 
 MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 MONTHS = {name: number for number, name in enumerate(MONTH_NAMES, 1)}

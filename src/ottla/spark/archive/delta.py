@@ -24,8 +24,8 @@ from ottla.spark.archive.journal import Journal
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.lake import CONFIGURATION, add_action, append, sync_log
+from ottla.spark.lake.commits import CONFIGURATION, add_action, append, sync_log
+from ottla.spark.platform.failures import PipelineFailed
 
 ANY = (-(1 << 63), (1 << 63) - 1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

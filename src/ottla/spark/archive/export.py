@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.writing import WriteFiles, write_files
-from ottla.spark.durable import sync_folder
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.paths import table_path
+from ottla.spark.platform.durable import sync_folder
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.paths import table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,7 +1,7 @@
 """What executors do with the ranges of a micro-batch: fetch, decode and write them, all in one process.
 
 The source gives ranges alone (`rangesOnly`), planned and shared out as ever; so no record passes through the JVM.
-Knows: how a range's row becomes a `Range`. Does not know: fetching (`ottla.spark.reading`), files (`writing`).
+Knows: how a range's row becomes a `Range`. Does not know: fetching (`ottla.spark.reader.reading`), files (`writing`).
 Invariant: the ranges are those of the checkpointed micro-batch, so a task or batch done again reads the same offsets.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.archive.writing import WriteFiles, reports_of
-from ottla.spark.options import SourceOptions
-from ottla.spark.plan import Range
+from ottla.spark.reader.options import SourceOptions
+from ottla.spark.reader.plan import Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class FetchFiles:
     """To be given to `mapInArrow` over rows of ranges (topic, partition, first, until); yields what `WriteFiles` does.
 
-    Raises what `ottla.spark.reading.read` raises; Spark then repeats the task."""
+    Raises what `ottla.spark.reader.reading.read` raises; Spark then repeats the task."""
 
     plan: WriteFiles
     options: SourceOptions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from ottla.spark.reading import read
+        from ottla.spark.reader.reading import read
 
         ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]
         return self.plan(read(ranges, self.options))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ottla.spark.archive.layout import Batch
 from ottla.spark.archive.ranges import Covered, joined
-from ottla.spark.durable import write_json
+from ottla.spark.platform.durable import write_json
 
 FOLD_AT = 500
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.spark.archive.ranges import Place
-from ottla.spark.offsets import Cluster
-from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions, source_options
-from ottla.spark.session import require_workers
+from ottla.spark.platform.session import require_workers
+from ottla.spark.reader.offsets import Cluster
+from ottla.spark.reader.options import stream_options
+from ottla.spark.running.run import RunOptions, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.spark.archive.ranges import Place
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.topic_ids import TopicIds
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.running.topic_ids import TopicIds
 
 
 class MadeAgain(PipelineFailed):

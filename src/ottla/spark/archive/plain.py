@@ -19,8 +19,8 @@ from typing import Any
 from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile
 from ottla.spark.archive.ranges import Covered, Place, joined, next_offsets
 from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.durable import sync_folder, write_json
-from ottla.spark.failures import PipelineFailed
+from ottla.spark.platform.durable import sync_folder, write_json
+from ottla.spark.platform.failures import PipelineFailed
 
 LOG = f"{OWN}/log"
 FOLDED = f"{OWN}/log/folded.json"

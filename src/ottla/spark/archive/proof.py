@@ -22,9 +22,9 @@ from ottla.spark.archive.ranges import EMPTY, Covered, Place, Runs, once_and_twi
 from ottla.spark.archive.reading import frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
-from ottla.spark.run import RunOptions
-from ottla.spark.topic_ids import ids_at
-from ottla.spark.workers import AtOnce
+from ottla.spark.platform.workers import AtOnce
+from ottla.spark.running.run import RunOptions
+from ottla.spark.running.topic_ids import ids_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

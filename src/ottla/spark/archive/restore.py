@@ -2,7 +2,7 @@
 
 Knows: the sink's exactly-once writes, which a plan on disk makes last over kills: a restore that was killed and is
 started again goes on with its own plan, the same records under the same id, so that none is written twice.
-Does not know: how the sink does it (`ottla.spark.sink`, `ottla.spark.staging`).
+Does not know: how the sink does it (`ottla.spark.writer.sink`, `ottla.spark.writer.staging`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ottla.spark.archive.log import Bounds, log_bounds
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.reading import chosen, frame_of
 from ottla.spark.archive.table import Table
-from ottla.spark.durable import write_json
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.run import RunOptions, require_topics
+from ottla.spark.platform.durable import write_json
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.running.run import RunOptions, require_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,11 +15,11 @@ from ottla.client.client import EARLIEST
 from ottla.spark.archive.names import MadeAgain
 from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table
-from ottla.spark.checkpoints import Checkpoint
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.offsets import Cluster
-from ottla.spark.options import stream_options
-from ottla.spark.run import RunOptions, source_options
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.reader.offsets import Cluster
+from ottla.spark.reader.options import stream_options
+from ottla.spark.running.checkpoints import Checkpoint
+from ottla.spark.running.run import RunOptions, source_options
 
 
 @dataclass(frozen=True, slots=True)

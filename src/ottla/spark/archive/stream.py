@@ -24,14 +24,14 @@ from ottla.spark.archive.ranges import Covered, Place
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
 from ottla.spark.archive.writing import WriteFiles
-from ottla.spark.checkpoints import Checkpoint
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.offsets import Cluster
-from ottla.spark.options import SourceOptions, stream_options
-from ottla.spark.progress import BatchRows
-from ottla.spark.reporting import ALLOW_LOSS
-from ottla.spark.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
-from ottla.spark.session import pipeline_session, require_workers
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.session import pipeline_session, require_workers
+from ottla.spark.reader.losses import ALLOW_LOSS
+from ottla.spark.reader.offsets import Cluster
+from ottla.spark.reader.options import SourceOptions, stream_options
+from ottla.spark.running.checkpoints import Checkpoint
+from ottla.spark.running.progress import BatchRows
+from ottla.spark.running.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,9 +18,9 @@ from pathlib import Path
 from ottla.spark.archive.layout import SETTINGS, TOPICS, Batch, TableFile
 from ottla.spark.archive.names import Names
 from ottla.spark.archive.ranges import Covered, Place, next_offsets
-from ottla.spark.durable import write_json
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.paths import table_path
+from ottla.spark.platform.durable import write_json
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.paths import table_path
 
 FORMATS = ("delta", "parquet")
 

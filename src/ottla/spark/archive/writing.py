@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.spark.archive.layout import DAY_US, HEADERS_LISTED, IN_FILES, TableFile, day_text, folder
-from ottla.spark.durable import sync_folder
-from ottla.spark.workers import AtOnce
+from ottla.spark.platform.durable import sync_folder
+from ottla.spark.platform.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,18 +23,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ottla.spark.durable import write_json
-from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs.lake import Lake
 from ottla.spark.logs.staging import Place, Settings, Stage, Staged, stage
-from ottla.spark.progress import BatchRows
+from ottla.spark.platform.durable import write_json
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.running.progress import BatchRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ottla.spark.options import SourceOptions
+    from ottla.spark.reader.options import SourceOptions
 
 LINES = f"{parsing.SCHEMA}, late boolean"
 FOLD_EVERY = 200

@@ -19,10 +19,10 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.lake import aware
+from ottla.spark.lake.commits import aware
 from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.line import NAMED_LEVELS
+from ottla.spark.platform.failures import PipelineFailed
 
 SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "message", "raw", "format", "topic",
          "partition", "offset")  # fmt: skip

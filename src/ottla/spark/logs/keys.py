@@ -22,7 +22,7 @@ from ottla.spark.logs.formats import (
     MESSAGE_KEYS,
     TIME_KEYS,
 )
-from ottla.spark.variant import Real, java_double, quoted, real_number, whole_number
+from ottla.spark.text.spark_json import Real, java_double, quoted, real_number, whole_number
 
 
 class Keys(NamedTuple):

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.lake import CONFIGURATION, append, arrow_schema, move_in
+from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, move_in
 from ottla.spark.logs.staging import Place
+from ottla.spark.platform.failures import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from ottla.spark.logs.formats import MONTHS
-from ottla.spark.zones import zone_of
+from ottla.spark.text.zones import zone_of
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US

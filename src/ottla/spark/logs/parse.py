@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.failures import PipelineFailed
-from ottla.spark.lake import arrow_schema
+from ottla.spark.lake.commits import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
-from ottla.spark.workers import AtOnce
-from ottla.spark.zones import zone_of
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.workers import AtOnce
+from ottla.spark.text.zones import zone_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.spark.logs.formats import ERRORS
-from ottla.spark.workers import AtOnce
+from ottla.spark.platform.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ottla.spark.failures import PipelineFailed
 from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
 from ottla.spark.logs.parse import check_hints, check_zone
-from ottla.spark.options import stream_options
-from ottla.spark.reporting import ALLOW_LOSS
-from ottla.spark.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
-from ottla.spark.session import pipeline_session
-from ottla.spark.topic_ids import require_same
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.session import pipeline_session
+from ottla.spark.reader.losses import ALLOW_LOSS
+from ottla.spark.reader.options import stream_options
+from ottla.spark.running.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
+from ottla.spark.running.topic_ids import require_same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,13 +25,13 @@ import pyarrow.parquet as pq
 from ottla.spark.logs import counting
 from ottla.spark.logs.line import Reader
 from ottla.spark.logs.parse import lines_of
-from ottla.spark.options import SourceOptions
-from ottla.spark.workers import AtOnce
+from ottla.spark.platform.workers import AtOnce
+from ottla.spark.reader.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ottla.spark.plan import Range
+    from ottla.spark.reader.plan import Range
 
 Place = tuple[str, int]
 """(topic, partition)"""
@@ -71,8 +71,8 @@ class Stage:
     ends: Mapping[Place, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from ottla.spark.plan import Range
-        from ottla.spark.reading import read
+        from ottla.spark.reader.plan import Range
+        from ottla.spark.reader.reading import read
 
         work = Work(self)
         ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]

@@ -18,10 +18,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
 from ottla.kmq.config import KmqConfig
+from ottla.spark.platform.workers import AtOnce, SentToWorkers
 from ottla.spark.tracker.batches import PACKED, READ, Markers, pack, unpack
 from ottla.spark.tracker.chunks import Ledger, decode_ledger, encode_ledger
 from ottla.spark.tracker.turns import Turn, turn
-from ottla.spark.workers import AtOnce, SentToWorkers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

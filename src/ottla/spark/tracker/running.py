@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
 from ottla.kmq.figures import PartitionFigures, TrackerFigures
-from ottla.spark.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
-from ottla.spark.session import pipeline_session
+from ottla.spark.platform.session import pipeline_session
+from ottla.spark.platform.workers import AtOnce
+from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
 from ottla.spark.tracker.processor import tracked
-from ottla.spark.workers import AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,169 @@
+"""What went wrong in a query, as one plain sentence: what, why, what to do.
+
+Knows: the shapes in which Spark tells of a failure (a condition in brackets, a Python traceback inside a Java one), and
+which of them mean that the broker is away. Does not know: when to try again (`ottla.spark.running.run`), nor what
+stands in a checkpoint (`ottla.spark.running.checkpoints`).
+Source: error-conditions.json and StreamingQueryException of Spark 4.3.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+
+class PipelineFailed(Exception):
+    """What a pipeline could not do, as one plain sentence for the person who started it."""
+
+
+AWAY = re.compile(
+    r"\bConnectionClosed\b|errors\.TimedOut\b|No broker can be reached|The connection to \S+ is gone"
+    r"|The broker at \S+ (?:hung up|did not answer in time|did not take the request in time)"
+    r"|\b(?:LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|BROKER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE"
+    r"|COORDINATOR_LOAD_IN_PROGRESS|NOT_COORDINATOR|NOT_ENOUGH_REPLICAS(?:_AFTER_APPEND)?|NETWORK_EXCEPTION"
+    r"|REQUEST_TIMED_OUT|_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT)\b"
+)
+"""What a failure says when the broker is away, or not ready yet: in our client's words, Kafka's, librdkafka's."""
+
+ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), sentence)
+    for pattern, sentence in (
+        (
+            r"There are \[\d+\] sources in the checkpoint|STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
+            r"|STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+            r"|STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE|STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+            "The checkpoint {checkpoint} is that of another query, or of an earlier shape of {name}. "
+            "Give another --checkpoint, or remove it to begin anew.",
+        ),
+        (
+            r"STATE_STORE_INVALID_CONFIG_AFTER_RESTART\] (?P<what>Cannot change \S+ from \S+ to \S+)",
+            "The checkpoint {checkpoint} was written with another setting: {what}. "
+            "Give that with --conf, or another --checkpoint.",
+        ),
+        (
+            r"CONCURRENT_STREAM_LOG_UPDATE|Cannot start query with id \S+ as another query with same id",
+            "Another run writes to the checkpoint {checkpoint}. Stop that one: a checkpoint is for one run at a time.",
+        ),
+        (
+            r"Failed to read log file (?:file:)?(?P<file>\S+?)\. (?:\[INVALID_LOG_VERSION|UnsupportedLogVersion)",
+            "The checkpoint file {file} was written by a newer Spark. Run the pipeline with that one, or give another "
+            "--checkpoint.",
+        ),
+        (
+            r"Failed to read log file (?:file:)?(?P<file>\S+?)\. |Checksum error: (?:file:)?(?P<sum>\S+)",
+            "The checkpoint file {file}{sum} is damaged. Restore it from a copy, or give another --checkpoint.",
+        ),
+        (
+            r"CANNOT_LOAD_STATE_STORE",
+            "The state in the checkpoint {checkpoint} can't be read. Restore it from a copy, or give another "
+            "--checkpoint.",
+        ),
+        (
+            r"No space left on device",
+            "No space is left on the device for {name}: on that of the checkpoint, of the table or of spark.local.dir.",
+        ),
+        (
+            r"java\.lang\.OutOfMemoryError: (?P<what>.+)",
+            "Spark ran out of memory in {name} ({what}). Give it more: --conf spark.driver.memory=8g "
+            "(spark.executor.memory on a cluster).",
+        ),
+        (
+            r"Python worker exited unexpectedly|PYTHON_WORKER_CRASHED",
+            "A Python worker of {name} was killed again and again, for want of memory perhaps; "
+            "--conf spark.task.maxFailures allows more tries on a cluster.",
+        ),
+        (
+            r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'(?!\s+During handling)",
+            "The Python of Spark's workers has no {module}. Install ottla[spark] on every machine of the cluster and "
+            "name that Python in PYSPARK_PYTHON.",
+        ),
+        (
+            r"\[DATA_SOURCE_NOT_FOUND\].*\bottla\b",
+            "Spark does not find the source ottla: the Python it starts has no ottla[spark]. Name the right one in "
+            "PYSPARK_PYTHON.",
+        ),
+        (
+            r"Py4JNetworkError|Answer from Java side is empty|Error while sending|^Connection(?:Refused|Reset)Error",
+            "Spark's JVM has ended under {name}, killed perhaps for want of memory. Started again, the pipeline goes "
+            "on where it was.",
+        ),
+        (
+            r"SparkContext was shut down|Cannot call methods on a stopped SparkContext",
+            "Spark was stopped under {name}; on a cluster, see whether its master runs. Started again, the pipeline "
+            "goes on where it was.",
+        ),
+    )
+)
+"""(what Spark says, what it comes to). Groups of the pattern fill the sentence, besides {name} and {checkpoint}."""
+
+OURS = {
+    "ErrorAnswer",
+    "ConnectionClosed",
+    "TimedOut",
+    "ClientFailure",
+    "BadAnswer",
+    "RecordsLost",
+    "ReadFailed",
+    "WrongOption",
+}
+"""Errors whose text is a sentence already."""
+
+REPORT = "Traceback (most recent call last):"
+CONDITION = re.compile(r"^(?:\[[A-Z][A-Z0-9_.]+\] *)+")
+WRAPPING = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = [^\]]*\] terminated with exception: ")
+
+
+def text_of(error: BaseException) -> str:
+    """What Spark says of a failure, and of what caused it; no stack of Java's."""
+    own = isinstance(error, OSError) or type(error).__module__.startswith("py4j.")
+    said = [f"{type(error).__name__}: {error}" if own else str(error)]
+    cause = getattr(error, "cause", None)
+    while cause is not None and len(said) < 10:
+        said.append(str(cause))
+        cause = getattr(cause, "cause", None)
+    return "\n".join(said)
+
+
+def means_away(text: str) -> bool:
+    """Whether the failure is that of a broker that is away for a while."""
+    return AWAY.search(text) is not None
+
+
+def reason(text: str) -> str:
+    """The innermost thing said: the end of Python's last traceback, else Spark's first line without its wrapping."""
+    if REPORT in text:
+        for line in text[text.rindex(REPORT) + len(REPORT) :].splitlines()[1:]:
+            if line and not line[0].isspace():
+                kind, _, said = line.partition(": ")
+                kind = kind.rpartition(".")[2]
+                return said.strip() if kind in OURS and said else f"{kind}: {said.strip()}" if said else kind
+    java = re.search(r"^: (?:[\w.$]+(?:Exception|Error): )?(.+)$", text, re.MULTILINE)
+    first = java[1] if java else text.strip().partition("\n")[0]
+    first = CONDITION.sub("", WRAPPING.sub("", first))
+    return re.sub(r"( SQLSTATE: \w+)+$", "", first).strip() or "no reason was given"
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Whether it was raised by Spark, or on the way to its JVM."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
+def sentence(name: str, checkpoint: str, text: str, what: str = "query") -> str:
+    """What the failure of the query `name` comes to. What nobody foresaw is written to a file whole."""
+    plain = re.sub(r" SQLSTATE: \w+", "", text)
+    for pattern, comes_to in ADVICE:
+        if found := pattern.search(plain):
+            parts = {key: value or "" for key, value in found.groupdict().items()}
+            return comes_to.format(name=name, checkpoint=checkpoint, **parts)
+    said = reason(text).rstrip(".")
+    return f"The {what} {name} failed: {said}. All that Spark says of it stands in {written(name, text)}."
+
+
+def written(name: str, text: str) -> Path:
+    """A new file with the text."""
+    number, path = tempfile.mkstemp(prefix=f"ottla-{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-", suffix=".log")
+    with os.fdopen(number, "w") as file:
+        file.write(text)
+    return Path(path)

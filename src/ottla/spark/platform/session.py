@@ -1,0 +1,344 @@
+"""One place that decides a session's settings, and what may overrule them.
+
+Knows: which of Spark's settings pipelines want otherwise than Spark has them, and why. Does not know: any pipeline.
+
+What wins, the strongest first: `conf` of the call, the user's spark-defaults.conf and what `spark-submit` was given,
+the table below, Spark's own defaults. A session that runs already is used as it is, apart from what may be set while it
+runs and nobody has set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.java import use_java
+from ottla.spark.platform.linked_homes import stand_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STREAMING = "org.apache.spark.sql.execution.streaming"
+CLUSTER_PARTITIONS = 16
+TASK_FAILURES_MAX = 4
+LOCAL = re.compile(r"local(?:\[(?P<threads>\*|\d+)(?:,(?P<failures>\d+))?\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of Spark's settings as pipelines want it. `only_local`: on a cluster Spark's own default is right."""
+
+    key: str
+    value: str
+    why: str
+    only_local: bool = False
+
+
+def settings(master: str) -> tuple[Setting, ...]:
+    """The table, for a master."""
+    cores = cores_of(master)
+    return (
+        Setting(
+            "spark.sql.streaming.stateStore.providerClass",
+            f"{STREAMING}.state.RocksDBStateStoreProvider",
+            "state beyond the memory of the JVM; `transformWithState` refuses any other",
+        ),
+        Setting(
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+            "true",
+            "a batch uploads what it changed, not a snapshot of the whole state",
+        ),
+        Setting(
+            "spark.sql.shuffle.partitions",
+            str(cores or CLUSTER_PARTITIONS),
+            "one per core (16 on a cluster) instead of 200, each a state store; the first checkpoint keeps it",
+        ),
+        Setting(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+            "on a local disk a third off the time of a small batch, and the rename is as atomic",
+            only_local=True,
+        ),
+        Setting(
+            "spark.sql.streaming.stopTimeout",
+            "60s",
+            "a query that is stopped and does not end is told of instead of waited for without end",
+        ),
+        Setting("spark.sql.execution.arrow.pyspark.enabled", "true", "rows cross to Python and back in columns"),
+        Setting("spark.sql.session.timeZone", "UTC", "days and hours mean the same on every machine"),
+        Setting("spark.driver.memory", "2g", "1g, Spark's default, is small for a driver that is the executor too"),
+        Setting("spark.ui.enabled", "false", "no open port that nobody asked for"),
+        Setting("spark.ui.showConsoleProgress", "false", "its bar would write into the pipeline's own view"),
+        Setting("spark.driver.bindAddress", "127.0.0.1", "nobody else needs to reach a local driver", only_local=True),
+        Setting("spark.driver.host", "127.0.0.1", "works whatever the machine's name resolves to", only_local=True),
+    )
+
+
+def pipeline_session(
+    app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with the settings above; the one that runs already where there is one.
+
+    `master`: Spark's, else that of spark-defaults.conf, else `local[*]`. `conf` wins over everything. Local masters try
+    a task four times as clusters do: a Python worker that is killed costs its task, not the query.
+    Raises NoJava, and PipelineFailed where Spark is missing or does not start.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
+
+    refuse_connect({**(conf or {}), **({"spark.master": master} if master else {})})
+    running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # the latter from other threads
+    if running is not None and running.sparkContext._jsc is not None:
+        return adapted(running, conf or {})
+    given = dict(conf or {})
+    if master is not None:
+        given["spark.master"] = master
+    return started(app_name, given)
+
+
+def refuse_connect(conf: Mapping[str, str]) -> None:
+    """Raise PipelineFailed where the session would be one of Spark Connect: there is no JVM to ask how a query is."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote() or "spark.remote" in conf or conf.get("spark.master", "").startswith("sc://"):
+        raise PipelineFailed(
+            "Pipelines do not run through Spark Connect (SPARK_REMOTE, sc://...). Name the cluster itself: "
+            "--master spark://HOST:PORT."
+        )
+
+
+def require_workers(session: SparkSession) -> None:
+    """Raise PipelineFailed where the workers of a local session are a Python that has no Ottla."""
+    if is_local(str(session.sparkContext.master)):
+        require_ottla(str(session.sparkContext.pythonExec))
+
+
+@cache
+def require_ottla(python: str) -> None:
+    """Raise PipelineFailed where a Python, by path or name, has no Ottla."""
+    found = shutil.which(python)
+    if found == sys.executable:
+        return
+    code = "import ottla.spark.reader.source, pyspark_ottla"
+    if found is None or subprocess.run([found, "-c", code], capture_output=True, stdin=subprocess.DEVNULL).returncode:
+        raise PipelineFailed(
+            f"Spark's workers run {found or python}, a Python without Ottla. Before the session is made, import "
+            f"ottla.spark, or set PYSPARK_PYTHON={sys.executable}."
+        )
+
+
+def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A session that runs already, with what may still be set and nobody has set."""
+    chosen = session.conf.getAll
+    master = str(session.sparkContext.master)
+    wanted = {each.key: each.value for each in settings(master) if each.key not in chosen}
+    for key, value in {**wanted, **conf}.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def started(app_name: str, given: dict[str, str]) -> SparkSession:
+    """A new session."""
+    from pyspark.core.context import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    defaults = {**spark_defaults(os.environ), **submitted()}
+    master = given.get("spark.master") or defaults.get("spark.master") or "local[*]"
+    wanted = {each.key: each.value for each in settings(master) if is_local(master) or not each.only_local}
+    wanted = {key: value for key, value in wanted.items() if key not in defaults} | given
+    wanted["spark.master"] = with_retries(master)
+    runs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    if runs:
+        wanted.pop("spark.driver.memory", None)  # the JVM has what it was started with
+        SparkContext._ensure_initialized()
+    else:
+        with quick_workers(master):
+            launch(with_quiet_logs(wanted, defaults))
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+        if runs and own_log4j2(os.environ) is None and "spark.log.level" not in {**defaults, **given}:
+            session.sparkContext.setLogLevel("ERROR")
+        return session
+    except PySparkException as error:
+        raise PipelineFailed(f"Spark does not start on {master}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # py4j's, with Java's words in it
+        said = re.search(r"^: (?:[\w.$]+: )?(.+)$", str(error), re.MULTILINE)
+        raise PipelineFailed(f"Spark does not start on {master}: {said[1] if said else error}") from error
+
+
+def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The settings, and where the JVM shall find how it logs."""
+    if own_log4j2(os.environ) is not None:
+        return wanted
+    key = "spark.driver.extraJavaOptions"
+    options = f"{wanted.get(key, defaults.get(key, ''))} -Dlog4j2.configurationFile={log4j2_uri()}"
+    return {**wanted, key: options.strip()}
+
+
+# The JVM
+
+
+def launch(conf: Mapping[str, str]) -> None:
+    """Start the JVM, in a session of its own: Ctrl-C is for the driver to hear, not for its workers to die of."""
+    from pyspark.conf import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    use_java()
+    logging.getLogger().addFilter(not_from_py4j)
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # the same, as JSON with Java's stack in it
+    spark_conf = SparkConf(loadDefaults=False)
+    for key, value in conf.items():
+        spark_conf.set(key, value)
+    reading, writing = os.pipe()
+    noise = threading.Thread(target=pass_on, args=(os.fdopen(reading, "rb"),), name="spark-stderr", daemon=True)
+    noise.start()
+    try:
+        gateway = launch_gateway(spark_conf, {"stderr": writing, "start_new_session": True})
+    except PySparkRuntimeError as error:
+        raise PipelineFailed(
+            f"Spark's JVM did not start with JAVA_HOME={os.environ['JAVA_HOME']}; what it said stands above."
+        ) from error
+    finally:
+        os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextlib.contextmanager
+def quick_workers(master: str) -> Iterator[None]:
+    """Have a local session's Python workers import PySpark as it is installed, not from the archive in SPARK_HOME.
+
+    Python compiles a module of an archive anew in each process: half a second for every query that starts. A cluster
+    may need the archive, and the user's own SPARK_HOME is left as it is.
+    """
+    if not is_local(master) or "SPARK_HOME" in os.environ:
+        yield
+        return
+    import pyspark
+
+    with contextlib.suppress(OSError):  # nowhere to make it: slower, and as right
+        os.environ["SPARK_HOME"] = str(stand_in("spark", Path(pyspark.__file__).parent, without=["python"]))
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_HOME", None)
+
+
+def not_from_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs with a traceback, on the root logger, what it raises as well."""
+    return record.module not in ("java_gateway", "clientserver")
+
+
+NOISE = re.compile(
+    rb"WARNING: (?:Using incubator modules|package \S+ not in|A terminally deprecated method|A restricted method"
+    rb"|sun\.misc\.Unsafe|java\.lang\.System::load|Please consider reporting|Use --enable-native-access"
+    rb"|Restricted methods will be)"
+    rb"|Picked up (?:JAVA_TOOL|_JAVA)_OPTIONS"
+    rb"|(?:Starting )?Streaming TransformWithStateInPandas Python worker"
+    rb"|\s*$"
+)
+"""What the JVM and PySpark's own workers say on every start, whatever the logging is set to."""
+
+
+def pass_on(stream: IO[bytes]) -> None:
+    """Hand on what the JVM and its Python workers write to stderr, without the noise."""
+    with stream:
+        for line in stream:
+            if NOISE.match(line) is None:
+                try:
+                    sys.stderr.write(line.decode(errors="replace"))
+                except (ValueError, OSError):
+                    return  # nobody listens any more, and the JVM is about to end
+
+
+# What others have set
+
+
+def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's spark-defaults.conf: lines of `key value` or `key=value`, as a properties file of Java's."""
+    path = conf_directory(environment) / "spark-defaults.conf"
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in map(str.strip, lines):
+        matched = re.match(r"(spark\.[^\s=:]+)\s*[=:\s]\s*(.*)", line)
+        if matched and line[0] not in "#!":
+            found[matched[1]] = matched[2].strip()
+    return found
+
+
+def submitted() -> dict[str, str]:
+    """What `spark-submit` was given, where it started this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark.conf import SparkConf
+    from pyspark.core.context import SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+
+
+def conf_directory(environment: Mapping[str, str]) -> Path:
+    if "SPARK_CONF_DIR" in environment:
+        return Path(environment["SPARK_CONF_DIR"])
+    if "SPARK_HOME" in environment:
+        return Path(environment["SPARK_HOME"]) / "conf"
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "conf"
+
+
+def own_log4j2(environment: Mapping[str, str]) -> Path | None:
+    """The user's own configuration of Spark's logs."""
+    found = [*conf_directory(environment).glob("log4j2.*")]
+    return found[0] if found else None
+
+
+def log4j2_uri() -> str:
+    return (Path(__file__).parent / "log4j2.properties").as_uri()
+
+
+# Masters
+
+
+def is_local(master: str) -> bool:
+    return LOCAL.fullmatch(master) is not None
+
+
+def cores_of(master: str) -> int | None:
+    """How many tasks a local master runs at once; None for a cluster."""
+    found = LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    threads = found["threads"]
+    return (len(os.sched_getaffinity(0)) or 1) if threads == "*" else int(threads or 1)
+
+
+def with_retries(master: str) -> str:
+    """A local master that tries a task as often as a cluster would; any other as it is."""
+    found = LOCAL.fullmatch(master)
+    if found is None or found["failures"]:
+        return master
+    return f"local[{found['threads'] or 1},{TASK_FAILURES_MAX}]"

@@ -1,0 +1,270 @@
+"""The driver's side of reading: which partitions there are, and from where to where each is read.
+
+Knows the cluster through the thin client and the options; asks again as `fetchOffset.numRetries` says. Reads no
+record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
+Invariants: every range returned lies within what the broker had when it was asked, unless its partition was not there.
+Source: KafkaOffsetReaderAdmin.scala, KafkaMicroBatchStream.scala.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client.client import EARLIEST, LATEST
+from ottla.protocol.errors import ErrorCode
+from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.reader.losses import log, lose
+from ottla.spark.reader.options import AtTime, Edge, Offsets, Place, Position, SourceOptions, Specific
+from ottla.spark.reader.plan import Range
+
+T = TypeVar("T")
+
+
+def name_of(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def names_of(places: Collection[Place]) -> str:
+    return ", ".join(name_of(place) for place in sorted(places))
+
+
+class Cluster:
+    """What a driver asks a cluster. Holds one client, made when needed, never pickled."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._client: Client | None = None
+        self._known_missing: frozenset[str] = frozenset()
+        self._seen: set[str] = set()
+
+    def __getstate__(self) -> SourceOptions:
+        return self.options
+
+    def __setstate__(self, options: SourceOptions) -> None:
+        self.__init__(options)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _asking(self, ask: Callable[[Client], T]) -> T:
+        """Ask, and ask again after a failure with a new connection."""
+        attempt = 1
+        while True:
+            if self._client is None:
+                self._client = self.options.client.connect()
+            try:
+                return ask(self._client)
+            except ErrorAnswer:  # what a repetition could change, the client has repeated
+                raise
+            except ClientFailure as error:
+                self.close()
+                if attempt >= self.options.fetch_offset_retries:
+                    raise
+                log.warning("Asking for offsets failed, attempt %d: %s", attempt, error)
+            attempt += 1
+            time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
+
+    # Partitions
+
+    def places(self, known: Collection[Place] = ()) -> set[Place]:
+        """The partitions there are of what was subscribed to. Raises WrongOption for one that is not there, unless
+        it was (`known`): then it was deleted."""
+        wanted = self.options.subscription
+        if wanted.pattern is not None:
+            found = self._asking(self._matching)
+            return {(topic, partition) for topic, count in found.items() for partition in range(count)}
+        topics = dict.fromkeys(wanted.topics or [topic for topic, _ in wanted.places or ()])
+        found = self._described(list(topics))
+        there = {(topic, partition) for topic, count in found.items() for partition in range(count)}
+        self._seen |= found.keys() | {topic for topic, _ in known}
+        if missing := topics.keys() - found.keys() - self._seen:
+            names = ", ".join(f"'{topic}'" for topic in sorted(missing))
+            noun = "Topic" if len(missing) == 1 else "Topics"
+            verb = "does" if len(missing) == 1 else "do"
+            raise WrongOption(f"{noun} {names} {verb} not exist at {self.options.client.bootstrap}.")
+        if wanted.places is None:
+            return there
+        if missing := set(wanted.places) - there - set(known):
+            raise WrongOption(f"Option 'assign' names what does not exist: {names_of(missing)}.")
+        return there & set(wanted.places)
+
+    def _described(self, topics: list[str]) -> dict[str, int]:
+        """How many partitions each has. One that is missing is looked for again: it may be quite new."""
+        attempt = 1
+        while True:
+            found = self._asking(lambda client: _counted(client.metadata(topics)))
+            missing = frozenset(topics) - found.keys()
+            if missing <= self._known_missing or attempt >= self.options.fetch_offset_retries:
+                self._known_missing = missing
+                return found
+            attempt += 1
+            time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
+
+    def _matching(self, client: Client) -> dict[str, int]:
+        pattern = re.compile(self.options.subscription.pattern or "")
+        hidden = self.options.client.excludes_internal
+        found = _counted(client.metadata(None), internal=not hidden)
+        return {topic: count for topic, count in found.items() if pattern.fullmatch(topic)}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of those of the topics that are there, as Kafka writes them; "" where the broker has none."""
+        if not topics:
+            return {}
+        answer = self._asking(lambda client: client.metadata(topics))
+        return {topic.name: _id_text(bytes(topic.topic_id)) for topic in answer.topics if topic.error_code == 0}
+
+    # Offsets
+
+    def offsets(self, places: Mapping[Place, int]) -> Offsets:
+        """Each partition's offset for a time in ms, EARLIEST or LATEST; -1 where no record is that young.
+
+        Under read_committed the latest offset is the last stable one. A partition that is gone is left out."""
+        if not places:
+            return {}
+        level = self.options.client.isolation_level
+        try:
+            return self._asking(lambda client: client.list_offsets_of(places, isolation_level=level))
+        except ErrorAnswer as error:
+            if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                raise
+            topics = sorted({topic for topic, _ in places})
+            counts = self._asking(lambda client: _counted(client.metadata(topics), internal=True))
+            left = {place: at for place, at in places.items() if place[1] < counts.get(place[0], 0)}
+            if len(left) == len(places):
+                raise
+            return self.offsets(left)
+
+    def earliest(self, places: Collection[Place]) -> Offsets:
+        return self.offsets(dict.fromkeys(places, EARLIEST))
+
+    def latest(self, known: Mapping[Place, int] | None = None) -> Offsets:
+        """The end of every partition subscribed to. One that lies before what is known is asked for again: a broker
+        that just became leader may not know the end yet (as Spark does, for KAFKA-7703)."""
+        known = known or {}
+        attempt = 1
+        while True:
+            found = self.offsets(dict.fromkeys(self.places(known), LATEST))
+            behind = [place for place, offset in found.items() if offset < known.get(place, 0)]
+            if not behind or attempt >= self.options.fetch_offset_retries:
+                return found
+            attempt += 1
+            time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
+
+    def resolve(self, position: Position, option: str) -> Offsets:
+        """An offset for every partition subscribed to. Raises WrongOption where they are not those that were named."""
+        places = self.places()
+        match position:
+            case Edge(offset):
+                return self.offsets(dict.fromkeys(places, offset))
+            case Specific(named):
+                _check_named(places, named, option)
+                edges = {place: offset for place, offset in named.items() if offset < 0}
+                return named | self.offsets(edges)
+            case AtTime(default_ms, times):
+                if default_ms is None:
+                    _check_named(places, times, f"{option}ByTimestamp")
+                else:
+                    times = dict.fromkeys(places, default_ms)
+                return self._at_time(times, position.else_latest)
+
+    def _at_time(self, times: Offsets, else_latest: bool) -> Offsets:
+        found = self.offsets(times)
+        late = [place for place, offset in found.items() if offset < 0]
+        if late and not else_latest:
+            place = min(late)
+            raise WrongOption(
+                f"No record of {name_of(place)} is of {times[place]} ms or later; "
+                "set option 'startingOffsetsByTimestampStrategy' to 'latest' to begin at its end."
+            )
+        return found | self.offsets(dict.fromkeys(late, LATEST))
+
+    # Ranges
+
+    def batch_ranges(self) -> list[Range]:
+        """What a batch query reads."""
+        starts = self.resolve(self.options.starting, "startingOffsets")
+        ends = self.resolve(self.options.ending, "endingOffsets")
+        both = starts.keys() & ends.keys()
+        if gone := starts.keys() ^ ends.keys():
+            self._lose(f"{names_of(gone)} went away while the query was planned")
+        earliest, latest = self.earliest(both), self.offsets(dict.fromkeys(both, LATEST))
+        ranges: list[Range] = []
+        for place in sorted(both & earliest.keys() & latest.keys()):
+            first, until = starts[place], ends[place]
+            if max(first, until) > latest[place]:
+                self._lose(
+                    f"Offsets {first} to {until} of {name_of(place)} were asked for, but it ends at {latest[place]}"
+                )
+                first, until = min(first, latest[place]), min(until, latest[place])
+            if first > until:
+                raise WrongOption(
+                    f"The starting offset {first} of {name_of(place)} is behind its ending offset {until}."
+                )
+            if first < min(earliest[place], until):
+                self._lose(
+                    f"Offsets {first} to {until} of {name_of(place)} were asked for, but it begins at {earliest[place]}"
+                )
+            ranges.append(Range(place[0], place[1], max(first, earliest[place]), until))
+        return ranges
+
+    def stream_ranges(self, start: Mapping[Place, int], end: Mapping[Place, int]) -> list[Range]:
+        """What a micro-batch reads: partitions that are new begin at their earliest offset; those that are gone, or
+        whose offsets went back (a topic deleted and made anew), are lost data."""
+        if gone := start.keys() - end.keys():
+            self._lose(f"{names_of(gone)} are gone, and with them what was not read yet")
+        fresh = end.keys() - start.keys()
+        begins = self.earliest(fresh)
+        if gone := fresh - begins.keys():
+            self._lose(f"{names_of(gone)} came and are gone again")
+        for place, offset in sorted(begins.items()):
+            if offset:
+                self._lose(f"The new partition {name_of(place)} begins at {offset} instead of 0")
+        back = [place for place, offset in end.items() if offset < start.get(place, 0)]
+        for place in sorted(back):
+            self._lose(
+                f"The end of {name_of(place)} went from {start[place]} back to {end[place]}: it was made anew or cut"
+            )
+        firsts = {**start, **begins, **self.earliest(back)}
+        return [
+            Range(place[0], place[1], firsts[place], until)
+            for place, until in sorted(end.items())
+            if place in firsts and (place in start or place in begins)
+        ]
+
+    def _lose(self, sentence: str) -> None:
+        lose(self.options.fail_on_data_loss, sentence)
+
+
+def _id_text(topic_id: bytes) -> str:
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
+
+
+def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
+    """Topics and how many partitions they have. Raises ErrorAnswer, but for topics that are not there."""
+    found: dict[str, int] = {}
+    for topic in answer.topics:  # type: ignore[attr-defined]
+        if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            continue
+        if topic.error_code not in (0, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise ErrorAnswer(topic.error_code, f"topic {topic.name}")
+        if internal or not topic.is_internal:
+            found[topic.name] = len(topic.partitions)
+    return found
+
+
+def _check_named(places: Collection[Place], named: Mapping[Place, int], option: str) -> None:
+    """Spark wants all partitions named, and no other."""
+    if missing := set(places) - named.keys():
+        raise WrongOption(
+            f"Option '{option}' must name every partition (-2 for earliest, -1 for latest): {names_of(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing."
+        )
+    if odd := named.keys() - set(places):
+        raise WrongOption(f"Option '{option}' names what is not read: {names_of(odd)}.")

@@ -1,0 +1,1 @@
+"""What every pipeline runs by: its queries, what they show, and their checkpoints."""

@@ -1,0 +1,468 @@
+"""The run loop of every pipeline: wait for the broker, start the queries, show them, stop them cleanly.
+
+Knows: streaming queries of a classic Spark session, their checkpoints and signals. Does not know: what any of them
+computes. A query that ends because the broker is away is started again from its checkpoint, so that nothing is lost and
+nothing done twice; every other failure becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
+from ottla.spark.platform.failures import PipelineFailed, means_away, sentence, text_of
+from ottla.spark.platform.paths import local_path
+from ottla.spark.platform.session import require_workers
+from ottla.spark.reader.losses import ADVICE
+from ottla.spark.running.checkpoints import examine, kept_partitions
+from ottla.spark.running.progress import BatchRows, View
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["Finished", "PipelineFailed", "RunOptions", "read_stream", "require_topics", "run_queries"]
+
+LOOK_S = 0.25
+SAY_EVERY_S = 5.0
+BROKER_TIMEOUT_MS = 5_000
+LAST_BATCH_S = 120.0
+"""How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
+FRUITLESS_MAX = 5
+FRUITLESS_S = 60.0
+"""So many failures with a broker that answers, with neither a batch nor a minute between them, are no outage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What every pipeline is told. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory,
+    None for one that is forgotten at the end. `broker_wait_s`: how long to wait for a broker that is down, None for
+    ever."""
+
+    bootstrap: str
+    checkpoint: str | None
+    once: bool = False
+    trigger_s: float = 1.0
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    quiet: bool = False
+    broker_wait_s: float | None = None
+    on_loss: str = ADVICE
+    """What is to be done where records are lost, after a semicolon."""
+
+    def sentence(self, run: str, checkpoint: str, text: str) -> str:
+        """What a failure comes to, and what to do."""
+        return sentence(run, checkpoint, text.replace(ADVICE, self.on_loss))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a run ended: rows read from the sources, batches, and whether a signal stopped it."""
+
+    rows: int
+    batches: int
+    seconds: float
+    stopped: bool
+
+
+# Topics
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def wait_for_broker(
+    options: RunOptions, tell: Callable[[str], None] = say, stopped: threading.Event | None = None
+) -> Client | None:
+    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` is set meanwhile.
+
+    Raises PipelineFailed when `broker_wait_s` is over, or the properties can't be used."""
+    properties = connection_of(options)
+    began, said = time.monotonic(), -SAY_EVERY_S
+    waited = False
+    while stopped is None or not stopped.is_set():
+        client = properties.connect()
+        try:
+            client.metadata([])
+        except ClientFailure as failure:
+            client.close()
+            now = time.monotonic() - began
+            if options.broker_wait_s is not None and now >= options.broker_wait_s:
+                raise PipelineFailed(f"{failure} Waited {now:.0f} s for it; `ottla serve` starts a broker.") from None
+            if now - said >= SAY_EVERY_S:
+                tell(f"Waiting for a broker: {failure}")
+                said = now
+            waited = True
+            pause(0.5, stopped)
+        else:
+            if waited:
+                tell(f"The broker at {options.bootstrap} answers.")
+            return client
+    return None
+
+
+def connection_of(options: RunOptions) -> ClientProperties:
+    """How the cluster is reached, each question with a short patience. Raises PipelineFailed."""
+    given = {f"kafka.{key}": value for key, value in options.kafka.items()}
+    try:
+        found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
+        return replace(found, request_timeout_ms=min(found.request_timeout_ms, BROKER_TIMEOUT_MS))
+    except WrongOption as error:
+        raise PipelineFailed(str(error)) from None
+
+
+def pause(seconds: float, stopped: threading.Event | None) -> None:
+    if stopped is None:
+        time.sleep(seconds)
+    else:
+        stopped.wait(seconds)
+
+
+def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
+    """Wait for the broker, then raise PipelineFailed when a topic is missing, naming it and how it is made."""
+    client = wait_for_broker(options)
+    assert client is not None
+    with client:
+        try:
+            answer = client.metadata(list(dict.fromkeys(topics)))
+        except ClientFailure as failure:
+            raise PipelineFailed(f"The topics can't be looked up: {failure}") from None
+    missing = [topic.name for topic in answer.topics if topic.error_code]
+    if not missing:
+        return
+    known = {topic.name: topic.error_code for topic in answer.topics}
+    refused = [ErrorAnswer(known[name], f"topic {name}") for name in missing]
+    if any(error.name != "UNKNOWN_TOPIC_OR_PARTITION" for error in refused):
+        raise PipelineFailed(f"{refused[0]}")
+    several = len(missing) > 1
+    there_is, them = ("There are no topics", "them") if several else ("There is no topic", "it")
+    raise PipelineFailed(
+        f"{there_is} {', '.join(missing)} at {options.bootstrap}. `ottla topics create {' '.join(missing)} "
+        f"-b {options.bootstrap}` makes {them}."
+    )
+
+
+def broker_options(options: RunOptions) -> dict[str, str]:
+    """Those options of format("ottla") that say which broker, and how it is spoken to."""
+    named = {f"kafka.{name}": value for name, value in options.kafka.items()}
+    return {"kafka.bootstrap.servers": options.bootstrap, **named}
+
+
+def source_options(
+    options: RunOptions, topics: Collection[str] | re.Pattern[str] | None = None, **more: str
+) -> dict[str, str]:
+    """The options of format("ottla") for these topics; without topics, `more` must say what is read."""
+    found = broker_options(options)
+    if isinstance(topics, re.Pattern):
+        found["subscribePattern"] = topics.pattern
+    elif topics is not None:
+        found["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+    return found | more
+
+
+def read_stream(
+    session: SparkSession, options: RunOptions, topics: Sequence[str] | re.Pattern[str], **more: object
+) -> DataFrame:
+    """A stream of the topics, from their beginning unless `startingOffsets` is given. `more`: options of the source."""
+    require_workers(session)
+    told = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in more.items()}
+    given = source_options(options, topics, **{"startingOffsets": "earliest", **told})
+    return session.readStream.format("ottla").options(**given).load()
+
+
+# Queries
+
+
+def run_queries(
+    options: RunOptions,
+    session: SparkSession,
+    writers: Sequence[DataStreamWriter],
+    counts: Mapping[str, Callable[[int], BatchRows]] | None = None,
+    enough: threading.Event | None = None,
+) -> Finished:
+    """Run the queries until they have worked off what is there (`once`), a signal comes, or `enough` is set: then they
+    end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the rows
+    of a batch where the source's are no records; asked once for each batch. Raises PipelineFailed; KeyboardInterrupt
+    where a second signal came."""
+    with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
+        local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
+        directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
+        runs = [Run(writer, f"{directory}/{name_of(writer)}", options) for writer in writers]
+        for run in runs:
+            run.count = (counts or {}).get(run.name)
+        with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
+            return Loop(options, session, runs, view, stopped, enough or threading.Event()).run()
+
+
+def name_of(writer: DataStreamWriter) -> str:
+    """The queryName that a writer was given."""
+    found = cast(Any, writer)._jwrite.extraOptions().get("queryname")
+    if not found.isDefined():
+        raise ValueError("every query of a pipeline needs a queryName: its checkpoint is kept under it")
+    return str(found.get())
+
+
+def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] | None]:
+    """For each source of a query what it subscribes to; None for a source that is not ours."""
+    leaves = cast(Any, writer)._df._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Sequence[str] | re.Pattern[str] | None] = []
+    for each in range(leaves.size()):
+        leaf = leaves.apply(each)
+        if not leaf.isStreaming():
+            continue
+        options = leaf.extraOptions() if leaf.nodeName().startswith("StreamingRelationV2") else {}
+        subscribed, pattern, assigned = (options.get(key) for key in ("subscribe", "subscribePattern", "assign"))
+        if subscribed:
+            found.append([topic.strip() for topic in subscribed.split(",")])
+        elif pattern:
+            found.append(re.compile(pattern))
+        else:
+            found.append(list(json.loads(assigned)) if assigned else None)
+    return found
+
+
+def counted(progress: Mapping[str, Any], found: BatchRows) -> dict[str, Any]:
+    """What a progress report has of a batch's rows, of another number of them."""
+    spent_ms = progress["durationMs"].get("triggerExecution", 0)
+    rate = found.rows * 1000 / spent_ms if spent_ms else 0.0
+    return {"numInputRows": found.rows, "processedRowsPerSecond": rate, "numLateRows": found.late}
+
+
+class Run:
+    """One query: started, perhaps again, and what its progress said so far."""
+
+    def __init__(self, writer: DataStreamWriter, checkpoint: str, options: RunOptions) -> None:
+        self.name = name_of(writer)
+        self.checkpoint = checkpoint
+        trigger: dict[str, Any] = {"availableNow": True}
+        if not options.once:
+            trigger = {"processingTime": f"{max(int(options.trigger_s * 1000), 1)} milliseconds"}
+        self._writer = writer.trigger(**trigger).option("checkpointLocation", checkpoint)
+        self._seen: tuple[int, str] = (-1, "")
+        self.query: StreamingQuery | None = None
+        self._java: Any = None
+        self.ended = False
+        self.count: Callable[[int], BatchRows] | None = None
+        """The rows of a batch, where the source's are not what is counted."""
+        self.rows = 0
+        self.batches = 0
+        self.fruitless = 0
+        self._started_s = 0.0
+
+    def start(self) -> None:
+        """Raises PipelineFailed for a checkpoint that is not this query's."""
+        examine(self.checkpoint, topics_of(self._writer))
+        self._started_s = time.monotonic()
+        self.query = self._writer.start()
+        self._java = self.query._jsq
+        self._seen = (-1, "")
+
+    def news(self) -> list[dict[str, Any]]:
+        """Progress that has not been seen yet, oldest first."""
+        if self.query is None:
+            return []
+        recent = self._java.recentProgress()
+        unseen: list[dict[str, Any]] = []
+        for each in reversed(range(len(recent))):
+            if (recent[each].batchId(), recent[each].timestamp()) <= self._seen:
+                break
+            unseen.append(json.loads(recent[each].json()))
+        for progress in unseen:
+            if "addBatch" in progress.get("durationMs", {}):
+                if self.count is not None:
+                    progress |= counted(progress, self.count(progress["batchId"]))
+                self.rows += progress["numInputRows"]
+                self.batches += 1
+                self.fruitless = 0
+        if unseen:
+            self._seen = (unseen[0]["batchId"], unseen[0]["timestamp"])
+        return unseen[::-1]
+
+    def count_failure(self) -> None:
+        """One more without a batch, unless the query ran for a while."""
+        self.fruitless = 1 if time.monotonic() - self._started_s > FRUITLESS_S else self.fruitless + 1
+
+    def wait_end(self, seconds: float) -> bool:
+        """Whether the query has ended within so long. Raises what it failed with."""
+        return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
+
+    def finish_batch(self, session: SparkSession) -> None:
+        """Ask the query to end after the batch it works on. Spark's own `stop` would interrupt that batch."""
+        if self.query is None:
+            return
+        runtime = cast(Any, session)._jvm.org.apache.spark.sql.execution.streaming.runtime
+        self._java.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+
+    def rests(self) -> bool:
+        """Whether it is between two batches."""
+        return self.query is None or not self.query.status["isTriggerActive"]
+
+    def gone(self, session: SparkSession) -> bool:
+        """Whether Spark has let go of the query. `isActive` is false as soon as it was asked to end."""
+        return self.query is None or session.streams.get(self.query.id) is None
+
+
+class Loop:
+    """Looks at the queries until all have ended."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        session: SparkSession,
+        runs: list[Run],
+        view: View,
+        stopped: threading.Event,
+        enough: threading.Event,
+    ) -> None:
+        self._options = options
+        self._session = session
+        self._runs = runs
+        self._view = view
+        self._stopped = stopped
+        self._enough = enough
+
+    def run(self) -> Finished:
+        began = time.monotonic()
+        try:
+            for run in self._runs:
+                self._start(run)
+                self._tell_partitions(run)
+            while not (self._stopped.is_set() or self._enough.is_set() or all(run.ended for run in self._runs)):
+                self._look()
+            self._finish()
+        except Exception:
+            self._interrupt()
+            raise
+        rows, batches = sum(run.rows for run in self._runs), sum(run.batches for run in self._runs)
+        finished = Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
+        how = "Stopped" if finished.stopped else "Done"
+        onwards = " The next start goes on there." if finished.stopped and self._options.checkpoint else ""
+        self._view.tell(f"{how}: {rows:,} rows in {batches:,} batches, {finished.seconds:.1f} s.{onwards}")
+        return finished
+
+    def _interrupt(self) -> None:
+        for run in self._runs:
+            if run.query is not None and not run.ended:
+                with suppress(Exception):  # it fails already, for a reason that is on its way to be told
+                    run.query.stop()
+
+    def _tell_partitions(self, run: Run) -> None:
+        """Say when a number of shuffle partitions was asked for that the checkpoint overrules."""
+        key = "spark.sql.shuffle.partitions"
+        kept, asked = kept_partitions(run.checkpoint), self._options.conf.get(key)
+        if kept is not None and asked is not None and asked != str(kept):
+            self._view.say(
+                f"{run.name} goes on with the {kept} shuffle partitions that its state in {run.checkpoint} has; "
+                f"{key}={asked} counts for a new checkpoint only."
+            )
+
+    def _start(self, run: Run) -> None:
+        self._view.expect(run.name)
+        try:
+            run.start()
+        except PipelineFailed:
+            raise
+        except Exception as error:
+            self._failed(run, error)
+
+    def _look(self) -> None:
+        for run in self._runs:
+            if run.ended:
+                continue
+            try:
+                ended = run.wait_end(LOOK_S / len(self._runs))
+                self._show(run)
+                run.ended = ended
+            except Exception as error:
+                self._failed(run, error)
+        self._view.draw()
+
+    def _show(self, run: Run) -> None:
+        for progress in run.news():
+            self._view.take(run.name, progress)
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        """Wait for the broker where it is that which failed, and start the query again; else say what failed."""
+        text = text_of(error)
+        with suppress(Exception):  # of the JVM, if it is that which has gone
+            self._show(run)
+        run.count_failure()
+        if not means_away(text) or run.fruitless > FRUITLESS_MAX:
+            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from error
+        self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
+        client = wait_for_broker(self._options, self._view.say, self._stopped)
+        if client is not None:
+            client.close()
+            pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
+        if self._stopped.is_set():
+            run.ended = True
+            return
+        self._view.say(f"Starting {run.name} again where it was.")
+        self._start(run)
+
+    def _finish(self) -> None:
+        """Let the running batches finish, at most LAST_BATCH_S long."""
+        left = [run for run in self._runs if not run.ended]
+        if not left:
+            return
+        if self._stopped.is_set():
+            self._view.say("Stopping when the running batch is done; once more stops at once.")
+        for run in left:
+            run.finish_batch(self._session)
+        until = time.monotonic() + LAST_BATCH_S
+        while left:
+            for run in left:
+                self._end(run, time.monotonic() > until)
+            left = [run for run in left if not run.ended]
+            time.sleep(0.05 if left else 0)
+
+    def _end(self, run: Run, overdue: bool) -> None:
+        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger."""
+        assert run.query is not None
+        try:
+            if overdue or run.gone(self._session) or run.rests():
+                run.query.stop()
+                run.ended = True
+            self._show(run)
+            failure = run.query.exception()
+        except Exception as error:
+            failure = error
+        if failure is not None and not means_away(text := text_of(failure)):
+            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from failure
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event; a second one interrupts. Only the main thread can be told."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The writer of `format("ottla")`, batch and stream: rows sent at least once, or exactly once."""

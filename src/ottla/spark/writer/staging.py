@@ -1,0 +1,322 @@
+"""Exactly once without transactions: batches wait in files, and a manifest decides their numbers before any is sent.
+
+Knows the directory of one query. Does not know Spark, nor how batches are sent (`publishing.py`).
+
+    owner.json                      the query that the directory belongs to
+    batches/000000000012-3-<id>     what a task of micro-batch 12 staged: whole record batches, one behind the other
+    manifests/000000000012.json     what micro-batch 12 is: files, and for each partition producer id, epoch, first
+                                    sequence, where its log ended before, and where its batches lie
+    done.json                       the last micro-batch that is in the logs, and every partition's next sequence
+    lock                            held while a commit runs
+
+Invariants:
+- A manifest appears whole or not at all, durable, and never changes what it holds; nothing is sent before. Only when a
+  broker lost records that it had acknowledged does what is left of a partition get new numbers, and the manifest is
+  replaced before they are used.
+- A manifest that exists is finished before anything else, whoever wrote it: a micro-batch that is run again, with
+  other rows or in another order, adds nothing beside it.
+- done.json is replaced only when every batch of the manifest was acknowledged; files go after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import mmap
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.client.client import LATEST
+from ottla.protocol.records import batch as b
+from ottla.spark.platform.durable import sync_folder, write_json
+from ottla.spark.writer.publishing import Batch, Lane, Publisher
+
+NOTHING_DONE = -1
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
+
+
+class StagingRefused(Exception):
+    """A staging directory that cannot be used as it is: one sentence that names it."""
+
+
+class Piece(NamedTuple):
+    """One staged batch: which file (of its manifest, or the only one), where in it, how large, how many records."""
+
+    file: int
+    position: int
+    size: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """What one task staged; travels to the driver. `pieces`: (topic, partition, position, bytes, records) in order."""
+
+    name: str
+    pieces: tuple[tuple[str, int, int, int, int], ...]
+
+
+@dataclass(slots=True)
+class Share:
+    """One partition's part of a manifest."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    base_sequence: int
+    start_offset: int
+    pieces: list[Piece] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Manifest:
+    batch_id: int
+    files: list[str]
+    shares: list[Share]
+
+
+@dataclass(slots=True)
+class Done:
+    """`numbers`: "topic-partition" -> (producer id, epoch, next sequence)."""
+
+    batch_id: int = NOTHING_DONE
+    producer_id: int = b.NO_PRODUCER_ID
+    epoch: int = b.NO_PRODUCER_EPOCH
+    numbers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
+class Staging:
+    """One query's directory. Methods raise StagingRefused, PublishFailed and OSError."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._root = Path(directory)
+        self._batches = self._root / "batches"
+        self._manifests = self._root / "manifests"
+        self._done_path = self._root / "done.json"
+        self._owner_path = self._root / "owner.json"
+
+    # Executors
+
+    def stage(self, batch_id: int, task: int, encoded: Iterable[tuple[str, int, int, Any]]) -> StagedFile | None:
+        """Write batches (topic, partition, records, content) to a file of this attempt alone, durably. None of none."""
+        name = f"{batch_id:012d}-{task}-{uuid.uuid4().hex}"
+        pieces: list[tuple[str, int, int, int, int]] = []
+        self._batches.mkdir(parents=True, exist_ok=True)
+        path, position = self._batches / name, 0
+        with path.open("xb", buffering=0) as file:
+            for topic, partition, records, content in encoded:
+                write_whole(file.fileno(), content)
+                pieces.append((topic, partition, position, len(content), records))
+                position += len(content)
+            if pieces:
+                os.fsync(file.fileno())
+        if not pieces:
+            path.unlink()
+            return None
+        sync_folder(self._batches)
+        return StagedFile(name, tuple(pieces))
+
+    # The driver
+
+    def commit(self, batch_id: int, owner: str, staged: Sequence[StagedFile], publisher: Publisher) -> int:
+        """Make micro-batch `batch_id` of query `owner` part of the topics, once. How many records this call sent."""
+        with self._locked():
+            self._own(owner)
+            done, added = self._read_done(), 0
+            for manifest in self._unfinished(done):
+                added += self._finish(manifest, done, publisher, resumed=True)
+            if batch_id > done.batch_id and staged:
+                manifest = self._draft(batch_id, staged, done, publisher)
+                write_json(self._manifest_path(batch_id), asdict(manifest))
+                added += self._finish(manifest, done, publisher, resumed=False)
+            self._sweep(max(done.batch_id, batch_id))
+            return added
+
+    def abort(self, batch_id: int, staged: Sequence[StagedFile]) -> None:
+        """Remove what was staged for a micro-batch, unless its manifest exists: then it will be finished."""
+        with self._locked():
+            if not self._manifest_path(batch_id).exists():
+                for file in staged:
+                    remove_file(self._batches / file.name)
+
+    def remove(self) -> None:
+        """The directory, with all that is in it."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _own(self, owner: str) -> None:
+        found = read_json(self._owner_path)
+        if found is None:
+            write_json(self._owner_path, {"query": owner})
+        elif found["query"] != owner:
+            raise StagingRefused(
+                f"The staging location {self.directory} belongs to another query ({found['query']}; this is {owner}). "
+                "Every query needs one of its own: give option 'stagingLocation' another directory. If the other query "
+                "is gone for good, its directory may be removed."
+            )
+
+    def _draft(self, batch_id: int, staged: Sequence[StagedFile], done: Done, publisher: Publisher) -> Manifest:
+        """Give every batch its place and its number."""
+        if done.producer_id < 0:
+            done.producer_id, done.epoch = publisher.new_producer()
+        shares: dict[tuple[str, int], Share] = {}
+        for index, file in enumerate(staged):
+            for topic, partition, position, size, records in file.pieces:
+                if (topic, partition) not in shares:
+                    numbers = done.numbers.get(f"{topic}-{partition}", (done.producer_id, done.epoch, 0))
+                    shares[topic, partition] = Share(topic, partition, *numbers, start_offset=0)
+                shares[topic, partition].pieces.append(Piece(index, position, size, records))
+        for topic in dict.fromkeys(topic for topic, _ in shares):
+            partitions = [partition for name, partition in shares if name == topic]
+            ends = publisher.ask(lambda client, t=topic, p=partitions: client.list_offsets(t, p, LATEST))
+            for partition, end in ends.items():
+                shares[topic, partition].start_offset = end
+        return Manifest(batch_id, [file.name for file in staged], list(shares.values()))
+
+    def _finish(self, manifest: Manifest, done: Done, publisher: Publisher, *, resumed: bool) -> int:
+        """Send what is not in the logs yet, and write down that it is. How many records were sent."""
+        with contextlib.ExitStack() as files:
+            views = [files.enter_context(self._opened(name)) for name in manifest.files]
+            lanes = [lane_of(share, views) for share in manifest.shares]
+            by_place = {lane.place: share for lane, share in zip(lanes, manifest.shares, strict=True)}
+
+            def renumbered(lane: Lane) -> None:
+                share = by_place[lane.place]
+                share.producer_id, share.epoch, share.base_sequence = lane.producer_id, lane.epoch, 0
+                share.pieces = share.pieces[len(share.pieces) - len(lane.waiting) :]
+                write_json(self._manifest_path(manifest.batch_id), asdict(manifest))
+
+            publisher.renumbered = renumbered
+            if resumed:
+                publisher.recover(lanes)
+            records = sum(batch.records for lane in lanes for batch in lane.waiting)
+            publisher.send(lanes)
+        done.batch_id = manifest.batch_id
+        done.numbers.update({lane.place: (lane.producer_id, lane.epoch, lane.next_sequence) for lane in lanes})
+        write_json(self._done_path, asdict(done))
+        return records
+
+    # Files
+
+    def _manifest_path(self, batch_id: int) -> Path:
+        return self._manifests / f"{batch_id:012d}.json"
+
+    def _read_done(self) -> Done:
+        found = read_json(self._done_path)
+        if found is None:
+            return Done()
+        numbers = {place: (row[0], row[1], row[2]) for place, row in found["numbers"].items()}
+        return Done(found["batch_id"], found["producer_id"], found["epoch"], numbers)
+
+    def _unfinished(self, done: Done) -> list[Manifest]:
+        """Manifests behind the last one that is done; at most one, unless somebody put files there."""
+        found: list[Manifest] = []
+        for name in names_in(self._manifests):
+            if re.fullmatch(r"\d{12}\.json", name) and int(name[:12]) > done.batch_id:
+                row = read_json(self._manifests / name)
+                assert row is not None
+                shares = [Share(**{**each, "pieces": [Piece(*p) for p in each["pieces"]]}) for each in row["shares"]]
+                found.append(Manifest(row["batch_id"], row["files"], shares))
+        return found
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[mmap.mmap]:
+        try:
+            with (self._batches / name).open("rb") as file:
+                view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise StagingRefused(
+                f"The staged file {name} in {self.directory} can't be read ({error}): its micro-batch can't be "
+                "finished. Was something removed from the staging location?"
+            ) from error
+        with contextlib.closing(view):
+            yield view
+
+    def _sweep(self, batch_id: int) -> None:
+        """Remove what was staged up to a micro-batch that is done, by whatever attempt, and its manifests."""
+        for directory in (self._batches, self._manifests):
+            for name in names_in(directory):
+                if name[:12].isdigit() and int(name[:12]) <= batch_id:
+                    remove_file(directory / name)
+        for name in names_in(self._root):
+            if name.endswith(".tmp"):  # of a commit that was killed while it wrote done.json
+                remove_file(self._root / name)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One commit at a time: a killed driver's Python process may live on and still be sending.
+
+        Where the file system has no locks, numbers alone keep two drivers apart."""
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        with (self._root / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _WITHOUT_LOCKS:
+                    raise
+            yield
+
+
+def lane_of(share: Share, views: Sequence[mmap.mmap]) -> Lane:
+    """A share of a manifest as what the publisher sends."""
+    lane = Lane(
+        share.topic,
+        share.partition,
+        share.producer_id,
+        share.epoch,
+        share.base_sequence,
+        share.start_offset,
+        keeps=True,
+    )
+    for piece in share.pieces:
+        lane.add(Batch(piece.records, piece.size, lambda piece=piece: loaded(share, piece, views[piece.file])))
+    return lane
+
+
+def loaded(share: Share, piece: Piece, view: mmap.mmap) -> bytearray:
+    """A copy of a staged batch; its CRC is checked, for the one that is sent is computed anew."""
+    whole = bytearray(view[piece.position : piece.position + piece.size])
+    if len(whole) != piece.size or not is_whole(whole):
+        raise StagingRefused(f"A staged batch for {share.topic}-{share.partition} is damaged.")
+    return whole
+
+
+def is_whole(whole: bytearray) -> bool:
+    header = b.peek(whole)
+    return header.size_in_bytes == len(whole) and b.has_valid_crc(whole, 0, header)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StagingRefused(f"The file {path} is damaged: {error}.") from error
+
+
+def write_whole(descriptor: int, content: Any) -> None:
+    with memoryview(content) as view:
+        at = 0
+        while at < len(view):
+            at += os.write(descriptor, view[at:])
+
+
+def names_in(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def remove_file(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,162 @@
+"""A standalone cluster from the pip package: the archive runs on it, a worker is killed, the table is whole."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.spark.platform.java import find_java
+from ottla.testing import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Five JVMs that live for a minute on a machine with few cores: compile little, collect with one thread."""
+RECORDS = 24_000
+BATCH_ROWS = 4_000
+
+
+def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+def end_with_the_tests() -> None:
+    """Linux: SIGKILL for this process when the tests' own is gone (prctl PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Cluster:
+    """One master and two workers with a core each, on loopback, on ports that the system chose."""
+
+    def __init__(self, directory: Path) -> None:
+        import pyspark
+
+        self.directory = directory
+        self._spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        self.environment = {
+            **os.environ,
+            "JAVA_HOME": str(find_java()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(directory / "local"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self._start("master", "master.Master")
+        self.master = self._said("master", r"Starting Spark master at (spark://\S+)")
+        for name in ("worker1", "worker2"):
+            work = ("--cores", "1", "--memory", "600m", "--work-dir", str(self.directory / name), self.master)
+            self._start(name, "worker.Worker", *work)
+        for name in ("worker1", "worker2"):
+            self._said(name, r"(Successfully registered with master)")
+
+    def _start(self, name: str, role: str, *arguments: str) -> None:
+        command = [str(self._spark_class), f"org.apache.spark.deploy.{role}", "--host", "127.0.0.1", "--port", "0"]
+        with (self.directory / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, "--webui-port", "0", *arguments],
+                    env=self.environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # a worker and its executors are one group, and die as one
+                    preexec_fn=end_with_the_tests,
+                )
+            )
+
+    def _said(self, name: str, pattern: str) -> str:
+        def found() -> re.Match[str] | None:
+            return re.search(pattern, (self.directory / f"{name}.log").read_text(errors="replace"))
+
+        until(found, lambda: (self.directory / f"{name}.log").read_text(errors="replace"))
+        match = found()
+        assert match is not None
+        return match[1]
+
+    def kill_a_worker(self) -> None:
+        """kill -9 of the last worker and of its executor."""
+        process = self._processes.pop()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.timeout(900)
+def test_the_archive_outlives_a_worker(
+    cluster: Cluster, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    from ottla.spark.archive import open_table
+    from ottla.spark.archive.proof import verify
+    from ottla.spark.running.run import RunOptions
+
+    broker.create_topic(topic, partitions=4)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(RECORDS):
+        producer.produce(topic, f"{number:060}", partition=number % 4)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+    table, checkpoint, log = tmp_path / "table", tmp_path / "checkpoint", tmp_path / "driver.log"
+    command = [sys.executable, "-m", "ottla", "pipeline", "archive", "--topic", topic, "--table", str(table), "--once"]
+    command += ["-b", broker.bootstrap_servers, "--checkpoint", str(checkpoint), "--batch-rows", str(BATCH_ROWS)]
+    command += [
+        "--master",
+        cluster.master,
+        "--conf",
+        "spark.executor.memory=512m",
+        "--conf",
+        "spark.driver.memory=512m",
+    ]
+
+    def commits() -> int:
+        return len([each for each in checkpoint.glob("*/commits/*") if each.name.isdigit()])
+
+    with log.open("w") as said:
+        archive = subprocess.Popen(command, env=cluster.environment, cwd=tmp_path, stdout=said, stderr=said)
+    try:
+        until(lambda: commits() >= 2 or archive.poll() is not None, log.read_text)
+        assert (tmp_path / "worker1").is_dir()
+        assert (tmp_path / "worker2").is_dir(), "both workers had an executor"
+        before = commits()
+        cluster.kill_a_worker()
+        assert archive.wait() == 0, log.read_text()
+    finally:
+        archive.kill()
+        archive.wait()
+    assert commits() > before + 1, f"the worker was killed at the end only: {log.read_text()}"
+    options = RunOptions(broker.bootstrap_servers, None)
+    verdict = verify(spark, options, open_table(str(table)), topics=None, content=True)
+    assert verdict.problems == ()
+    assert (verdict.rows, verdict.compared, verdict.contents) == (RECORDS, RECORDS, RECORDS)

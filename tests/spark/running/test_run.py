@@ -1,0 +1,247 @@
+"""The run loop with real queries on the session that the tests share."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from ottla.spark.running.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.running.topic_ids import require_same
+from ottla.testing import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Printed = Callable[[], tuple[str, str]]
+STATE = "spark.sql.shuffle.partitions"
+
+
+def fill(broker: EmbeddedBroker, topic: str, count: int, partitions: int = 2) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def counting(spark: SparkSession, options: RunOptions, topics: Any, name: str = "counted") -> DataStreamWriter:
+    """A query with state: how often each value came."""
+    values = read_stream(spark, options, topics, maxOffsetsPerTrigger=400).selectExpr("CAST(value AS STRING) AS value")
+    counts = values.groupBy("value").count()
+    return counts.writeStream.queryName(name).format("memory").outputMode("complete")
+
+
+def once(broker: EmbeddedBroker, checkpoint: Path, **more: Any) -> RunOptions:
+    return RunOptions(broker.bootstrap_servers, str(checkpoint), once=True, **more)
+
+
+def test_a_run_reads_what_is_there_and_the_next_goes_on(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
+) -> None:
+    broker.create_topic(topic, partitions=2)
+    fill(broker, topic, 1000)
+    options = once(broker, tmp_path / "checkpoint")
+    require_topics(options, [topic])
+    finished = run_queries(options, spark, [counting(spark, options, [topic])])
+    assert (finished.rows, finished.batches, finished.stopped) == (1000, 3, False)
+    assert (tmp_path / "checkpoint" / "counted" / "commits" / "2").is_file()
+    assert "Done: 1,000 rows in 3 batches" in printed()[1]
+    assert spark.table("counted").count() == 1000
+
+    fill(broker, topic, 10)
+    options = once(broker, tmp_path / "checkpoint", quiet=True, conf={STATE: "7"})
+    assert run_queries(options, spark, [counting(spark, options, [topic])]).rows == 10
+    assert {row["count"] for row in spark.table("counted").filter("value < 10").collect()} == {2}
+    said = printed()[1]  # quiet, but a setting that has no effect is worth a warning
+    assert re.fullmatch(r"counted goes on with the 2 shuffle partitions .*\n", said), said
+    bad_checkpoints(spark, broker, topic, tmp_path / "checkpoint")
+
+
+def bad_checkpoints(spark: SparkSession, broker: EmbeddedBroker, topic: str, good: Path) -> None:
+    """Each copy of a good checkpoint is spoilt in one way; the sentence names the file and a way out."""
+    other = broker.create_topic()
+
+    def says(name: str, topics: Any = topic) -> str:
+        options = once(broker, good.parent / name, quiet=True)
+        with pytest.raises(PipelineFailed) as failed:
+            run_queries(options, spark, [counting(spark, options, topics)])
+        assert "\n" not in str(failed.value)
+        assert "--checkpoint" in str(failed.value)
+        return str(failed.value)
+
+    def spoilt(name: str) -> Path:
+        return Path(shutil.copytree(good, good.parent / name)) / "counted"
+
+    def write(file: Path, text: str) -> Path:
+        file.write_text(text)
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        return file
+
+    assert f"names {topic}" in says("checkpoint", other)
+    assert f"names {topic}" in says("checkpoint", re.compile("other-.*"))
+    (good.parent / "file").write_text("")
+    assert f"{good.parent / 'file'} is a file" in says("file")
+    last = max((good / "counted" / "offsets").glob("[0-9]*"), key=lambda each: int(each.name)).name
+    for text, words in (("", "is damaged"), ("v1\n{", "is damaged"), ("v9\n{}\n{}", "newer Spark (v9")):
+        file = write(spoilt(f"o{len(text)}") / "offsets" / last, text)
+        assert f"{file} " in (said := says(f"o{len(text)}"))
+        assert words in said
+    assert "metadata is damaged" in (write(spoilt("m") / "metadata", "{"), says("m"))[1]
+    assert "has lost its file" in ((spoilt("l") / "metadata").unlink(), says("l"))[1]
+    file = spoilt("sum") / "offsets" / last  # what Spark alone notices: the file's sum
+    file.write_text(file.read_text().replace('"batchWatermarkMs":0', '"batchWatermarkMs":1'))
+    assert f"{file} is damaged" in says("sum")
+    options = once(broker, good, quiet=True)
+    stateless = read_stream(spark, options, topic).writeStream.queryName("counted").format("noop")
+    fill(broker, topic, 1)
+    with pytest.raises(PipelineFailed, match=r"that of another query, or of an earlier shape of counted"):
+        run_queries(options, spark, [stateless])
+
+
+def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
+    options = RunOptions(broker.bootstrap_servers, None)
+    there = broker.create_topic()
+    with pytest.raises(PipelineFailed, match=rf"There is no topic {topic} at .* `ottla topics create {topic} -b "):
+        require_topics(options, [there, topic])
+    both = rf"There are no topics {topic}, {topic}-2 at .* `ottla topics create {topic} {topic}-2 -b .*` makes them\."
+    with pytest.raises(PipelineFailed, match=both):
+        require_topics(options, [topic, there, f"{topic}-2"])
+    with pytest.raises(PipelineFailed, match=r"nohost"):
+        require_topics(RunOptions("nohost", None), [topic])
+    with pytest.raises(PipelineFailed, match=r"sasl\.mechanism"):
+        require_topics(RunOptions("localhost:1", None, kafka={"sasl.mechanism": "PLAIN"}), [topic])
+
+
+def test_a_table_is_filled_from_one_topic_of_a_name(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    options = RunOptions(broker.bootstrap_servers, None)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    broker.create_topic(topic)
+    for _ in range(2):
+        require_same(options, [topic], tmp_path)
+    admin.delete_topics([topic])[topic].result()
+    broker.create_topic(topic)
+    with pytest.raises(PipelineFailed, match=f"{topic} was deleted and made again since .* Give another --table"):
+        require_same(options, [topic], tmp_path)
+    require_same(options, [topic], tmp_path / "another")
+
+
+def test_a_broker_that_is_down_is_waited_for(topic: str, printed: Printed) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic)
+        options = RunOptions(broker.bootstrap_servers, None, broker_wait_s=0.1)
+        broker._stop()
+        with pytest.raises(PipelineFailed, match=r"No broker can be reached at .* Waited \d+ s"):
+            require_topics(options, [topic])
+        back = threading.Timer(1.0, broker.start)
+        back.start()
+        require_topics(RunOptions(broker.bootstrap_servers, None), [topic])
+        back.join()
+    said = printed()[1]
+    assert "Waiting for a broker: No broker can be reached" in said
+    assert f"The broker at {broker.bootstrap_servers} answers." in said
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_broker_that_goes_away_and_a_signal(
+    spark: SparkSession, topic: str, tmp_path: Path, printed: Printed
+) -> None:
+    """One continuous run: records, the broker stopped and started again, records, SIGTERM; every record once."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic, partitions=2)
+        fill(broker, topic, 100)
+        options = RunOptions(
+            broker.bootstrap_servers, str(tmp_path), trigger_s=0.2, kafka={"request.timeout.ms": "2000"}
+        )
+        writer = counting(spark, options, [topic])
+
+        def play() -> None:
+            try:
+                until(lambda: (tmp_path / "counted" / "commits" / "0").exists())
+                broker._stop()
+                until(lambda: "is away; counted waits for it" in seen())
+                broker.start()
+                fill(broker, topic, 100)
+                until(lambda: spark.table("counted").filter("count = 2").count() == 100)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        said: list[str] = []
+
+        def seen() -> str:
+            said.append(printed()[1])
+            return "".join(said)
+
+        thread = threading.Thread(target=play)
+        thread.start()
+        finished = run_queries(options, spark, [writer])
+        thread.join()
+    assert (finished.rows, finished.stopped) == (200, True)
+    assert "Starting counted again where it was." in seen()
+    assert "Stopping when the running batch is done" in seen()
+    assert "Stopped: 200 rows" in seen()
+    commits = {each.name for each in (tmp_path / "counted" / "commits").iterdir()}
+    plans = {each.name for each in (tmp_path / "counted" / "offsets").iterdir()}
+    assert commits == plans, "a batch was begun and not finished"
+
+
+def test_enough_ends_a_query_after_its_batch(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
+) -> None:
+    broker.create_topic(topic)
+    fill(broker, topic, 100, partitions=1)
+    options, enough = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+
+    def take(batch: DataFrame, number: int) -> None:
+        enough.set()
+        time.sleep(1)  # the loop hears of it meanwhile
+        assert batch.count() == 100
+
+    writer = read_stream(spark, options, topic).writeStream.queryName("enough").foreachBatch(take)
+    finished = run_queries(options, spark, [writer], enough=enough)
+    assert (finished.rows, finished.batches, finished.stopped) == (100, 1, False)
+    said = printed()[1]
+    assert "Done: 100 rows in 1 batches" in said
+    assert "Stopping" not in said
+
+
+def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def spoil(value: bytes) -> str:
+        raise ValueError(f"no number: {value.decode()}")
+
+    broker.create_topic(topic)
+    fill(broker, topic, 1, partitions=1)
+    options = RunOptions(broker.bootstrap_servers, None, once=True, quiet=True)
+    writer = read_stream(spark, options, topic).select(spoil("value")).writeStream.queryName("spoilt").format("noop")
+    with pytest.raises(PipelineFailed) as failed:
+        run_queries(options, spark, [writer])
+    found = re.fullmatch(
+        r"The query spoilt failed: ValueError: no number: 0\. All that Spark says of it stands in (\S+)\.",
+        str(failed.value),
+    )
+    assert found, failed.value
+    assert "def spoil" not in str(failed.value)
+    whole = Path(found[1])
+    assert "Traceback" in whole.read_text()
+    whole.unlink()
+    with pytest.raises(ValueError, match="queryName"):
+        run_queries(options, spark, [read_stream(spark, options, topic).writeStream.format("noop")])
