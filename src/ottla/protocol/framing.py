@@ -148,7 +148,7 @@ class FrameSplitter:
         self._buffer = bytearray()
 
     def feed(self, chunk: Buffer) -> Iterator[memoryview]:
-        """The frames that `chunk` completes, without their lengths. Each is a copy of its own.
+        """The frames that `chunk` completes, without their lengths. Each is a writable copy of its own.
 
         Take every frame before feeding again. Raises FrameTooLarge as soon as a length says so.
         """
@@ -162,7 +162,7 @@ class FrameSplitter:
                 end = start + 4 + length
                 if len(self._buffer) < end:
                     break
-                frame = memoryview(bytes(memoryview(self._buffer)[start + 4 : end]))
+                frame = memoryview(self._buffer[start + 4 : end])
                 start = end
                 yield frame
         finally:

@@ -1,6 +1,7 @@
 """One client connection: bytes in, frames to the node, answers out in order.
 
-Knows: the socket's buffers, and which answers are still owed. Does not know: what a frame means.
+Knows: the socket's buffers. Which frame may be served next and which answers may leave are the rules of its `Channel`.
+Does not know: what a frame means.
 
 How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a
 time: whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, into
@@ -13,10 +14,6 @@ broker's memory than one answer and one chunk.
 
 How the loop is shared. Frames that came together are served together until a turn is used up (`turns.py`); the rest
 waits, unread, until the other connections have had theirs.
-
-Invariants: answers leave in the order of their requests. While an answer is owed, further frames wait, except Produce
-behind Produce: those are appended in order as they come, so that many share one fsync. At most
-`REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
 """
 
 from __future__ import annotations
@@ -25,12 +22,14 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, cast
 
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Refused
+from ottla.broker.channel import PRODUCE, Channel, Owed
+from ottla.broker.requests import ConnectionContext, Decoded, Part, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 from ottla.server.clocks import moment
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from ottla.server.listeners import Listener
     from ottla.server.main import Server
 
-REQUESTS_IN_FLIGHT_MAX = 128
 CHUNK_BYTES = 1 << 18
 """What one pass hands to the transport when the socket is full."""
 INLINE_BYTES = 1 << 15
@@ -54,25 +52,11 @@ LONG_FRAME_BYTES = 1 << 16
 """A longer request that is no Produce is read beside the loop."""
 HEAVY_TURNS = 4
 """After a turn that was used up so many wait in the queue: costly requests come with cheap ones between them."""
-NO_TICKET = -1
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
-PRODUCE = b"\x00\x00"
 
 _SIZE = Struct(">i")
 log = logging.getLogger("ottla.connection")
-
-
-class Owed:
-    """An answer that is owed: its parts once they are there."""
-
-    __slots__ = ("api_key", "began_ns", "parts", "ticket")
-
-    def __init__(self, ticket: Ticket, api_key: int, began_ns: int) -> None:
-        self.ticket = ticket
-        self.api_key = api_key
-        self.began_ns = began_ns
-        self.parts: list[Part] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -90,12 +74,11 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size = 0  # what it will be
         self._filled = 0  # what is there of it
         self._blocked = bytearray()  # frames that wait for an answer before them
-        self._owed: deque[Owed] = deque()
+        self._channel = Channel()
         self._outgoing: deque[Part] = deque()
         self._outgoing_offset = 0  # how much of the first part is already sent
-        self._draining = False  # the transport holds bytes that the socket did not take yet
         self._reading = True
-        self._closing = False
+        self._muted: asyncio.TimerHandle | None = None
         self._turn_asked = False  # it stands in the server's queue of turns
         self._heavy = 0  # so many of its next turns wait in the queue, as one before was used up
         self._light = False  # its last turn took little
@@ -108,17 +91,16 @@ class Connection(asyncio.BufferedProtocol):
         self._fd = self._transport.get_extra_info("socket").fileno()
         self.context = self._server.admit(self, self._transport, self._listener)
         if self.context is None:
-            self._closing = True
+            self._channel.close()
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._channel.close()
         self._partial = None
         self._outgoing.clear()
         if self.context is not None:
             self._server.release(self)
             self._node.disconnected(self._server.now(), self.context)
-            self._owed.clear()
             self._server.settle()
 
     def eof_received(self) -> bool:
@@ -126,8 +108,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, why: str, *, expected: bool = False) -> None:
         """Close after what was handed to the socket; unsent answers are dropped."""
-        if not self._closing:
-            self._closing = True
+        if not self._channel.closing:
+            self._channel.close()
             log.log(
                 logging.DEBUG if expected else logging.INFO,
                 "closing the connection of %s: %s",
@@ -145,16 +127,25 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         if self.last_active_ms >= since_ms or self._turn_asked:
             return
-        if self._draining or self._closing:
+        if self._channel.unsent or self._channel.closing:
             self.close("idle: it does not read its answers")
             self._transport.abort()
-        elif not self._owed:
+        elif not self._channel.owed:
             self.close("idle", expected=True)
 
     def mute(self, seconds: float) -> None:
         """Read nothing for a while (KIP-219)."""
+        self._channel.mute(True)
         self._pause_reading()
-        asyncio.get_running_loop().call_later(seconds, self._go_on)
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = asyncio.get_running_loop().call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._channel.mute(False)
+        self._go_on()
+        self._server.settle()
 
     # ---- bytes in --------------------------------------------------------------------------------------------------
 
@@ -164,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closing:
+        if self._channel.closing:
             return
         if self._partial is None:
             self._receive(self._server.scratch, nbytes)
@@ -192,12 +183,12 @@ class Connection(asyncio.BufferedProtocol):
             self._ask_turn(is_light=is_light)
             return
         position = self._serve(view, 0, end)
-        if position < end and not self._closing:
+        if position < end and not self._channel.closing:
             self._keep(view, position, end)
 
     def _keep(self, view: memoryview, position: int, end: int) -> None:
         """view[position:end] could not be served: its frame is not complete, or an answer before it is owed."""
-        if end - position >= 4 and (self._owed or self._draining or self._turn_asked):
+        if end - position >= 4 and (self._channel.waits or self._turn_asked):
             self._blocked += view[position:end]
             self._pause_reading()
         else:
@@ -221,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, view: memoryview, position: int, end: int) -> int:
         """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
-        node, context, owed = self._node, self.context, self._owed
+        node, context, channel = self._node, self.context, self._channel
         assert context is not None
         metrics = node.metrics
         outgoing = self._outgoing
@@ -239,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             if end - start < size:
                 break
             frame = view[start : start + size]
-            if self._draining or (owed and not self._may_follow(frame)):
+            if channel.waits and not channel.may_serve(frame):
                 break
             if began >= turn_ends:
                 self._ask_turn()
@@ -251,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 answer = node.receive(now, context, frame)
             except Refused as refused:
-                if outgoing and not self._draining:
+                if outgoing and not channel.unsent:
                     self._send()
                 self.close(str(refused))
                 break
@@ -261,12 +252,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             position = start + size
             api_key = frame[1]
-            if type(answer) is list:
-                if owed:
-                    done = Owed(0, api_key, began)
-                    done.parts = answer
-                    owed.append(done)
-                    continue
+            if type(answer) is list and not channel.waits:
                 outgoing.extend(answer)
                 ended = perf_counter_ns()
                 metrics.request_done(api_key, (ended - began) // 1000)
@@ -275,14 +261,13 @@ class Connection(asyncio.BufferedProtocol):
                 if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
                     unsent = 0
                     self._send()
-                    if self._closing:
+                    if channel.closing:
                         break
             else:
-                if answer is not None:
-                    owed.append(Owed(cast(Parked, answer).ticket, api_key, began))
+                channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = perf_counter_ns()
         self._had_turn(began - turn_ends + TURN_NS)
-        if outgoing and not self._draining:
+        if outgoing and not channel.unsent:
             self._send()
         return position
 
@@ -295,13 +280,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
         """Read a long request on a thread of its own: one of a megabyte may hold a million elements."""
-        owed = Owed(NO_TICKET, frame[1], began_ns)
-        self._owed.append(owed)
+        owed = self._channel.owe(frame[1], began_ns)
         self._server.decoding.decode(memoryview(bytearray(frame)), partial(self._decoded, owed))
 
     def _decoded(self, owed: Owed, frame: memoryview, decoded: Decoded | Exception) -> None:
         """Serve the long request that is read now; what came behind it has waited."""
-        if self._closing:
+        if self._channel.closing:
             return
         assert self.context is not None
         try:
@@ -314,11 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("a request of %s failed", self.context.client_host)
             self.close("an error of the broker")
         else:
-            if isinstance(answer, Parked):
-                owed.ticket = answer.ticket
-            else:
-                owed.parts = answer or []
-            self._release_owed()
+            self._release(self._channel.read(owed, answer))
         self._server.settle()
 
     def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
@@ -334,19 +314,14 @@ class Connection(asyncio.BufferedProtocol):
     def take_turn(self) -> None:
         """Go on with the answer that is being sent, or serve what waited; read again once nothing is left."""
         self._turn_asked = False
-        if self._closing:
+        if self._channel.closing:
             return
         assert self._transport is not None
-        if not self._draining:
+        if not self._channel.unsent:
             self._go_on()
             self._server.settle()
         elif self._transport.get_write_buffer_size() == 0:  # else the transport will say when it has sent that
             self.resume_writing()
-
-    def _may_follow(self, frame: memoryview) -> bool:
-        """Produce may be served behind Produce: its answer is held until the ones before it have left."""
-        owed = self._owed
-        return frame[:2] == PRODUCE and owed[-1].api_key == 0 and len(owed) < REQUESTS_IN_FLIGHT_MAX
 
     def _pause_reading(self) -> None:
         if self._reading and self._transport is not None:
@@ -357,48 +332,45 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, ticket: Ticket, parts: list[Part]) -> None:
         """The answer that `ticket` waited for is there; it leaves when those before it have."""
-        for owed in self._owed:
-            if owed.ticket == ticket:
-                owed.parts = parts
-                break
-        self._release_owed()
+        leaving = self._channel.answered(ticket, parts)
+        if leaving:
+            self._release(leaving)
 
-    def _release_owed(self) -> None:
-        owed = self._owed
-        if not owed or owed[0].parts is None:
+    def _release(self, leaving: Sequence[Owed]) -> None:
+        """Send the answers whose turn has come, and serve what waited for them."""
+        if not leaving:
             return
         ended = perf_counter_ns()
         self.last_active_ms = moment()
-        while owed and owed[0].parts is not None:
-            done = owed.popleft()
+        for done in leaving:
             assert done.parts is not None
             self._outgoing.extend(done.parts)
-            self._node.metrics.request_done(done.api_key, (ended - done.began_ns) // 1000)
-        if not self._draining:
+            self._node.metrics.request_done(done.api_key, (ended - done.began) // 1000)
+        if not self._channel.unsent:
             self._send()
         self._go_on()
 
     def _go_on(self) -> None:
         """Serve the frames that waited, and read again once none is left."""
-        if self._draining or self._closing or self._turn_asked:
+        if self._turn_asked or self._channel.halted:
             return
         if self._blocked:
             blocked, self._blocked = self._blocked, bytearray()
             view = memoryview(blocked)
             position = self._serve(view, 0, len(blocked))
-            if self._closing:
+            if self._channel.closing:
                 return
             if position < len(blocked):
                 self._keep(view, position, len(blocked))
                 if self._blocked:
                     return
-        if not self._reading and not self._draining and self._transport is not None:
+        if not self._reading and not self._channel.halted and self._transport is not None:
             self._reading = True
             self._transport.resume_reading()
 
     def _send(self) -> None:
         """Give the socket as much as it takes; the rest waits for `resume_writing`."""
-        if self._closing:
+        if self._channel.closing:
             self._outgoing.clear()
             return
         outgoing = self._outgoing
@@ -476,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_later(self) -> None:
         """A reader that takes as much as there is has had its turn: go on after the others."""
-        self._draining = True
+        self._channel.note_unsent(True)
         self._ask_turn()
 
     def _wait_for_socket(self) -> None:
@@ -494,25 +466,26 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing_offset >= total:
             self._outgoing.popleft()
             self._outgoing_offset = 0
-        self._draining = True
+        self._channel.note_unsent(True)
         self._pause_reading()
         assert self._transport is not None
         self._transport.write(chunk)
-        if self._draining and self._transport.get_write_buffer_size() == 0:
+        if self._channel.unsent and self._transport.get_write_buffer_size() == 0:
             self._send_later()
 
     def pause_writing(self) -> None:
-        self._draining = True
+        self._channel.note_unsent(True)
 
     def resume_writing(self) -> None:
-        if not self._draining:
+        channel = self._channel
+        if not channel.unsent:
             return
-        self._draining = False
-        if self._closing:
+        channel.note_unsent(False)
+        if channel.closing:
             return
         self.last_active_ms = moment()
         self._send()
-        if not self._draining:
+        if not channel.unsent:
             self._go_on()
             self._server.settle()
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.clock import MS, Booking, Micros
 from ottla.sim.kernel.network import Connection
 from ottla.sim.kernel.world import World
@@ -26,7 +27,7 @@ class Client:
         self.connection: Connection | None = None
         self.paused = False
         self.running = True
-        self._incoming = bytearray()
+        self._splitter = FrameSplitter()
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     # ---- for subclasses ----------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ class Client:
             self.after(self.rng.randrange(RECONNECT_MIN_US, RECONNECT_MAX_US), self.connect)
             return
         self.connection = self.world.network.connect(self.name, self, self.world)
-        self._incoming.clear()
+        self._splitter = FrameSplitter()
         self.connected()
 
     def send(self, frame: bytes) -> None:
@@ -67,15 +68,9 @@ class Client:
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if connection is not self.connection:
             return
-        incoming = self._incoming
-        incoming += piece
-        while self.connection is connection and len(incoming) >= 4:
-            end = 4 + int.from_bytes(incoming[:4], "big")
-            if len(incoming) < end:
-                break
-            frame = bytes(incoming[4:end])
-            del incoming[:end]
-            self.frame_arrived(memoryview(frame))
+        for frame in list(self._splitter.feed(piece)):
+            if self.connection is connection:
+                self.frame_arrived(frame)
 
     def closed(self, connection: Connection) -> None:
         if connection is self.connection:

@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ottla.broker.channel import Channel, Owed
 from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.clock import MS, Agenda, Booking, Clock, Micros
 from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
 from ottla.sim.kernel.network import Connection, Network
@@ -25,12 +27,8 @@ from ottla.sim.kernel.trace import Broken, Trace
 UNSENT_MAX = 16 << 10
 """Bytes a session may have on the way to a slow reader before its requests wait."""
 
-FRAME_MAX = 1 << 26
-
 RINGS_A_SECOND_MAX = 700
 """More ticks than that in a simulated second, and a real node would burn a core."""
-
-PRODUCE = b"\0\0"
 
 
 class NodeUnderTest(Protocol):
@@ -57,51 +55,22 @@ class NodeUnderTest(Protocol):
     def not_stored(self, path: str) -> None: ...
 
 
-class Owed:
-    """One answer that a session owes: known already, or to come for a ticket."""
-
-    __slots__ = ("api_key", "parts", "ticket")
-
-    def __init__(self, api_key: bytes, ticket: Ticket | None, parts: Sequence[Part] | None) -> None:
-        self.api_key = api_key
-        self.ticket = ticket
-        self.parts = parts
-
-
 class Session:
-    """The node's side of one connection."""
+    """The node's side of one connection: frames that have come and were not served yet, and answers on their way."""
 
-    __slots__ = ("closing", "connection", "context", "incoming", "muted_until_us", "owed")
+    __slots__ = ("channel", "connection", "context", "frames", "muted_until_us", "splitter")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.context = ConnectionContext(connection.identity, connection.host, listener_host="node", listener_port=9092)
-        self.incoming = bytearray()
-        self.owed: deque[Owed] = deque()
+        self.splitter = FrameSplitter()
+        self.frames: deque[memoryview] = deque()
+        self.channel = Channel()
         self.muted_until_us: Micros = 0
-        self.closing = False
 
-    def next_frame(self) -> bytearray | None:
-        """The next whole frame, without its length prefix, if it may be served now: while an answer is owed only
-        Produce behind Produce may, as in `ottla.server.connection`."""
-        incoming = self.incoming
-        if len(incoming) < 4:
-            return None
-        if self.owed and not (incoming[4:6] == PRODUCE and self.owed[-1].api_key == PRODUCE):
-            return None
-        length = int.from_bytes(incoming[:4], "big")
-        assert length <= FRAME_MAX, "a workload wrote a wild length"
-        if len(incoming) < 4 + length:
-            return None
-        frame = incoming[4 : 4 + length]
-        del incoming[: 4 + length]
-        return frame
-
-    def flush(self) -> None:
-        """Write every answer that is known and whose turn has come."""
-        while self.owed and self.owed[0].parts is not None:
-            parts = self.owed.popleft().parts
-            assert parts is not None
+    def send(self, leaving: Sequence[Owed]) -> None:
+        for owed in leaving:
+            parts = owed.parts or ()
             octets = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
             if octets:
                 self.connection.to_client.write(octets)
@@ -133,7 +102,7 @@ class Life:
         if session is None:
             session = self.sessions[connection.identity] = Session(connection)
             connection.to_client.drained = self._drained
-        session.incoming += piece
+        session.frames.extend(session.splitter.feed(piece))
         if self.paused:
             connection.to_node.hold()
         else:
@@ -147,19 +116,18 @@ class Life:
 
     def _serve(self, session: Session) -> None:
         """Carry out the frames that are whole, unless the session is muted or its reader too slow."""
-        while self.alive and not session.closing and not self._waits(session):
-            frame = session.next_frame()
-            if frame is None:
-                break
-            self.enter(self._receive, session, memoryview(frame))
+        frames, channel = session.frames, session.channel
+        while self.alive and not self._halts(session) and frames and channel.may_serve(frames[0]):
+            self.enter(self._receive, session, frames.popleft())
 
-    def _waits(self, session: Session) -> bool:
-        pipe = session.connection.to_node
-        now_us = self.world.clock.now_us
-        wait = session.muted_until_us > now_us or session.connection.to_client.in_flight > UNSENT_MAX
-        if wait and not pipe.held:
-            pipe.hold()
-        return wait
+    def _halts(self, session: Session) -> bool:
+        """Whether the session serves nothing now; then it takes nothing from the network either."""
+        channel, connection = session.channel, session.connection
+        channel.note_unsent(connection.to_client.in_flight > UNSENT_MAX)
+        channel.mute(session.muted_until_us > self.world.clock.now_us)
+        if channel.halted and not channel.closing and not connection.to_node.held:
+            connection.to_node.hold()
+        return channel.halted
 
     def _drained(self, connection: Connection) -> None:
         session = self.sessions.get(connection.identity)
@@ -169,9 +137,9 @@ class Life:
     def _resume(self, session: Session) -> None:
         if self.sessions.get(session.context.identity) is not session:
             return
-        if self.alive and not self.paused and not self._waits(session):
+        if self.alive and not self.paused and not self._halts(session):
             self._serve(session)
-            if self.alive and session.connection.to_node.held and not self._waits(session):
+            if self.alive and session.connection.to_node.held and not self._halts(session):
                 session.connection.to_node.release()
 
     def _receive(self, now: Millis, session: Session, frame: memoryview) -> None:
@@ -179,14 +147,9 @@ class Life:
             answer = self.node.receive(now, session.context, frame)
         except Refused as refusal:
             self.world.trace.add("node", f"refuses {session.context.identity}: {refusal}")
-            session.closing = True
             self._let_go(session)
             return
-        if isinstance(answer, Parked):
-            session.owed.append(Owed(bytes(frame[:2]), answer.ticket, None))
-        elif answer is not None:
-            session.owed.append(Owed(bytes(frame[:2]), None, answer))
-            session.flush()
+        session.send(session.channel.served(frame[1], answer))
 
     # ---- into the node -----------------------------------------------------------------------------------------------
 
@@ -219,7 +182,6 @@ class Life:
                 session = self.sessions.get(identity)
                 self.world.trace.add("node", f"closes {identity}: {why}")
                 if session is not None:
-                    session.closing = True
                     self._let_go(session)
             case Mute(identity, until):
                 session = self.sessions.get(identity)
@@ -234,20 +196,17 @@ class Life:
         session = self.sessions.get(identity)
         if session is None:
             return
-        for owed in session.owed:
-            if owed.ticket == ticket:
-                if owed.parts is not None:
-                    raise Broken(f"ticket {ticket} is answered twice")
-                owed.parts = parts
-                session.flush()
-                if session.incoming:
-                    self.world.agenda.after(0, self._resume, session)
-                return
-        raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
+        leaving = session.channel.answered(ticket, parts)
+        if leaving is None:
+            raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
+        if leaving:
+            session.send(leaving)
+        if session.frames:
+            self.world.agenda.after(0, self._resume, session)
 
     def _let_go(self, session: Session) -> None:
         """Close after what is already known to send."""
-        session.flush()
+        session.channel.close()
         self.world.network.node_closes(session.connection)
         if self.sessions.pop(session.context.identity, None) is not None:
             self.node.disconnected(self.world.clock.now_ms, session.context)

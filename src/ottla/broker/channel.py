@@ -1,0 +1,140 @@
+"""The rules of one connection: which request may be served next, and which answers may leave.
+
+Requests of a connection are served one at a time and in order, except Produce behind Produce: that is how one producer
+shares fsyncs with itself. Answers leave in the order of their requests. Nothing more is served while the client does
+not take what was sent to it, while the connection is muted (KIP-219), and once it is closing.
+
+Does not know: sockets, buffers, time, and what is in a frame beyond its API key. Whoever drives a node keeps a
+`Channel` for each connection: the server, the simulator, and the stage that tests put a node on. `began` is the
+shell's own note of when a request came, given back with its answer.
+
+Invariants: the first answer that is owed is not there yet, or it would have left. At most `REQUESTS_IN_FLIGHT_MAX`
+answers are owed at once.
+
+Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from ottla.broker.requests import Parked, Part
+from ottla.machine import Ticket
+
+REQUESTS_IN_FLIGHT_MAX = 128
+PRODUCE_KEY = 0
+PRODUCE = b"\x00\x00"
+"""What a Produce frame begins with."""
+
+
+class Owed:
+    """An answer that a client is owed: its parts once they are there. `ticket` None: the node has not seen it yet."""
+
+    __slots__ = ("api_key", "began", "parts", "ticket")
+
+    def __init__(self, api_key: int, ticket: Ticket | None, parts: Sequence[Part] | None, began: int) -> None:
+        self.api_key = api_key
+        self.ticket = ticket
+        self.parts = parts
+        self.began = began
+
+
+class Channel:
+    """One connection's requests in flight. What may leave now is returned, to be sent at once and in that order."""
+
+    __slots__ = ("closing", "muted", "owed", "unsent", "waits")
+
+    def __init__(self) -> None:
+        self.owed: deque[Owed] = deque()
+        self.unsent = False
+        """The client has not taken what was sent to it."""
+        self.muted = False
+        self.closing = False
+        self.waits = False
+        """The next request may have to wait: ask `may_serve`. False: it need not."""
+
+    # ---- requests in -----------------------------------------------------------------------------------------------
+
+    @property
+    def halted(self) -> bool:
+        """No request may be served, whatever it is."""
+        return self.unsent or self.muted or self.closing
+
+    def may_serve(self, frame: bytes | bytearray | memoryview) -> bool:
+        """Whether this frame, the next one in order, may be given to the node now."""
+        if self.unsent or self.muted or self.closing:
+            return False
+        owed = self.owed
+        if not owed:
+            return True
+        return frame[:2] == PRODUCE and owed[-1].api_key == PRODUCE_KEY and len(owed) < REQUESTS_IN_FLIGHT_MAX
+
+    def served(self, api_key: int, answer: Sequence[Part] | Parked | None, began: int = 0) -> Sequence[Owed]:
+        """The node has served the next request, and this is what `Node.receive` returned."""
+        if isinstance(answer, Parked):
+            self.owe(api_key, began).ticket = answer.ticket
+        elif answer is not None:
+            done = Owed(api_key, None, answer, began)
+            if not self.owed:
+                return (done,)
+            self.owed.append(done)
+        return ()
+
+    def owe(self, api_key: int, began: int = 0) -> Owed:
+        """The next request is being read beside the loop; `read` says what came of it."""
+        owed = Owed(api_key, None, None, began)
+        self.owed.append(owed)
+        self.waits = True
+        return owed
+
+    def read(self, owed: Owed, answer: Sequence[Part] | Parked | None) -> Sequence[Owed]:
+        """The node has served the request of `owed`, and this is what it returned."""
+        if isinstance(answer, Parked):
+            owed.ticket = answer.ticket
+            return ()
+        owed.parts = answer or ()
+        return self._leaving()
+
+    # ---- answers out -----------------------------------------------------------------------------------------------
+
+    def answered(self, ticket: Ticket, parts: Sequence[Part]) -> Sequence[Owed] | None:
+        """The answer that `ticket` waited for is there. None: nobody here waits for it."""
+        for owed in self.owed:
+            if owed.ticket == ticket and owed.parts is None:
+                owed.parts = parts
+                return self._leaving()
+        return None
+
+    def _leaving(self) -> Sequence[Owed]:
+        owed = self.owed
+        leaving: list[Owed] = []
+        while owed and owed[0].parts is not None:
+            leaving.append(owed.popleft())
+        if not owed:
+            self.waits = self.halted
+        return leaving
+
+    # ---- what stands in the way ------------------------------------------------------------------------------------
+
+    def note_unsent(self, unsent: bool) -> None:
+        """Whether the client has yet to take what was sent to it."""
+        self.unsent = unsent
+        self._look()
+
+    def mute(self, muted: bool) -> None:
+        """Serve nothing for a while (KIP-219), or again."""
+        self.muted = muted
+        self._look()
+
+    def close(self) -> None:
+        """The connection closes: what is still owed will not be sent."""
+        self.closing = self.waits = True
+        self.owed.clear()
+
+    def _look(self) -> None:
+        self.waits = bool(self.owed) or self.unsent or self.muted or self.closing
+
+    def check(self) -> None:
+        """The invariants."""
+        assert self.waits == (bool(self.owed) or self.halted), "it does not know whether the next request waits"
+        assert not self.owed or self.owed[0].parts is None, "an answer whose turn has come has not left"
+        assert len(self.owed) <= REQUESTS_IN_FLIGHT_MAX, "too many answers are owed"
