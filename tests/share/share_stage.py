@@ -144,7 +144,7 @@ class ShareStage:
         return made.id
 
     def configure(self, group: str, **overrides: str) -> None:
-        configs = self.node.topics.configs
+        configs = self.node.settings
         given = {name.replace("_", "."): value for name, value in overrides.items()}
         configs.alter_group(self.now, group, {**configs.of_group(group), **given}, "the stage")
         self.settle()

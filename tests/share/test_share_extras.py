@@ -139,7 +139,7 @@ def test_a_name_that_cannot_take_letters_is_refused(stage: ShareStage, name: str
         stage.configure("g", errors_deadletterqueue_topic_name=name)
     for prefix in ("a b", 300 * "x"):
         with pytest.raises(ConfigRefused, match=r"topic\.name\.prefix"):
-            stage.node.topics.configs.alter_broker(stage.now, "", {PREFIX: prefix})
+            stage.node.settings.alter_broker(stage.now, "", {PREFIX: prefix})
 
 
 def test_the_cause_is_told_each_time_that_it_is_another(stage: ShareStage) -> None:
@@ -161,7 +161,7 @@ def test_a_name_without_the_prefix_takes_nothing(stage: ShareStage) -> None:
     """It was legal when it was set."""
     stage.topic("dlq.jobs", errors_deadletterqueue_group_enable="true")
     member = begun(stage, 1, **DEAD)
-    stage.node.topics.configs.alter_broker(stage.now, "", {PREFIX: "letters."})
+    stage.node.settings.alter_broker(stage.now, "", {PREFIX: "letters."})
     stage.configure("g", share_record_lock_duration_ms="20000")
     member.fetch()
     member.said((0, 0, [REJECT]))
@@ -231,7 +231,7 @@ def test_too_many_letters_pause_the_group(stage: ShareStage) -> None:
     member.said((3, 4, [REJECT]))
     stage.run()
     assert stage.node.share.in_sight(stage.now)[0].paused
-    configs = stage.node.topics.configs.of_group("g")
+    configs = stage.node.settings.of_group("g")
     assert configs["share.delivery.paused"] == "true"
     assert configs["share.delivery.paused.by"] == "the breaker: more than 3 dead letters within a minute"
     assert 0 <= stage.now - int(configs["share.delivery.paused.since.ms"]) < 60_000
@@ -258,7 +258,7 @@ def test_a_paused_group_gets_nothing_and_may_acknowledge(stage: ShareStage) -> N
 
 def test_since_when_and_by_whom_a_group_is_paused_is_kept_while_it_is(stage: ShareStage) -> None:
     def noted() -> tuple[str | None, str | None]:
-        configs = stage.node.topics.configs.of_group("g")
+        configs = stage.node.settings.of_group("g")
         return configs.get("share.delivery.paused.since.ms"), configs.get("share.delivery.paused.by")
 
     stage.node.wall_clock_is(stage.now, 3_600_000)

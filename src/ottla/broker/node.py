@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import api
+from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
@@ -115,7 +116,6 @@ class Node:
         wall: WallClock | None = None,
         warnings: Callable[[str], None] | None = None,
     ) -> None:
-        self.settings = settings
         self.files = files
         self.directory = directory
         self.store = store
@@ -127,6 +127,7 @@ class Node:
         self.fault = faults
         """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
         self.wall = wall if wall is not None else WallClock()
+        self.settings = LiveSettings(settings, store, self.wall, notes)
         self.node_id: int = settings["node.id"]
         self.cluster_id = ""
         self.authorizer: Authorizer | None = None
@@ -156,6 +157,7 @@ class Node:
         Raises StartRefused (broker.upkeep) with one sentence when the directory belongs to another node or version.
         """
         clean = self.upkeep.begin(now)
+        self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
         if GROUPS_TOPIC in self.topics.by_name:
             self.groups.start(now)
@@ -184,7 +186,7 @@ class Node:
     def group_shards(self) -> GroupShards:
         from ottla.broker.coordinators.metadata_view import GroupShards
 
-        return GroupShards(self)
+        return GroupShards(self.topics, self.settings)
 
     @cached_property
     def groups(self) -> ShardHost:

@@ -136,7 +136,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
         return result
     result.num_partitions = new.partitions
     result.replication_factor = 1
-    entries = topic_entries(node.settings, new.overrides)
+    entries = topic_entries(node.settings.current, new.overrides)
     result.configs = [
         # What was asked for is told as it was written, spaces and all, as Kafka does.
         CreatableTopicConfigs(

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
-from ottla.broker.config.resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
 from ottla.broker.config.values import shown
 from ottla.broker.requests import Parked, Part, Request
 from ottla.broker.security.authorizer import Operation
@@ -132,7 +132,7 @@ def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -
             topic = node.topics.get(name)
             return None if topic is None else (kind, asked, tuple(topic.overrides.items()))
         case ConfigResourceType.GROUP:
-            return (kind, asked, tuple(node.topics.configs.of_group(name).items())) if name else None
+            return (kind, asked, tuple(node.settings.of_group(name).items())) if name else None
         case _:
             return (kind, asked, name)
 
@@ -157,15 +157,15 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
     """Raises ResourceRefused."""
     match resource_type:
         case ConfigResourceType.TOPIC:
-            return topic_entries(node.settings, existing_topic(node, name).overrides)
+            return topic_entries(node.settings.current, existing_topic(node, name).overrides)
         case ConfigResourceType.BROKER:
             if not name:
-                return cluster_entries(node.settings)
+                return cluster_entries(node.settings.current)
             broker_id_of(node, name, "expected {} or empty string, but received {}")
             host, port = node.advertised(request.context)
             listener = (f"{request.context.listener}://{host}:{port}",)
             given = {"listeners": listener, "advertised.listeners": listener, "log.dirs": (node.directory,)}
-            return broker_entries(node.settings, given)
+            return broker_entries(node.settings.current, given)
         case ConfigResourceType.BROKER_LOGGER:
             if not name:
                 raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
@@ -174,7 +174,7 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
         case ConfigResourceType.GROUP:
             if not name:
                 raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-            return group_entries(node.settings, node.topics.configs.of_group(name))
+            return group_entries(node.settings.current, node.settings.of_group(name))
         case _:
             raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
 

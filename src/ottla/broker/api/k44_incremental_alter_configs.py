@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.config.resources import RESOURCES_AT_ONCE, alter_all
+from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, alter_all
 from ottla.broker.requests import Parked, Request
 from ottla.broker.slices import Work
 from ottla.protocol.messages.incremental_alter_configs import (

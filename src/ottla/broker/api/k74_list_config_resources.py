@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.config.resources import ConfigResourceType
+from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, on_cluster
 from ottla.protocol.errors import ErrorCode
@@ -44,7 +44,7 @@ def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
     names = {
-        ConfigResourceType.GROUP: sorted(node.topics.configs.groups),
+        ConfigResourceType.GROUP: sorted(node.settings.groups),
         ConfigResourceType.CLIENT_METRICS: [],
         ConfigResourceType.BROKER_LOGGER: [str(node.node_id)],
         ConfigResourceType.BROKER: [str(node.node_id)],

@@ -1,7 +1,7 @@
 """What a share group's configs ask for, typed and ready for use.
 
-Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until the group's
-properties or the broker's settings change.
+Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until it
+is told that the group's properties or the broker's settings have changed.
 
 Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240; ISO 8601 durations as java.time.Duration reads them.
 """
@@ -9,18 +9,15 @@ Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240; ISO 8601 duration
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ottla.broker.config.topic_table import GROUP_CONFIGS
-from ottla.broker.config.values import BrokerSettings, group_value
+from ottla.broker.config.values import Settings, group_value
 from ottla.log.answers import Isolation
 from ottla.machine import WallMillis
 from ottla.share.standing import ShareSettings
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 PAUSED: Final = "share.delivery.paused"
 PAUSED_SINCE: Final = "share.delivery.paused.since.ms"
@@ -48,27 +45,32 @@ class ShareGroupConfig:
 
 
 class GroupConfigs:
-    """The configuration of each share group."""
+    """The configuration of each share group. `overrides_of`: the properties that a group has itself."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._known: dict[str, tuple[BrokerSettings, ShareGroupConfig]] = {}
+    def __init__(self, settings: Settings, overrides_of: Callable[[str], Mapping[str, str]]) -> None:
+        self._settings = settings
+        self._overrides_of = overrides_of
+        self._known: dict[str, ShareGroupConfig] = {}
 
     def of(self, group_id: str) -> ShareGroupConfig:
         known = self._known.get(group_id)
-        if known is None or known[0] is not self._node.settings:
-            known = self._known[group_id] = (self._node.settings, self._made(group_id))
-        return known[1]
+        if known is None:
+            known = self._known[group_id] = self._made(group_id)
+        return known
 
     def forget(self, group_id: str) -> None:
         """Its properties changed, or nobody needs them now."""
         self._known.pop(group_id, None)
 
+    def forget_all(self) -> None:
+        """The broker's settings changed."""
+        self._known.clear()
+
     def _made(self, group_id: str) -> ShareGroupConfig:
-        overrides = self._node.topics.configs.of_group(group_id)
+        overrides = self._overrides_of(group_id)
 
         def value(name: str) -> Any:
-            return group_value(self._node.settings, overrides, name)
+            return group_value(self._settings, overrides, name)
 
         committed = value("share.isolation.level") == "read_committed"
         dead_letter_topic: str = value("errors.deadletterqueue.topic.name")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
@@ -50,20 +50,27 @@ class Layer:
     source: Source
 
 
+class Settings(Protocol):
+    """Whatever answers `settings["message.max.bytes"]` with the broker's typed value: these, or `live.LiveSettings`."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
 class BrokerSettings:
     """The broker's properties in force. Made by `load`; `with_dynamic` makes the next one."""
 
-    __slots__ = ("_cluster", "_own", "_static", "_values", "ignored")
+    __slots__ = ("_cluster", "_own", "_static", "ignored", "values")
 
     def __init__(self, static: dict[str, Value], own: dict[str, Value], cluster: dict[str, Value]) -> None:
         self._static = static
         self._own = own
         self._cluster = cluster
-        self._values = {name: key.default for name, key in BROKER_CONFIGS.items()} | static | cluster | own
+        self.values: dict[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
+        self.values |= static | cluster | own
         self.ignored: tuple[str, ...] = ()
         """Kafka's properties in the static layer that change nothing here."""
         for name in _FALLING_BACK:
-            self._values[name] = self._fall_back(name)
+            self.values[name] = self._fall_back(name)
 
     @classmethod
     def load(
@@ -80,7 +87,7 @@ class BrokerSettings:
         if "broker.id" in known and "node.id" not in known:
             known["node.id"] = known["broker.id"]
         loaded = cls(_parse(BROKER_CONFIGS, known), {}, {})
-        loaded._values["broker.id"] = loaded["node.id"]
+        loaded.values["broker.id"] = loaded["node.id"]
         _check_broker(loaded)
         loaded.ignored = ignored
         return loaded.with_dynamic(dynamic or {}, cluster or {}) if dynamic or cluster else loaded
@@ -96,14 +103,14 @@ class BrokerSettings:
                 f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(own)}]"
             )
         loaded = BrokerSettings(self._static, _parse(BROKER_CONFIGS, dynamic), _parse(BROKER_CONFIGS, cluster))
-        loaded._values["broker.id"] = loaded["node.id"]
+        loaded.values["broker.id"] = loaded["node.id"]
         loaded.ignored = self.ignored
         _check_broker(loaded)
         return loaded
 
     def __getitem__(self, name: str) -> Any:
         """The value in force: int, float, bool, str, a tuple of str, or None where it is not set."""
-        return self._values[name]
+        return self.values[name]
 
     def layers(self, name: str) -> list[Layer]:
         """Every layer that sets `name` or what it falls back to, the one in force first; a null default is none."""
@@ -215,7 +222,7 @@ _ORDERED = (
 # ---- topics ---------------------------------------------------------------------------------------------------------
 
 
-def check_topic(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
+def check_topic(overrides: Mapping[str, str], settings: Settings) -> None:
     """Raise ConfigRefused where these overrides can't be a topic's."""
     for name, text in overrides.items():
         key = TOPIC_CONFIGS.get(name)
@@ -235,7 +242,7 @@ def check_topic(overrides: Mapping[str, str], settings: BrokerSettings) -> None:
         )
 
 
-def topic_value(settings: BrokerSettings, overrides: Mapping[str, str], name: str) -> Any:
+def topic_value(settings: Settings, overrides: Mapping[str, str], name: str) -> Any:
     """The typed value a topic with these overrides has."""
     key = TOPIC_CONFIGS[name]
     text = overrides.get(name)
@@ -262,7 +269,7 @@ _LOG_CONFIGS = {
 }
 
 
-def topic_log_config(settings: BrokerSettings, overrides: Mapping[str, str]) -> LogConfig:
+def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
     """What a log of a topic with these overrides obeys."""
     values = {field: topic_value(settings, overrides, name) for name, field in _LOG_CONFIGS.items()}
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
@@ -276,7 +283,7 @@ def held(overrides: Mapping[str, str]) -> dict[str, str]:
     return {**overrides, HOLD: "true"}
 
 
-def is_held(settings: BrokerSettings, overrides: Mapping[str, str]) -> bool:
+def is_held(settings: Settings, overrides: Mapping[str, str]) -> bool:
     """Whether retention and compaction leave a topic with these overrides alone."""
     return bool(topic_value(settings, overrides, HOLD))
 
@@ -290,9 +297,7 @@ def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> d
 # ---- groups ---------------------------------------------------------------------------------------------------------
 
 
-def check_group(
-    overrides: Mapping[str, str], settings: BrokerSettings, before: Mapping[str, str] | None = None
-) -> None:
+def check_group(overrides: Mapping[str, str], settings: Settings, before: Mapping[str, str] | None = None) -> None:
     """Raise ConfigRefused where these overrides can't be a group's (GroupConfig.validate). `before` is what it has: a
     dead-letter topic that was legal when it was set must not keep other properties from being changed."""
     if overrides.get(DEAD_LETTERS) != (before or {}).get(DEAD_LETTERS):
@@ -321,7 +326,7 @@ DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 DEAD_LETTERS_PREFIX: Final = DEAD_LETTERS + ".prefix"
 
 
-def _check_dead_letters(name: str, settings: BrokerSettings) -> None:
+def _check_dead_letters(name: str, settings: Settings) -> None:
     """Raise ConfigRefused where letters of a group could never be written to this topic; '' is none (KIP-1191)."""
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(name) if name else None
@@ -331,7 +336,7 @@ def _check_dead_letters(name: str, settings: BrokerSettings) -> None:
         raise ConfigRefused(f"Invalid value {name} for configuration {DEAD_LETTERS}: {why}")
 
 
-def group_value(settings: BrokerSettings, overrides: Mapping[str, str], name: str) -> Any:
+def group_value(settings: Settings, overrides: Mapping[str, str], name: str) -> Any:
     """The typed value a group with these overrides has."""
     key = GROUP_CONFIGS[name]
     text = overrides.get(name)

@@ -8,37 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.broker.config.values import BrokerSettings, group_value
+from ottla.broker.config.live import LiveSettings, Subscriber
+from ottla.broker.config.values import group_value
 from ottla.groups.metadata_view import ShareGroupConfig
 from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.shard import GroupShard
-from ottla.machine import Call, WallClock
+from ottla.machine import Call, Millis, WallClock
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Entropy, Node
+    from ottla.broker.node import Entropy
+    from ottla.broker.topics.topics import Topics
 
 
-class NodeMetadataView:
+class NodeMetadataView(Subscriber):
     """The `MetadataView` of a node. What groups are configured to is kept until something is configured anew."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, topics: Topics, settings: LiveSettings) -> None:
+        self._topics = topics
+        self._settings = settings
         self._share_groups: dict[str, ShareGroupConfig] = {}
-        self._settings: BrokerSettings | None = None
+        settings.subscribe("group coordinator", self)
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
-        topic = self._node.topics.get(name)
+        topic = self._topics.get(name)
         return None if topic is None else (topic.id, len(topic.partitions))
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
-        settings = self._node.settings
-        if settings is not self._settings:
-            self._share_groups.clear()
-            self._settings = settings
         config = self._share_groups.get(group_id)
         if config is None:
-            overrides = self._node.topics.configs.of_group(group_id)
+            settings, overrides = self._settings, self._settings.of_group(group_id)
             config = self._share_groups[group_id] = ShareGroupConfig(
                 session_timeout_ms=group_value(settings, overrides, "share.session.timeout.ms"),
                 heartbeat_interval_ms=group_value(settings, overrides, "share.heartbeat.interval.ms"),
@@ -47,16 +46,18 @@ class NodeMetadataView:
             )
         return config
 
+    def settings_changed(self, now: Millis) -> None:
+        self._share_groups.clear()
+
     def group_configured(self, group_id: str) -> None:
-        """The group's properties changed."""
         self._share_groups.pop(group_id, None)
 
 
 class GroupShards:
     """Makes group shards that see their node; a `broker.shards.ShardClass`."""
 
-    def __init__(self, node: Node) -> None:
-        self.metadata = NodeMetadataView(node)
+    def __init__(self, topics: Topics, settings: LiveSettings) -> None:
+        self.metadata = NodeMetadataView(topics, settings)
 
     def of(self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> GroupShard:
         return GroupShard(GroupSettings.of(settings), entropy, notes, self.metadata, wall)

@@ -331,9 +331,9 @@ class Letters:
         node, group_id = self._host.node, hosted.key.group_id
         why = f"more than {limit} dead letters within a minute"
         node.notes(f"share group {group_id} is paused: {why}")
-        configs = node.topics.configs
+        settings = node.settings
         try:
-            configs.alter_group(now, group_id, {**configs.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
+            settings.alter_group(now, group_id, {**settings.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
         except (ConfigRefused, StoreFailed) as failed:
             node.notes(f"share group {group_id} could not be paused: {failed}")
         box.this_minute = 0

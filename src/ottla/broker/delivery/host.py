@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs, duration_ms
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.delivery.batch_parts import Slices
@@ -111,13 +112,13 @@ class StateErrand(Errand):
             node.share.replied(self, self.replies[0])
 
 
-class ShareHost:
+class ShareHost(Subscriber):
     """See the module's docstring."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.sessions = ShareSessions(node)
-        self.configs = GroupConfigs(node)
+        self.configs = GroupConfigs(node.settings, node.settings.of_group)
         self.letters = Letters(self)
         self.slices = Slices(node.notes)
         self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
@@ -128,6 +129,7 @@ class ShareHost:
         self._loading: dict[Key, HostedShare] = {}
         self._prune_at: Millis | None = None
         self._now: Millis = 0
+        node.settings.subscribe("share groups", self)
 
     @property
     def node(self) -> Node:
@@ -227,6 +229,9 @@ class ShareHost:
                 self._drop(now, key)
         if topic_id is None:
             self.configs.forget(group_id)
+
+    def settings_changed(self, now: Millis) -> None:
+        self.configs.forget_all()
 
     def group_configured(self, group_id: str) -> None:
         """The group's configs changed: everyone obeys from now on, whoever waits looks again."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.dynamic import DynamicConfigs
+from ottla.broker.config.live import Subscriber
 from ottla.broker.config.values import held, is_held, topic_log_config, without_ended_hold
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.unopened import Unopened
@@ -77,12 +77,11 @@ class NewTopic:
     topic_id: bytes | None = None
 
 
-class Topics:
+class Topics(Subscriber):
     """All topics of a node. Raises StoreFailed where the metadata store does."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.configs = DynamicConfigs(node)
         self.producer_ids = ProducerIds(node.store)
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
@@ -92,6 +91,7 @@ class Topics:
         self.unopened = Unopened(node)
         self._unowned: dict[tuple[str, int], str] = {}
         """Why the directory of this place is not opened for its topic, nor for a new one of the name."""
+        node.settings.subscribe("topics", self)
 
     def parts(self) -> list[tuple[str, Graves | Unopened]]:
         """What has timers, by name."""
@@ -116,7 +116,6 @@ class Topics:
     def load(self, now: Millis, *, clean_shutdown: bool) -> None:
         """Read the store, open every log, raise every leader epoch in one commit."""
         node = self._node
-        self.configs.load()
         rows = {
             key.removeprefix(PREFIX): (decoded(node.store, key, TopicRecord.decode, row.value), row.version)
             for key, row in node.store.list(PREFIX)
@@ -407,8 +406,8 @@ class Topics:
         topic.overrides = topic.record.configs
         self._configure(now, topic)
 
-    def reconfigure(self, now: Millis) -> None:
-        """The broker's settings changed: every topic that follows them follows now."""
+    def settings_changed(self, now: Millis) -> None:
+        """Every topic that follows the broker's settings follows now."""
         for topic in self.by_name.values():
             self._configure(now, topic)
 

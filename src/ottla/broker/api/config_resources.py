@@ -1,7 +1,7 @@
 """The resources that have a configuration: how they are named, who may see and change them, and the changing itself.
 
 Shared by DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources. A change is worked out as the
-resource's whole new set of overrides (text by name), checked, and then kept by `Topics` or `DynamicConfigs`.
+resource's whole new set of overrides (text by name), checked, and then kept by `Topics` or `LiveSettings`.
 
 Sources: Kafka's ConfigAdminManager.scala, ConfigurationControlManager.java, ControllerConfigurationValidator.scala; the
 sentences are Kafka's.
@@ -16,8 +16,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS
-from ottla.broker.config.dynamic import EVERY_BROKER
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
+from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
@@ -216,13 +216,13 @@ def _topic(node: Node, request: Request, name: str) -> Configurable:
 
 def _broker(node: Node, request: Request, name: str) -> Configurable:
     entity = EVERY_BROKER if name == EVERY_BROKER else str(broker_id_of(node, name, "expected {}, but received {}"))
-    configs = node.topics.configs
+    settings = node.settings
     return Configurable(
         BROKER_CONFIGS,
-        configs.of_broker(entity),
-        lambda key: printed(node.settings[key]),
-        lambda overrides: configs.check_broker(entity, overrides),
-        lambda overrides: configs.alter_broker(request.now, entity, overrides),
+        settings.of_broker(entity),
+        lambda key: printed(settings[key]),
+        lambda overrides: settings.check_broker(entity, overrides),
+        lambda overrides: settings.alter_broker(request.now, entity, overrides),
         ErrorCode.INVALID_REQUEST,
     )
 
@@ -230,15 +230,15 @@ def _broker(node: Node, request: Request, name: str) -> Configurable:
 def _group(node: Node, request: Request, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-    configs = node.topics.configs
-    overrides = configs.of_group(name)
+    settings = node.settings
+    overrides = settings.of_group(name)
     by = f"{request.client_id or 'a client'} at {request.context.client_host}"
     return Configurable(
         GROUP_CONFIGS,
         overrides,
-        lambda key: printed(group_value(node.settings, overrides, key)),
-        lambda wanted: check_group(wanted, node.settings, overrides),
-        lambda wanted: configs.alter_group(request.now, name, wanted, by),
+        lambda key: printed(group_value(settings, overrides, key)),
+        lambda wanted: check_group(wanted, settings, overrides),
+        lambda wanted: settings.alter_group(request.now, name, wanted, by),
         ErrorCode.INVALID_CONFIG,
     )
 

@@ -1,0 +1,70 @@
+"""The configuration in force: who hears of a change, in which order, and what a change leaves alone."""
+
+from pathlib import Path
+
+import pytest
+from node_stage import NodeStage
+
+from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
+from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.machine import Millis, WallClock
+from ottla.metadata.memory import MemoryStore
+
+from test_admin_configs import GROUP, SET, change  # isort: skip
+
+
+class Hearer(Subscriber):
+    """Writes down what it is told, and what holds then."""
+
+    def __init__(self, name: str, told: list[tuple[str, object]], settings: LiveSettings) -> None:
+        self.name = name
+        self.told = told
+        self.settings = settings
+
+    def settings_changed(self, now: Millis) -> None:
+        self.told.append((self.name, self.settings["log.retention.ms"]))
+
+    def group_configured(self, group_id: str) -> None:
+        self.told.append((self.name, self.settings.of_group(group_id)))
+
+
+@pytest.fixture
+def settings() -> LiveSettings:
+    return LiveSettings(BrokerSettings.load({"node.id": "4"}), MemoryStore(), WallClock(), print)
+
+
+def test_all_are_told_in_the_order_of_their_names_when_the_change_holds(settings: LiveSettings) -> None:
+    told: list[tuple[str, object]] = []
+    for name in ("b", "c", "a"):
+        settings.subscribe(name, Hearer(name, told, settings))
+    settings.alter_broker(0, EVERY_BROKER, {"log.retention.ms": "7"})
+    assert told == [("a", 7), ("b", 7), ("c", 7)]
+    told.clear()
+    settings.alter_group(0, "g", {"share.auto.offset.reset": "earliest"}, "a test")
+    assert told == [(name, {"share.auto.offset.reset": "earliest"}) for name in "abc"]
+
+
+def test_nobody_hears_of_a_change_that_is_refused(settings: LiveSettings) -> None:
+    told: list[tuple[str, object]] = []
+    settings.subscribe("a", Hearer("a", told, settings))
+    before = settings.current
+    with pytest.raises(ConfigRefused):
+        settings.alter_broker(0, "4", {"log.retention.ms": "soon"})
+    with pytest.raises(ConfigRefused):
+        settings.alter_group(0, "g", {"share.auto.offset.reset": "soon"}, "a test")
+    assert not told
+    assert settings.current is before
+
+
+def test_this_brokers_own_properties_stand_over_those_of_all(settings: LiveSettings) -> None:
+    settings.alter_broker(0, EVERY_BROKER, {"log.retention.ms": "7"})
+    settings.alter_broker(0, "4", {"log.retention.ms": "8"})
+    assert settings["log.retention.ms"] == 8
+    settings.alter_broker(0, "4", {})
+    assert settings["log.retention.ms"] == 7
+
+
+def test_configuring_a_group_begins_no_coordinator(tmp_path: Path) -> None:
+    stage = NodeStage(tmp_path)
+    assert change(stage, GROUP, "g", ("share.auto.offset.reset", SET, "earliest")) == (0, None)
+    assert {"share", "share_state", "groups", "group_shards"}.isdisjoint(vars(stage.node))
