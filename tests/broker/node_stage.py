@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Part, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked, Part, Reply, Store, Sync
+from ottla.broker.requests import ConnectionContext, Parked
 from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.requests import Sync
+from ottla.broker.effects import Sync
 from ottla.broker.topics.adoption import sort_directories, stray_path
 from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore

@@ -215,17 +215,17 @@ def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
     asked = Request(CONTEXT, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
 
     def wait(node: Node, request: Request) -> Parked:
-        return Parked(node.park(request, None, ParkedFor()))
+        return Parked(node.parking.park(request, None, ParkedFor()))
 
     stage.node.slices.begin(asked, slices.in_pieces(asked, wait, "groups", "groups"), is_long=True)
-    assert len(stage.node.waiting) == 2
+    assert len(stage.node.parking) == 2
     stage.node.disconnected(stage.now, CONTEXT)
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0
     assert stage.node.slices.deadline() is None
 
 
 class ParkedFor(ParkedWork):
-    def abandon(self, node: Node, ticket: int) -> None:
+    def abandon(self, ticket: int) -> None:
         """Nobody noted the ticket."""
 
 
@@ -276,4 +276,4 @@ def test_a_failure_in_a_slice_closes_its_connection_and_no_other(
     stage.node.tick(stage.now)
     assert len(faults) == len(stage.node.take_effects(stage.now)) == 1
     assert stage.node.slices.deadline() is None
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Reply, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked, Reply, Sync
+from ottla.broker.requests import ConnectionContext, Parked
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request

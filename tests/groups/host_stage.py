@@ -4,8 +4,9 @@ import random
 from typing import Any
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked, Reply, Store, Sync
+from ottla.broker.requests import ConnectionContext, Parked
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest

@@ -166,7 +166,7 @@ def test_answers_wait_for_the_disk_where_durability_asks_for_it() -> None:
     assert gone not in stage.answers
     stage.sync_at_once = True
     stage.run()
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0
     ticket = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
     assert ticket.groups[0].topics[0].partitions[0].committed_offset == 3
 
@@ -257,7 +257,7 @@ def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
     member = stage.ask(join()).member_id
     stage.ask(join(member=member), connection=9)
     stage.node.disconnected(stage.now, stage_context(9))
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0
     stage.run(1)
     stage.node.groups.check()
     again = stage.ask(join(member=member))

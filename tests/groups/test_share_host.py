@@ -102,7 +102,7 @@ def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
         stage.sync()
         stage.settle()
     assert start_offset(stage) == 5
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0
 
 
 def test_a_fsync_that_fails_between_rounds_is_told_and_leaves_nobody_waiting() -> None:
@@ -112,7 +112,7 @@ def test_a_fsync_that_fails_between_rounds_is_told_and_leaves_nobody_waiting() -
     stage.sync("No space left on device")
     stage.settle()
     assert stage.answers[ticket].error_code == ErrorCode.NOT_COORDINATOR
-    assert len(stage.node.waiting) == 0
+    assert len(stage.node.parking) == 0
 
 
 def test_a_deletion_that_a_crash_broke_off_is_finished_by_the_next_one() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Close, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import Close, ConnectionContext, Parked, Reply, Store, Sync
+from ottla.broker.requests import ConnectionContext, Parked
 from ottla.log.answers import Origin
 from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import Store, Sync
 from ottla.log.answers import StorageFailed
 from ottla.metadata.store import Delete, StoreFailed
 from ottla.metadata.topics import key_of

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
-from ottla.broker.requests import ConnectionContext, Sync
+from ottla.broker.effects import Sync
+from ottla.broker.requests import ConnectionContext
 from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSlice, FileSystem
@@ -321,7 +322,7 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     for _ in range(3):
         with pytest.raises(StorageFailed) as failed:
             other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
-        node.upkeep.storage_failed(other, str(failed.value))
+        node.upkeep.storage_failed(now, other, str(failed.value))
     assert len(notes) == 2
     world.disk.capacity = None
     world.kill_node(power_cut=False)

@@ -74,7 +74,7 @@ def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -
     def forgetful(self: Partition, *args: Any, **named: Any) -> Appended:
         nonlocal count
         count += 1
-        if count % 50 == 0 and self.topic.name == "orders":
+        if count % 50 == 0 and self.topic_name == "orders":
             end = self.log.log_end_offset
             return Appended(end, end, -1, False)
         return original(self, *args, **named)

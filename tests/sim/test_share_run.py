@@ -42,7 +42,7 @@ def test_acknowledgements_that_are_not_remembered_are_found(monkeypatch: pytest.
 
 def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(self: Letters, now: int, parcel: Any) -> None:
-        self.arrived(parcel)
+        self._let_go(now, parcel)
 
     monkeypatch.setattr(Letters, "_send", lose)
     assert "has no letter of it" in found_by(range(30))

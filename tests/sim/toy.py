@@ -4,7 +4,8 @@ import random
 import zlib
 from collections.abc import Mapping
 
-from ottla.broker.requests import ConnectionContext, Effect, Parked, Reply, Sync
+from ottla.broker.effects import Effect, Reply, Sync
+from ottla.broker.requests import ConnectionContext, Parked
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile

@@ -17,7 +17,8 @@ Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its requ
 from collections import deque
 from collections.abc import Sequence
 
-from ottla.broker.requests import Parked, Part
+from ottla.broker.effects import Part
+from ottla.broker.requests import Parked
 from ottla.machine import Ticket
 
 REQUESTS_IN_FLIGHT_MAX = 128

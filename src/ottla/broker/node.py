@@ -32,22 +32,24 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from ottla.broker import api
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Effect, Outbox, Part
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
-from ottla.broker.parking import ParkedWork, WaitingRoom
+from ottla.broker.parking import Parking
+from ottla.broker.partitions.commits import GroupCommit
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Close, ConnectionContext, Decoded, Effect, Parked, Part, Refused, Reply, Request, Sync
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Refused, Request
 from ottla.broker.security.authorizer import Authorizer, Operation, ResourceType
-from ottla.broker.slices import Piece, Slices
+from ottla.broker.slices import Slices
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics.topics import Topic, Topics
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
-from ottla.machine import Millis, Ticket, WallClock
+from ottla.machine import Millis, WallClock
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
-from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import has_elements
 
 if TYPE_CHECKING:
@@ -85,8 +87,6 @@ def _let_through(what: str, error: Exception) -> None:
 
 UNREADABLE_MAX = 16
 """Places in one log that are remembered because they could not be read."""
-COMMIT_AGAIN_MS = 100
-"""How long after a group commit could not begin, for want of a descriptor perhaps, the next one is tried."""
 
 
 class Entropy(Protocol):
@@ -132,21 +132,16 @@ class Node:
         self.cluster_id = ""
         self.authorizer: Authorizer | None = None
         self.metrics = Metrics()
-        self.group_commit: bool = settings["ottla.durability"] == "fsync"
+        self.outbox = Outbox()
+        self.parking = Parking(self.outbox, faults)
+        self.upkeep = Upkeep(self)
+        self.commits = GroupCommit(
+            self.outbox, self.upkeep, by_fsync=settings["ottla.durability"] == "fsync", pins_max=files.pins_max
+        )
         self.topics = Topics(self)
         self.fetch_sessions = FetchSessions(self)
-        self.upkeep = Upkeep(self)
-        self.waiting = WaitingRoom()
         self.slices = Slices(self)
-        self._effects: list[Effect] = []
-        self._ready_fetches: dict[Ticket, None] = {}
-        self._unsynced: dict[Partition, None] = {}
-        self._commits_in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
-        self._commit_again_at: Millis | None = None
-        self._next_token = 1
         self._resting: dict[str, Millis] = {}
-        self.timer_stale = True
-        """Whether `deadline` may have changed since the shell last asked; spares the hot path from asking."""
         self._served = api.load()
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -284,7 +279,7 @@ class Node:
                 header, body = decoded
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
-        self.timer_stale = True
+        self.outbox.deadline_moved = True
         request = Request(context, api_key, version, correlation_id, header.client_id, now, body)
         answer = served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
@@ -293,60 +288,12 @@ class Node:
 
     def disconnected(self, now: Millis, context: ConnectionContext) -> None:
         """The connection is gone: what it waited for reaches nobody."""
-        for ticket in self.waiting.of_connection(context.identity):
-            waiting = self.waiting.take(ticket)
-            if waiting is not None:
-                waiting.what.abandon(self, ticket)
-            self._ready_fetches.pop(ticket, None)
+        self.parking.disconnected(context.identity)
         self.fetch_sessions.connection_lost(context.identity)
         for host in self._in_use("share", "share_members"):
             host.disconnected(now, context)
 
-    # ---- parked requests -------------------------------------------------------------------------------------------
-
-    def park(self, request: Request, deadline: Millis | None, what: ParkedWork) -> Ticket:
-        """Keep the request for later; `what.expire` is called when the deadline comes first."""
-        self.timer_stale = True
-        return self.waiting.park(request, deadline, what)
-
-    def request_of(self, ticket: Ticket) -> Request | None:
-        waiting = self.waiting.get(ticket)
-        return None if waiting is None else waiting.request
-
-    def answer(self, ticket: Ticket, message: Any) -> None:
-        """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
-        waiting = self.waiting.take(ticket)
-        if waiting is not None:
-            request = waiting.request
-            if type(request) is Piece:
-                self.slices.piece_answered(request, message)
-                return
-            header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
-            self._effects.append(Reply(ticket, request.context.identity, [encode_response(header, message)]))
-
-    def reply(self, ticket: Ticket, parts: list[Part]) -> None:
-        """Answer a parked request with parts that are already encoded; no parts: there is no answer."""
-        waiting = self.waiting.take(ticket)
-        if waiting is not None:
-            self._effects.append(Reply(ticket, waiting.request.context.identity, parts))
-
-    def close_connection(self, context: ConnectionContext, why: str) -> None:
-        self._effects.append(Close(context.identity, why))
-
-    def committed(self, ticket: Ticket, partition: Partition, reply: object | None) -> None:
-        """What `ticket` waited for in `partition` is below the high watermark."""
-        if reply is not None:
-            self.answer(ticket, reply)
-            return
-        waiting = self.waiting.get(ticket)
-        if waiting is not None:
-            waiting.what.committed(self, ticket, partition)
-
-    def fetch_grew(self, ticket: Ticket, size: int) -> None:
-        """`size` more bytes are there for a parked fetch; answered in `take_effects` once its min_bytes are full."""
-        waiting = self.waiting.get(ticket)
-        if waiting is not None and waiting.what.grew(size):
-            self._ready_fetches[ticket] = None
+    # ---- the disk --------------------------------------------------------------------------------------------------
 
     def unreadable(self, part: FileSlice, why: str) -> None:
         """The shell could not read this part of an answer that it was sending, when it was too late to say so in the
@@ -359,71 +306,15 @@ class Node:
                         log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
                     self.upkeep.read_failed(partition, why)
 
-    # ---- durability ------------------------------------------------------------------------------------------------
-
-    def sync_soon(self, partition: Partition) -> None:
-        """Group commit: cover this partition with the next fsync."""
-        self._unsynced[partition] = None
-
-    def effect(self, effect: Effect) -> None:
-        """Queue something for the shell to do."""
-        self._effects.append(effect)
-
-    def sync(self, files: list[Syncable]) -> int:
-        """Ask the shell to fsync all these; the token comes back in `synced`."""
-        token, self._next_token = self._next_token, self._next_token + 1
-        self._effects.append(Sync(token, files))
-        return token
-
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
-        self.timer_stale = True
-        commits = self._commits_in_flight.pop(token, None)
-        if commits is None:
+        self.outbox.deadline_moved = True
+        if not self.commits.synced(now, token, failures):
             self.upkeep.synced(now, token, failures)
-            return
-        at = 0
-        for partition, end_offset, count in commits:
-            failed = first_failure(failures, at, at + count) if failures else None
-            at += count
-            if failed is not None:
-                self.upkeep.sync_failed(now, partition, failed)
-                continue
-            log = partition.log
-            log.synced(end_offset)
-            # Another round of this log may have failed meanwhile, and have taken the end of it back.
-            partition.commit_up_to(min(end_offset, log.recovery_point), 1 << 62)
-            if log.recovery_point < end_offset and log.failed is None:
-                self.sync_soon(partition)  # the round took only a part of it
-            self.upkeep.sync_worked(partition)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: what it should have held is asked for again."""
         self.upkeep.not_stored(path)
-
-    def _begin_group_commit(self, now: Millis) -> None:
-        """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""
-        if self._commits_in_flight:
-            return
-        commits: list[tuple[Partition, int, int]] = []
-        files: list[Syncable] = []
-        room = self.files.pins_max // 2
-        for partition in list(self._unsynced):
-            if files and len(files) >= room:
-                break
-            log = partition.log
-            if log.failed is None:
-                try:
-                    pending = log.pending_sync()
-                except OSError as error:
-                    self.upkeep.storage_failed(partition, str(error))
-                    self._commit_again_at = now + COMMIT_AGAIN_MS
-                    continue
-                files.extend(pending)
-                commits.append((partition, log.log_end_offset, len(pending)))
-            del self._unsynced[partition]
-        if commits:
-            self._commits_in_flight[self.sync(files)] = commits
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
@@ -434,19 +325,17 @@ class Node:
 
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
-        self.timer_stale = False
-        times = [self.waiting.deadline(), self._commit_again_at]
+        self.outbox.deadline_moved = False
+        times = [self.parking.deadline(), self.commits.deadline()]
         for name, part in self._parts():
             rest = self._resting.get(name)
             times.append(part.deadline() if rest is None else rest)
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
-        self.timer_stale = True
-        if self._commit_again_at is not None and self._commit_again_at <= now:
-            self._commit_again_at = None
-        for ticket in self.waiting.due(now):
-            self._expire(now, ticket)
+        self.outbox.deadline_moved = True
+        self.commits.tick(now)
+        self.parking.tick(now)
         for name, part in self._parts():
             if self._resting.get(name, now) > now:
                 continue
@@ -462,24 +351,11 @@ class Node:
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
         return [("long requests", self.slices), *self.topics.parts(), *in_use, ("upkeep", self.upkeep)]
 
-    def _expire(self, now: Millis, ticket: Ticket) -> None:
-        """What a parked request waited for is there, or its deadline. Where that fails its connection is closed."""
-        waiting = self.waiting.get(ticket)
-        if waiting is None:
-            return
-        try:
-            waiting.what.expire(self, now, ticket)
-        except Exception as error:
-            self.waiting.take(ticket)
-            context = waiting.request.context
-            self.close_connection(context, "an error of the broker")
-            self.fault(f"a waiting request of {context.client_host or 'the node itself'} failed", error)
-
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
         """The wall clock is so far ahead of the monotonic one from now on: somebody set it, or it drifts."""
         by_ms, self.wall.ahead_ms = ahead_ms - self.wall.ahead_ms, ahead_ms
         if abs(by_ms) >= CLOCK_STEP_MS:
-            self.timer_stale = True
+            self.outbox.deadline_moved = True
             self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
             self.upkeep.wall_clock_was_set(now)
             for host in self._in_use("share"):
@@ -487,14 +363,9 @@ class Node:
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
-        while self._ready_fetches:
-            ready, self._ready_fetches = self._ready_fetches, {}
-            for ticket in ready:
-                self._expire(now, ticket)
-        if self._unsynced and self._commit_again_at is None:
-            self._begin_group_commit(now)
-        effects, self._effects = self._effects, []
-        return effects
+        self.parking.serve_ready(now)
+        self.commits.begin(now)
+        return self.outbox.take()
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
@@ -506,16 +377,8 @@ class Node:
         """`Topics` took the topic out of its tables: whoever waits for one of its partitions is told."""
         self.metrics.topic_deleted(topic.name)
         for partition in topic.partitions:
-            for ticket in partition.resign():
-                waiting = self.waiting.get(ticket)
-                if waiting is not None:
-                    waiting.what.expire(self, now, ticket)
-            self._unsynced.pop(partition, None)
+            partition.resign(now)
+            self.commits.forget(partition)
             self.upkeep.forget(partition)
         for host in self._in_use("groups", "share_state", "share"):
             host.topic_deleted(now, topic)
-
-
-def first_failure(failures: Mapping[int, str], begin: int, end: int) -> str | None:
-    """The sentence of the first of a Sync's files in [begin, end) that failed."""
-    return next((failures[at] for at in sorted(failures) if begin <= at < end), None)

@@ -1,8 +1,7 @@
-"""Requests that wait for something: tickets, their deadlines, their connections.
+"""Parked requests: tickets, their deadlines, their connections, and the four ways in which waiting ends.
 
 Knows: which request a ticket stands for, when it must be answered at the latest, and which tickets a lost connection
-leaves behind. Does not know: what the request waits for; that stands in `Waiting.what`, an object of the handler that
-parked it.
+leaves behind. Does not know what a request waits for: that is the `ParkedWork` of the handler that parked it.
 
 Invariant: a ticket is in `_waiting` exactly as long as its answer is owed. The heap may hold tickets that were answered
 before their deadline; they are dropped when they reach its top, and swept when they outnumber the living.
@@ -10,66 +9,82 @@ before their deadline; they are dropped when they reach its top, and swept when 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ottla.broker.effects import Close, Outbox, Part, Reply
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
 from ottla.machine import Millis, Ticket
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.partitions.partition import Partition
+from ottla.protocol.framing import RequestHeader, encode_response
 
 
 class ParkedWork:
-    """What a handler leaves behind with a parked request: how to go on when something happens."""
+    """What goes on with a parked request when its waiting ends, one way or another."""
 
     __slots__ = ()
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        """The deadline has come, or what was waited for is there: answer now."""
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        """The deadline has come: answer with what there is."""
         raise NotImplementedError
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
-        """The client is gone: forget the ticket wherever it was noted."""
+    def ready(self, now: Millis, ticket: Ticket) -> None:
+        """Enough of what was waited for can be read: look again."""
         raise NotImplementedError
 
-    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         """What was appended to `partition` is committed."""
         raise NotImplementedError
 
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        """The partition that it waited in ends, or this node leads it no more: say so."""
+        raise NotImplementedError
+
+    def abandon(self, ticket: Ticket) -> None:
+        """The client is gone: forget the ticket wherever it was noted."""
+        raise NotImplementedError
+
     def grew(self, size: int) -> bool:
-        """`size` more bytes can be fetched; True when that is enough."""
+        """`size` more bytes can be read; True when that is enough."""
         raise NotImplementedError
 
 
 class Waiting:
     """One parked request."""
 
-    __slots__ = ("deadline", "request", "what")
+    __slots__ = ("deadline", "request", "work")
 
-    def __init__(self, request: Request, deadline: Millis | None, what: ParkedWork) -> None:
+    def __init__(self, request: Request, deadline: Millis | None, work: ParkedWork) -> None:
         self.request = request
         self.deadline = deadline
-        self.what = what
+        self.work = work
 
 
-class WaitingRoom:
-    """All parked requests of a node."""
+class Parking:
+    """All parked requests of a node; its answers go into the outbox. A `partitions.partition.Wakes`.
 
-    def __init__(self) -> None:
+    `fault` hears of exceptions that nobody expected: the request they came from is closed with its connection.
+    """
+
+    def __init__(self, outbox: Outbox, fault: Callable[[str, Exception], None]) -> None:
+        self._outbox = outbox
+        self._fault = fault
         self._waiting: dict[Ticket, Waiting] = {}
         self._of_connection: dict[int, dict[Ticket, None]] = {}
         self._deadlines: list[tuple[Millis, Ticket]] = []
+        self._ready: dict[Ticket, None] = {}
         self._next_ticket: Ticket = 1
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def park(self, request: Request, deadline: Millis | None, what: ParkedWork) -> Ticket:
+    def park(self, request: Request, deadline: Millis | None, work: ParkedWork) -> Ticket:
+        """Keep the request for later; `work.at_deadline` is called when the deadline comes first."""
+        self._outbox.deadline_moved = True
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._waiting[ticket] = Waiting(request, deadline, what)
+        self._waiting[ticket] = Waiting(request, deadline, work)
         self._of_connection.setdefault(request.context.identity, {})[ticket] = None
         if deadline is not None:
             heappush(self._deadlines, (deadline, ticket))
@@ -78,8 +93,9 @@ class WaitingRoom:
                 heapify(self._deadlines)
         return ticket
 
-    def get(self, ticket: Ticket) -> Waiting | None:
-        return self._waiting.get(ticket)
+    def request_of(self, ticket: Ticket) -> Request | None:
+        waiting = self._waiting.get(ticket)
+        return None if waiting is None else waiting.request
 
     def take(self, ticket: Ticket) -> Waiting | None:
         """The request behind this ticket, which from now on counts as answered; None if it already was."""
@@ -95,9 +111,74 @@ class WaitingRoom:
     def of_connection(self, identity: int) -> list[Ticket]:
         return list(self._of_connection.get(identity, ()))
 
-    def deadlines(self) -> list[tuple[Ticket, Millis]]:
-        """Who waits for a deadline that has not come yet, and which."""
-        return [(ticket, deadline) for deadline, ticket in self._deadlines if ticket in self._waiting]
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def answer(self, ticket: Ticket, message: Any) -> None:
+        """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
+        waiting = self.take(ticket)
+        if waiting is not None:
+            request = waiting.request
+            if request.take_answer(message):
+                return
+            header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
+            self._outbox.add(Reply(ticket, request.context.identity, [encode_response(header, message)]))
+
+    def reply(self, ticket: Ticket, parts: list[Part]) -> None:
+        """Answer a parked request with parts that are already encoded; no parts: there is no answer."""
+        waiting = self.take(ticket)
+        if waiting is not None:
+            self._outbox.add(Reply(ticket, waiting.request.context.identity, parts))
+
+    def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:
+        """An exception that nobody expected ended this request: its connection is closed."""
+        waiting = self.take(ticket)
+        if waiting is not None:
+            context = waiting.request.context
+            self._outbox.add(Close(context.identity, "an error of the broker"))
+            self._fault(f"{what} of {context.client_host or 'the node itself'} failed", error)
+
+    # ---- how waiting ends ------------------------------------------------------------------------------------------
+
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None:
+        """What `ticket` waited for in `partition` is below the high watermark."""
+        if reply is not None:
+            self.answer(ticket, reply)
+            return
+        waiting = self._waiting.get(ticket)
+        if waiting is not None:
+            waiting.work.committed(now, ticket, partition)
+
+    def grew(self, ticket: Ticket, size: int) -> None:
+        """`size` more bytes are there for a parked fetch; it looks again in `serve_ready` once they are enough."""
+        waiting = self._waiting.get(ticket)
+        if waiting is not None and waiting.work.grew(size):
+            self._ready[ticket] = None
+
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        """The partition that this ticket waited in ends, or is led elsewhere."""
+        waiting = self._waiting.get(ticket)
+        if waiting is not None:
+            waiting.work.lost(now, ticket)
+
+    def disconnected(self, identity: int) -> None:
+        """The connection is gone: what it waited for reaches nobody."""
+        for ticket in self.of_connection(identity):
+            waiting = self.take(ticket)
+            if waiting is not None:
+                waiting.work.abandon(ticket)
+            self._ready.pop(ticket, None)
+
+    def serve_ready(self, now: Millis) -> None:
+        """Let everything look again that became ready, once for all appends."""
+        while self._ready:
+            ready, self._ready = self._ready, {}
+            for ticket in ready:
+                waiting = self._waiting.get(ticket)
+                if waiting is not None:
+                    try:
+                        waiting.work.ready(now, ticket)
+                    except Exception as error:
+                        self.give_up(ticket, "a waiting request", error)
 
     def deadline(self) -> Millis | None:
         deadlines = self._deadlines
@@ -105,12 +186,22 @@ class WaitingRoom:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    def due(self, now: Millis) -> list[Ticket]:
-        """Tickets whose deadline has come, oldest first. They stay parked until they are taken."""
-        found: list[Ticket] = []
+    def deadlines(self) -> list[tuple[Ticket, Millis]]:
+        """Who waits for a deadline that has not come yet, and which."""
+        return [(ticket, deadline) for deadline, ticket in self._deadlines if ticket in self._waiting]
+
+    def tick(self, now: Millis) -> None:
+        """End the waiting of everything that is due, oldest first."""
+        due: list[Ticket] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
             ticket = heappop(deadlines)[1]
             if ticket in self._waiting:
-                found.append(ticket)
-        return found
+                due.append(ticket)
+        for ticket in due:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None:
+                try:
+                    waiting.work.at_deadline(now, ticket)
+                except Exception as error:
+                    self.give_up(ticket, "a waiting request", error)

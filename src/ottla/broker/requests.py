@@ -1,19 +1,10 @@
-"""What the shell hands to the node and what the node hands back: contexts, requests, answers, effects.
+"""Requests and who sends them, as plain values."""
 
-Everything here is plain values. An answer is a list of parts, each a bytes-like object or a `FileSlice`, which the
-shell sends in order; so a fetch can leave without its records ever becoming Python objects.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ottla.log.files import FileSlice
-from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader
-
-Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +47,10 @@ class Request:
         self.now = now
         self.body = body
 
+    def take_answer(self, message: Any) -> bool:
+        """Whether the answer goes to somebody in the node and not to the client; it has been handed over then."""
+        return False
+
 
 Decoded: TypeAlias = tuple[RequestHeader, Any] | None
 """A frame's header and message, None where they have not been read yet."""
@@ -70,51 +65,3 @@ class Parked:
     """The answer comes later, as a Reply effect for this ticket."""
 
     ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Send these parts as the answer that `ticket` waited for. Empty parts: there is no answer (acks=0)."""
-
-    ticket: Ticket
-    connection: int
-    parts: Sequence[Part]
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close this connection after what was sent before."""
-
-    connection: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mute:
-    """Read nothing more from this connection until the given time (KIP-219)."""
-
-    connection: int
-    until: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failures)`.
-
-    `failures` are the system's sentences by position in `files`; one that fails does not keep the others from it.
-    """
-
-    token: int
-    files: Sequence[Syncable]
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Replace the file at `path` by `content`, atomically and durably, off the loop; `node.not_stored(path)` where that
-    fails."""
-
-    path: str
-    content: bytes
-
-
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store

@@ -20,8 +20,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from ottla.broker.effects import Part
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.requests import Parked, Request
 from ottla.machine import Millis, Ticket
 from ottla.protocol.wire import Encoded, Struct
 
@@ -32,7 +33,7 @@ SLICE_STEPS = 200
 
 
 class Piece(Request):
-    """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Node.answer`."""
+    """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`."""
 
     __slots__ = ("serve", "whole")
 
@@ -49,6 +50,12 @@ class Piece(Request):
         self.serve = serve
         self.whole: SlicedWork
 
+    def take_answer(self, message: Any) -> bool:
+        """A piece that was parked has its answer: the work it belongs to goes on."""
+        self.whole.reply = message
+        self.whole.go_on()
+        return True
+
 
 Work: TypeAlias = Generator[Piece | None, Any, Any]
 
@@ -56,19 +63,21 @@ Work: TypeAlias = Generator[Piece | None, Any, Any]
 class SlicedWork(ParkedWork):
     """One request and how far its work has come. `reply`: the answer to the last piece."""
 
-    __slots__ = ("gone", "reply", "request", "ticket", "work")
+    __slots__ = ("_resume", "gone", "reply", "request", "ticket", "work")
 
-    def __init__(self, request: Request, work: Work) -> None:
+    def __init__(self, request: Request, work: Work, resume: Callable[[SlicedWork], None]) -> None:
+        self._resume = resume
         self.request = request
         self.work = work
         self.reply: Any = None
         self.ticket: Ticket = 0
         self.gone = False
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        """It has no deadline: it ends by itself."""
+    def go_on(self) -> None:
+        """What the last piece waited for is there."""
+        self._resume(self)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         self.gone = True
 
 
@@ -84,14 +93,14 @@ class Slices:
 
         A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
         """
-        sliced = SlicedWork(request, work)
+        sliced = SlicedWork(request, work, self._go_on)
         goes_on = True
         if not (is_long and self._works):
             try:
                 goes_on = self._step(request.now, sliced)
             except StopIteration as done:
                 return done.value
-        sliced.ticket = self._node.park(request, None, sliced)
+        sliced.ticket = self._node.parking.park(request, None, sliced)
         if goes_on:
             self._works.append(sliced)
         return Parked(sliced.ticket)
@@ -110,11 +119,10 @@ class Slices:
         sliced.reply = answer
         return True
 
-    def piece_answered(self, piece: Piece, answer: Any) -> None:
-        """A piece that was parked has its answer."""
-        piece.whole.reply = answer
-        self._works.append(piece.whole)
-        self._node.timer_stale = True
+    def _go_on(self, sliced: SlicedWork) -> None:
+        """What its last piece waited for is there."""
+        self._works.append(sliced)
+        self._node.outbox.deadline_moved = True
 
     def deadline(self) -> Millis | None:
         return 0 if self._works else None
@@ -132,14 +140,11 @@ class Slices:
         except StopIteration as done:
             answer: Any = done.value
             if isinstance(answer, list):
-                self._node.reply(sliced.ticket, cast("list[Part]", answer))
+                self._node.parking.reply(sliced.ticket, cast("list[Part]", answer))
             else:
-                self._node.answer(sliced.ticket, answer)
+                self._node.parking.answer(sliced.ticket, answer)
         except Exception as error:
-            context = sliced.request.context
-            self._node.waiting.take(sliced.ticket)
-            self._node.close_connection(context, "an error of the broker")
-            self._node.fault(f"a long request of {context.client_host or 'the node itself'} failed", error)
+            self._node.parking.give_up(sliced.ticket, "a long request", error)
         else:
             if goes_on:
                 works.append(sliced)

@@ -29,7 +29,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, cast
 
 from ottla.broker.channel import PRODUCE, Channel, Owed
-from ottla.broker.requests import ConnectionContext, Decoded, Part, Refused
+from ottla.broker.effects import Part
+from ottla.broker.requests import ConnectionContext, Decoded, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 from ottla.server.clocks import moment

@@ -20,8 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.effects import Close, Mute, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import Close, ConnectionContext, Mute, Reply, Store, Sync
+from ottla.broker.requests import ConnectionContext
 from ottla.broker.upkeep.upkeep import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.machine import Millis, WallClock
@@ -301,7 +302,7 @@ class Server:
                                 connection.mute(max(0, until - moment()) / 1000)
         finally:
             self._settling = False
-        if node.timer_stale:
+        if node.outbox.deadline_moved:
             self._set_timer(node.deadline())
 
     def _set_timer(self, deadline: int | None) -> None:

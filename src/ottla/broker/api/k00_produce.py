@@ -18,9 +18,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, cast
 
+from ottla.broker.effects import Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
-from ottla.broker.requests import ConnectionContext, Parked, Part, Refused, Request
+from ottla.broker.requests import ConnectionContext, Parked, Refused, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.machine import Millis, Ticket
@@ -111,38 +112,45 @@ class PartitionAppend:
 class ParkedProduce(ParkedWork):
     """A produce request that waits for the high watermark of some of its partitions."""
 
-    __slots__ = ("appends", "waits_for")
+    __slots__ = ("appends", "node", "waits_for")
 
-    def __init__(self, appends: list[PartitionAppend], waits_for: dict[Partition, None]) -> None:
+    def __init__(self, node: Node, appends: list[PartitionAppend], waits_for: dict[Partition, None]) -> None:
+        self.node = node
         self.appends = appends
         self.waits_for = waits_for
 
-    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self.waits_for.pop(partition, None)
         if not self.waits_for:
-            self._answer(node, ticket)
+            self._answer(ticket)
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        """Too late, or the partition is lost: what is appended stays, and the producer is told to ask again."""
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        """Too late: what is appended stays, and the producer is told to ask again."""
+        topics = self.node.topics
         for append in self.appends:
             partition = append.partition
             if partition is not None and partition in self.waits_for:
                 if partition.log.failed:
                     append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
-                elif node.topics.partition(partition.topic.name, partition.index) is not partition:
+                elif topics.partition(partition.topic_name, partition.index) is not partition:
                     append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 else:
                     append.refuse(ErrorCode.REQUEST_TIMED_OUT)
                 append.base_offset = -1
-        self._answer(node, ticket)
+        self._answer(ticket)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        """Whether its records stay nobody knows; what waits for another partition is too late as well."""
+        self.at_deadline(now, ticket)
+
+    def abandon(self, ticket: Ticket) -> None:
         """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
 
-    def _answer(self, node: Node, ticket: Ticket) -> None:
-        request = node.request_of(ticket)
+    def _answer(self, ticket: Ticket) -> None:
+        parking = self.node.parking
+        request = parking.request_of(ticket)
         if request is not None:
-            node.answer(ticket, response_of(node, request.context, request.version, self.appends))
+            parking.answer(ticket, response_of(self.node, request.context, request.version, self.appends))
 
 
 def receive(
@@ -241,7 +249,7 @@ def append_one(
         return
     except StorageFailed as failed:
         partition.log.not_written(records)
-        node.upkeep.storage_failed(partition, str(failed))
+        node.upkeep.storage_failed(now, partition, str(failed))
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         node.metrics.produce_failed(topic.name)
         return
@@ -407,8 +415,8 @@ def _park(
     for append in appends:
         append.records = None  # the frame's memory belongs to the shell again
     request = Request(context, KEY, version, correlation_id, None, now, None)
-    ticket = node.park(request, now + max(timeout_ms, 0), ParkedProduce(appends, waits_for))
+    ticket = node.parking.park(request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     for partition in waits_for:
         required = max(a.required_offset for a in appends if a.partition is partition)
-        partition.committed_waiters.append((required, ticket, None))
+        partition.wait_for_commit(required, ticket)
     return Parked(ticket)

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
@@ -77,9 +78,10 @@ class Fetch:
 class ParkedFetch(ParkedWork):
     """A fetch that waits for `missing` more bytes in any of its partitions."""
 
-    __slots__ = ("fetch", "missing", "watched")
+    __slots__ = ("fetch", "missing", "node", "watched")
 
-    def __init__(self, fetch: Fetch, missing: int, watched: list[Partition]) -> None:
+    def __init__(self, node: Node, fetch: Fetch, missing: int, watched: list[Partition]) -> None:
+        self.node = node
         self.fetch = fetch
         self.missing = missing
         self.watched = watched
@@ -88,14 +90,17 @@ class ParkedFetch(ParkedWork):
         self.missing -= size
         return self.missing <= 0
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        self.abandon(node, ticket)
-        answers, _, _ = read_all(node, self.fetch)
-        node.reply(ticket, finish(node, self.fetch, answers))
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        self.abandon(ticket)
+        answers, _, _ = read_all(self.node, self.fetch)
+        self.node.parking.reply(ticket, finish(self.node, self.fetch, answers))
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def ready(self, now: Millis, ticket: Ticket) -> None:
+        self.at_deadline(now, ticket)
+
+    def abandon(self, ticket: Ticket) -> None:
         for partition in self.watched:
-            partition.fetch_waiters.pop(ticket, None)
+            partition.unwatch(ticket)
 
 
 def receive(
@@ -123,9 +128,9 @@ def receive(
         return finish(node, fetch, answers)
     watched = [answer.partition for answer in answers if answer.partition is not None]
     request = Request(context, KEY, version, correlation_id, header.client_id, now, None)
-    ticket = node.park(request, now + body.max_wait_ms, ParkedFetch(fetch, min_bytes - size, watched))
+    ticket = node.parking.park(request, now + body.max_wait_ms, ParkedFetch(node, fetch, min_bytes - size, watched))
     for partition in watched:
-        partition.fetch_waiters[ticket] = None
+        partition.watch(ticket)
     return Parked(ticket)
 
 

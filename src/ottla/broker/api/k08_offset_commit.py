@@ -47,7 +47,7 @@ class Commit(Errand):
         super().__init__([(at, call)])
         self.refused = refused
 
-    def finish(self, node: Node, request: Request) -> OffsetCommitResponse:
+    def finish(self, request: Request) -> OffsetCommitResponse:
         return OffsetCommitResponse(topics=joined_topics(self.refused, self.replies[0].topics))
 
 

@@ -50,19 +50,21 @@ _SortedOut: TypeAlias = tuple[list[OffsetFetchRequestTopics], list[OffsetFetchRe
 class FetchGroups(Errand):
     """A fetch for one group or many. `wanted`: what was asked of each group, with the topics refused beforehand."""
 
-    __slots__ = ("order", "refused")
+    __slots__ = ("node", "order", "refused")
 
     def __init__(
         self,
+        node: Node,
         calls: list[tuple[int, Call]],
         order: list[OffsetFetchRequestGroup],
         refused: list[list[OffsetFetchResponseTopics] | ErrorCode],
     ) -> None:
         super().__init__(calls)
+        self.node = node
         self.order = order
         self.refused = refused
 
-    def finish(self, node: Node, request: Request) -> OffsetFetchResponse:
+    def finish(self, request: Request) -> OffsetFetchResponse:
         replies = iter(self.replies)
         groups: list[OffsetFetchResponseGroup] = []
         for asked, refused in zip(self.order, self.refused, strict=True):
@@ -72,7 +74,7 @@ class FetchGroups(Errand):
             answered: OffsetFetchResponseGroup = next(replies).groups[0]
             if not answered.error_code:
                 if asked.topics is None:
-                    answered.topics = _visible(node, request, answered.topics)
+                    answered.topics = _visible(self.node, request, answered.topics)
                 answered.topics += refused
             groups.append(answered)
         if request.version >= _MANY_GROUPS_SINCE:
@@ -133,7 +135,7 @@ def _ask(asked: list[OffsetFetchRequestGroup], sorted_out: list[_SortedOut], nod
         )
         asks = OffsetFetchRequest(groups=[wanted], require_stable=request.body.require_stable)
         calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
-    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused))
+    return node.groups.submit(request.now, request, FetchGroups(node, calls, asked, refused))
 
 
 def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:

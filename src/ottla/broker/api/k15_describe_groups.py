@@ -31,19 +31,22 @@ VERSIONS = (0, 6)
 class Describe(Errand):
     """`described` holds the groups that the client may not see, and comes to hold all."""
 
-    __slots__ = ("described", "order")
+    __slots__ = ("described", "node", "order")
 
-    def __init__(self, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]) -> None:
+    def __init__(
+        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]
+    ) -> None:
         super().__init__(calls)
+        self.node = node
         self.order = order
         self.described = refused
 
-    def finish(self, node: Node, request: Request) -> DescribeGroupsResponse:
+    def finish(self, request: Request) -> DescribeGroupsResponse:
         for reply in self.replies:
             for group in reply.groups:
                 if request.body.include_authorized_operations and group.error_code == ErrorCode.NONE:
                     group.authorized_operations = authorized_operations(
-                        node, request, ResourceType.GROUP, group.group_id
+                        self.node, request, ResourceType.GROUP, group.group_id
                     )
                 self.described[group.group_id] = group
         return DescribeGroupsResponse(groups=[self.described[group_id] for group_id in self.order])
@@ -64,4 +67,4 @@ def _describe(node: Node, request: Request) -> Any:
     }
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.groups) if group_id not in refused))
     calls = [(at, call_of(request, DescribeGroupsRequest(groups=groups))) for at, groups in shards.items()]
-    return node.groups.submit(request.now, request, Describe(calls, body.groups, refused))
+    return node.groups.submit(request.now, request, Describe(node, calls, body.groups, refused))

@@ -15,6 +15,7 @@ from ottla.broker.coordinators.group_calls import call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 
@@ -28,9 +29,14 @@ VERSIONS = (0, 5)
 class List(Errand):
     """One call per shard. A shard that is not here has no groups; one that loads makes the list impossible."""
 
-    __slots__ = ()
+    __slots__ = ("node",)
 
-    def finish(self, node: Node, request: Request) -> ListGroupsResponse:
+    def __init__(self, node: Node, calls: list[tuple[int, Call]]) -> None:
+        super().__init__(calls)
+        self.node = node
+
+    def finish(self, request: Request) -> ListGroupsResponse:
+        node = self.node
         sees_all = node.authorize(request.context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         groups: list[ListedGroup] = []
         for reply in self.replies:
@@ -42,7 +48,8 @@ class List(Errand):
 
 
 def handle(node: Node, request: Request) -> Any:
-    return node.groups.submit(request.now, request, List([(index, call_of(request)) for index in node.groups.active()]))
+    calls = [(index, call_of(request)) for index in node.groups.active()]
+    return node.groups.submit(request.now, request, List(node, calls))
 
 
 def _may_see(node: Node, request: Request, group: ListedGroup) -> bool:

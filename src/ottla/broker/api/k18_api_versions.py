@@ -18,7 +18,8 @@ import re
 from typing import TYPE_CHECKING
 
 from ottla.broker.api import SERVED
-from ottla.broker.requests import ConnectionContext, Part
+from ottla.broker.effects import Part
+from ottla.broker.requests import ConnectionContext
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response

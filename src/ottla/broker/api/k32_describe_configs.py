@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
-from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.effects import Close, Part
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work
 from ottla.protocol.errors import ErrorCode
@@ -91,7 +92,8 @@ def _long_answer(node: Node, request: Request) -> Work:
         if len(pieces) == 1 or position % SLICE_STEPS == 0:
             yield
         if size > ANSWER_BYTES_MAX:
-            node.close_connection(request.context, f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes")
+            why = f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes"
+            node.outbox.add(Close(request.context.identity, why))
             return []
     if flexible:
         parts.append(b"\x00")

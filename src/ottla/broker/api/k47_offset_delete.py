@@ -39,7 +39,7 @@ class DeleteOffsets(Errand):
         super().__init__([(at, call)])
         self.refused = refused
 
-    def finish(self, node: Node, request: Request) -> OffsetDeleteResponse:
+    def finish(self, request: Request) -> OffsetDeleteResponse:
         reply: OffsetDeleteResponse = self.replies[0]
         if not reply.error_code:
             reply.topics = joined_topics(self.refused, reply.topics)

@@ -18,10 +18,12 @@ from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
 from ottla.groups.share.membership import LEAVE_EPOCH
+from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 if TYPE_CHECKING:
+    from ottla.broker.delivery.members import ShareMembers
     from ottla.broker.node import Node
 
 KEY = 76
@@ -31,16 +33,20 @@ VERSIONS = (1, 1)
 class Heartbeat(Errand):
     """One heartbeat on its way."""
 
-    __slots__ = ()
+    __slots__ = ("members",)
 
-    def finish(self, node: Node, request: Request) -> ShareGroupHeartbeatResponse:
+    def __init__(self, members: ShareMembers, call: tuple[int, Call]) -> None:
+        super().__init__([call])
+        self.members = members
+
+    def finish(self, request: Request) -> ShareGroupHeartbeatResponse:
         reply: ShareGroupHeartbeatResponse = self.replies[0]
         body: ShareGroupHeartbeatRequest = request.body
         if not reply.error_code:
             if body.member_epoch == LEAVE_EPOCH:
-                node.share_members.left(body.group_id, body.member_id)
+                self.members.left(body.group_id, body.member_id)
             else:
-                node.share_members.heard(body.group_id, body.member_id, request.context.identity)
+                self.members.heard(body.group_id, body.member_id, request.context.identity)
         return reply
 
 
@@ -50,7 +56,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not all(on_topic(node, request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
         return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    errand = Heartbeat([(node.groups.partition_for(body.group_id), call_of(request))])
+    errand = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
     return node.groups.submit(request.now, request, errand)
 
 

@@ -36,17 +36,20 @@ _HIDDEN_TOPICS = "The described group uses topics that the client is not authori
 class Describe(Errand):
     """`described` holds the groups that the client may not see, and comes to hold all."""
 
-    __slots__ = ("described", "order")
+    __slots__ = ("described", "node", "order")
 
-    def __init__(self, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]) -> None:
+    def __init__(
+        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]
+    ) -> None:
         super().__init__(calls)
+        self.node = node
         self.order = order
         self.described = refused
 
-    def finish(self, node: Node, request: Request) -> ShareGroupDescribeResponse:
+    def finish(self, request: Request) -> ShareGroupDescribeResponse:
         for reply in self.replies:
             for group in reply.groups:
-                self.described[group.group_id] = _as_seen(node, request, group)
+                self.described[group.group_id] = _as_seen(self.node, request, group)
         return ShareGroupDescribeResponse(groups=[self.described[group_id] for group_id in self.order])
 
 
@@ -79,4 +82,4 @@ def handle(node: Node, request: Request) -> Any:
             refused[group_id] = DescribedGroup(error, error.message, group_id)
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.group_ids) if group_id not in refused))
     calls = [(at, call_of(request, ShareGroupDescribeRequest(groups))) for at, groups in shards.items()]
-    return node.groups.submit(request.now, request, Describe(calls, body.group_ids, refused))
+    return node.groups.submit(request.now, request, Describe(node, calls, body.group_ids, refused))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.delivery.answer import encode_share_fetch_response
 from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
 from ottla.broker.delivery.sessions import FINAL_EPOCH
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Part, Request
+from ottla.broker.effects import Part
+from ottla.broker.requests import ConnectionContext, Decoded, Parked, Request
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
@@ -46,22 +47,22 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    fetch = ShareFetch(Request(context, KEY, version, correlation_id, header.client_id, now, body))
-    error = fetch.refusal(node)
+    fetch = ShareFetch(node, Request(context, KEY, version, correlation_id, header.client_id, now, body))
+    error = fetch.refusal()
     if error is None and version >= 2:
         if body.is_renew_ack and _asks_for_records(body):
             error = ErrorCode.INVALID_REQUEST
         elif body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
             error = ErrorCode.UNKNOWN_SERVER_ERROR  # what Kafka makes of its IllegalArgumentException
     if error is None:
-        error = fetch.enter_session(node, now)
+        error = fetch.enter_session(now)
     if error is not None:
         return encode_share_fetch_response(correlation_id, int(error), error.message, 0, [], None)
-    fetch.acknowledge_all(node, now)
-    fetch.find_partitions(node, now)
-    if fetch.is_persisting or not fetch.fetch(node, now):
-        return fetch.wait(node)
-    return fetch.parts(node, now)
+    fetch.acknowledge_all(now)
+    fetch.find_partitions(now)
+    if fetch.is_persisting or not fetch.fetch(now):
+        return fetch.wait()
+    return fetch.parts(now)
 
 
 def _asks_for_records(body: ShareFetchRequest) -> bool:
@@ -74,9 +75,9 @@ class ShareFetch(ShareFetching):
 
     __slots__ = ()
 
-    def parts(self, node: Node, now: Millis) -> list[Part]:
+    def parts(self, now: Millis) -> list[Part]:
         if self.request.body.share_session_epoch == FINAL_EPOCH:
-            self.leave_session(node, now)
-        hint = self.leader_hint(node)
-        timeout_ms = lock_timeout_ms(node, self.group_id)
+            self.leave_session(now)
+        hint = self.leader_hint()
+        timeout_ms = lock_timeout_ms(self.node, self.group_id)
         return encode_share_fetch_response(self.request.correlation_id, 0, None, timeout_ms, self.answers, hint)

@@ -33,9 +33,9 @@ VERSIONS = (1, 2)
 
 
 def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
-    asked = ShareAcknowledge(request)
+    asked = ShareAcknowledge(node, request)
     body = request.body
-    error = asked.refusal(node)
+    error = asked.refusal()
     if error is None and body.share_session_epoch == INITIAL_EPOCH:
         error = ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if error is None:
@@ -48,10 +48,10 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
             asked.session = session
     if error is not None:
         return ShareAcknowledgeResponse(error_code=int(error), error_message=error.message)
-    asked.acknowledge_all(node, request.now)
+    asked.acknowledge_all(request.now)
     if asked.is_persisting:
-        return asked.park(node, None)
-    return asked.message(node, request.now)
+        return asked.park(None)
+    return asked.message(request.now)
 
 
 class ShareAcknowledge(ShareAcknowledging):
@@ -59,17 +59,17 @@ class ShareAcknowledge(ShareAcknowledging):
 
     __slots__ = ()
 
-    def message(self, node: Node, now: Millis) -> Any:
+    def message(self, now: Millis) -> Any:
         if self.request.body.share_session_epoch == FINAL_EPOCH:
-            self.leave_session(node, now)
-        hint = self.leader_hint(node)
+            self.leave_session(now)
+        hint = self.leader_hint()
         topics: dict[bytes, list[PartitionData]] = {}
         for answer in self.answers:
             part = PartitionData(answer.place[1], answer.acknowledge_error or 0, answer.acknowledge_message)
             part.current_leader = LeaderIdAndEpoch(*answer.current_leader)
             topics.setdefault(answer.place[0], []).append(part)
         return ShareAcknowledgeResponse(
-            acquisition_lock_timeout_ms=lock_timeout_ms(node, self.group_id),
+            acquisition_lock_timeout_ms=lock_timeout_ms(self.node, self.group_id),
             responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
             node_endpoints=[] if hint is None else [NodeEndpoint(*hint, None)],
         )

@@ -17,7 +17,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker.coordinators.shards import Errand, ShardHost
-from ottla.broker.parking import ParkedWork
+from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import ConnectionContext, Parked, Request
 from ottla.machine import Call, Millis, Ticket
 
@@ -46,41 +46,42 @@ class _RoundErrand(Errand):
         super().__init__(calls)
         self.asked = asked
 
-    def answer_when_whole(self, node: Node) -> None:
-        if not self.missing and not self.on_its_way and node.waiting.take(self.ticket) is not None:
-            self.asked.resume(node, self.replies)
+    def answer_when_whole(self, now: Millis) -> None:
+        if not self.missing and not self.on_its_way and self.asked.parking.take(self.ticket) is not None:
+            self.asked.resume(now, self.replies)
 
-    def finish(self, node: Node, request: Request) -> list[Any]:
+    def finish(self, request: Request) -> list[Any]:
         return self.replies
 
 
 class Rounds(ParkedWork):
     """One client's request and how far its work has come."""
 
-    __slots__ = ("_request", "_ticket", "_work")
+    __slots__ = ("_request", "_ticket", "_work", "parking")
 
-    def __init__(self, request: Request, work: Work) -> None:
+    def __init__(self, parking: Parking, request: Request, work: Work) -> None:
+        self.parking = parking
         self._request = request
         self._work = work
         self._ticket: Ticket = 0
 
-    def begin(self, node: Node) -> Any:
+    def begin(self) -> Any:
         """The answer where every reply was there at once, else Parked."""
-        self._ticket = node.park(self._request, None, self)
-        done, answer = self._run(node, None)
-        if done and node.waiting.take(self._ticket) is not None:
+        self._ticket = self.parking.park(self._request, None, self)
+        done, answer = self._run(self._request.now, None)
+        if done and self.parking.take(self._ticket) is not None:
             return answer
         return Parked(self._ticket)
 
-    def resume(self, node: Node, replies: list[Any]) -> None:
+    def resume(self, now: Millis, replies: list[Any]) -> None:
         """A round that took longer is back."""
-        done, answer = self._run(node, replies)
+        done, answer = self._run(now, replies)
         if done:
-            node.answer(self._ticket, answer)
+            self.parking.answer(self._ticket, answer)
 
-    def _run(self, node: Node, replies: list[Any] | None) -> tuple[bool, Any]:
+    def _run(self, now: Millis, replies: list[Any] | None) -> tuple[bool, Any]:
         request = self._request
-        internal = Request(_NODE_ITSELF, request.api_key, request.version, 0, None, request.now, request.body)
+        internal = Request(_NODE_ITSELF, request.api_key, request.version, 0, None, now, request.body)
         while True:
             try:
                 step = next(self._work) if replies is None else self._work.send(replies)
@@ -88,18 +89,15 @@ class Rounds(ParkedWork):
                 return True, done.value
             replies = []
             if step.calls:
-                reply = step.host.submit(request.now, internal, _RoundErrand(step.calls, self))
+                reply = step.host.submit(now, internal, _RoundErrand(step.calls, self))
                 if isinstance(reply, Parked):
                     return False, None
                 replies = reply
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        """It has no deadline: what it waits for ends by itself."""
-
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         """The work goes on; its answer reaches nobody."""
 
 
 def ask_in_rounds(node: Node, request: Request, work: Work) -> Any:
     """Let `work` answer the request."""
-    return Rounds(request, work).begin(node)
+    return Rounds(node.parking, request, work).begin()

@@ -105,7 +105,7 @@ class Errand(ParkedWork):
         self.on_its_way = True
         """Not all shards have been asked yet, so a whole answer is returned and not sent."""
 
-    def finish(self, node: Node, request: Request) -> Any:
+    def finish(self, request: Request) -> Any:
         """The answer of the request, once every reply is there."""
         return self.replies[0]
 
@@ -113,7 +113,7 @@ class Errand(ParkedWork):
         self.replies[at] = reply
         self.missing -= 1
 
-    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         waiting, self.held = self.held, []
         for hosted, epoch, required, at, reply in waiting:
             if hosted.partition is not partition or partition.log.high_watermark < required:
@@ -122,20 +122,20 @@ class Errand(ParkedWork):
                 self.put(at, self._refusal(at))
             else:
                 self.put(at, reply)
-        self.answer_when_whole(node)
+        self.answer_when_whole(now)
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket) -> None:
         """The partition it waited in is lost to this node: whatever is still missing is refused."""
         self._forget_steps()
         lost, self.held = self.held, []
         for at, reply in enumerate(self.replies):
             if reply is None:
                 self.put(at, self._refusal(at))
-        self.answer_when_whole(node)
+        self.answer_when_whole(now)
         for hosted, *_ in lost:
             hosted.host.lost(now, hosted)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         self._forget_steps()
         self.held.clear()
 
@@ -148,12 +148,14 @@ class Errand(ParkedWork):
         for step in self.steps:
             self.host.forget(step)
 
-    def answer_when_whole(self, node: Node) -> None:
+    def answer_when_whole(self, now: Millis) -> None:
         if self.missing or self.on_its_way:
             return
-        request = node.request_of(self.ticket)
+        assert self.host is not None
+        parking = self.host.node.parking
+        request = parking.request_of(self.ticket)
         if request is not None:
-            node.answer(self.ticket, self.finish(node, request))
+            parking.answer(self.ticket, self.finish(request))
 
 
 class Hosted:
@@ -279,12 +281,12 @@ class ShardHost:
         """Send the errand on its way. Returns the answer where all replies are in already, else Parked."""
         node = self.node
         errand.host = self
-        errand.ticket = node.park(request, None, errand)
+        errand.ticket = node.parking.park(request, None, errand)
         for at, (index, call) in enumerate(errand.calls):
             self._ask(now, errand, at, index, call)
         errand.on_its_way = False
-        if errand.missing == 0 and node.waiting.take(errand.ticket) is not None:
-            return errand.finish(node, request)
+        if errand.missing == 0 and node.parking.take(errand.ticket) is not None:
+            return errand.finish(request)
         return Parked(errand.ticket)
 
     def _ask(self, now: Millis, errand: Errand, at: int, index: int, call: Call) -> None:
@@ -335,10 +337,10 @@ class ShardHost:
             errand, at, _ = known
             if committed:
                 errand.put(at, answer.reply)
-                errand.answer_when_whole(self.node)
+                errand.answer_when_whole(now)
             else:
                 errand.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
-                partition.committed_waiters.append((required, errand.ticket, None))
+                partition.wait_for_commit(required, errand.ticket)
 
     def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
         wall_ms = self.node.wall.at(now)
@@ -351,15 +353,15 @@ class ShardHost:
         error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
         self.node.notes(f"{hosted.partition.name} could not be appended to, its coordinator starts over: {failed}")
         for answer in decision.answers:
-            self._refuse(answer.ticket, error)
+            self._refuse(now, answer.ticket, error)
         self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 
-    def _refuse(self, step: Ticket, error: ErrorCode) -> None:
+    def _refuse(self, now: Millis, step: Ticket, error: ErrorCode) -> None:
         known = self._steps.pop(step, None)
         if known is not None:
             errand, at, _ = known
             errand.put(at, self.shard_class.refuse(errand.calls[at][1], error))
-            errand.answer_when_whole(self.node)
+            errand.answer_when_whole(now)
 
     def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
         """Throw the shard away; whoever asks next makes a new one."""
@@ -368,7 +370,7 @@ class ShardHost:
         if hosted in self._loading:
             self._loading.remove(hosted)
         for step in [step for step, known in self._steps.items() if known[2] is hosted]:
-            self._refuse(step, error)
+            self._refuse(now, step, error)
         # Its members must not wait for one of them to ask before their sessions run again.
         if self._leads(hosted.partition):
             self._open(now, hosted.partition)
@@ -380,7 +382,7 @@ class ShardHost:
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
-        if partition.topic.name != self.topic_name:
+        if partition.topic_name != self.topic_name:
             return
         hosted = self._hosted.get(partition.index)
         if hosted is not None:

@@ -12,7 +12,7 @@ import struct
 from typing import TypeAlias
 
 from ottla.broker.delivery.sessions import Place
-from ottla.broker.requests import Part
+from ottla.broker.effects import Part
 from ottla.log.files import FileSlice
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_uvarint
 

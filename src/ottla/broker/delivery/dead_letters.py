@@ -38,7 +38,6 @@ from ottla.share.standing import Letter
 
 if TYPE_CHECKING:
     from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.node import Node
     from ottla.broker.partitions.partition import Partition
 
 LETTERS_PER_STEP: Final = 200
@@ -96,16 +95,14 @@ class AwaitedLetters(ParkedWork):
         self._letters = letters
         self._parcel = parcel
 
-    def committed(self, node: Node, ticket: Ticket, partition: Partition) -> None:
-        node.waiting.take(ticket)
-        self._letters.arrived(self._parcel)
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
+        self._letters.arrived(now, ticket, self._parcel)
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket) -> None:
         """The dead-letter topic's partition is lost: nobody knows what became of them, so they are written again."""
-        node.waiting.take(ticket)
-        self._letters.again(now, self._parcel)
+        self._letters.again(now, ticket, self._parcel)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         raise AssertionError("letters have no client that could leave")
 
 
@@ -116,7 +113,6 @@ class Letters:
         self._host = host
         self._outboxes: dict[str, Outbox] = {}
         self._written: dict[Key, int] = {}
-        self._now: Millis = 0
         self._unread = -1
         """Where the last place that could not be copied ended: it is said once, not for each part of it."""
         self.failures = 0
@@ -143,9 +139,11 @@ class Letters:
             self._count(now, hosted, box, end - first)
         if box.due_at is None:
             box.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
-            self._host.node.timer_stale = True
+            self._host.node.outbox.deadline_moved = True
 
-    def again(self, now: Millis, parcel: Parcel) -> None:
+    def again(self, now: Millis, ticket: Ticket, parcel: Parcel) -> None:
+        """What the ticket waited for is lost."""
+        self._host.node.parking.take(ticket)
         box = self._outboxes.setdefault(parcel.hosted.key.group_id, Outbox())
         box.parcels.append(parcel)
         self._retry_later(now, box)
@@ -162,7 +160,6 @@ class Letters:
 
     def _work(self, now: Millis, group_id: str, box: Outbox) -> None:
         """Write some letters of this group; the rest waits for the next tick."""
-        self._now = now
         left = LETTERS_PER_STEP
         box.due_at = None
         while box.parcels and left > 0:
@@ -187,7 +184,7 @@ class Letters:
             box.pause_ms, box.why = 0, ""
         if box.parcels:
             box.due_at = now
-            self._host.node.timer_stale = True
+            self._host.node.outbox.deadline_moved = True
         elif not box.minute:
             self._outboxes.pop(group_id, None)
 
@@ -207,13 +204,13 @@ class Letters:
     def _retry_later(self, now: Millis, box: Outbox) -> None:
         box.pause_ms = min(max(2 * box.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
         box.due_at = now + box.pause_ms
-        self._host.node.timer_stale = True
+        self._host.node.outbox.deadline_moved = True
 
     def _send(self, now: Millis, parcel: Parcel) -> None:
         """Append letters for all of the parcel. Raises where nothing can be promised about any of them."""
         config = parcel.hosted.config
         if not config.dead_letter_topic:
-            self.arrived(parcel)  # the group does not want letters any more
+            self._let_go(now, parcel)  # the group does not want letters any more
             return
         target = self._target(now, config.dead_letter_topic, parcel.hosted.partition.index)
         batch: list[Record] = []
@@ -229,10 +226,10 @@ class Letters:
         if batch:
             self._append(now, target, batch, parcel)
         if target.holding:
-            ticket = self._host.node.park(self._host.internal_request, None, AwaitedLetters(self, parcel))
-            target.committed_waiters.append((target.log.log_end_offset, ticket, None))
+            ticket = self._host.node.parking.park(self._host.internal_request, None, AwaitedLetters(self, parcel))
+            target.wait_for_commit(target.log.log_end_offset, ticket)
         else:
-            self.arrived(parcel)
+            self._let_go(now, parcel)
 
     def _append(self, now: Millis, target: Partition, letters: list[Record], parcel: Parcel) -> None:
         try:
@@ -246,14 +243,19 @@ class Letters:
             for letter in mended:
                 self._append(now, target, [letter], parcel)
 
-    def arrived(self, parcel: Parcel) -> None:
+    def arrived(self, now: Millis, ticket: Ticket, parcel: Parcel) -> None:
+        """The letters that the ticket waited for are committed."""
+        self._host.node.parking.take(ticket)
+        self._let_go(now, parcel)
+
+    def _let_go(self, now: Millis, parcel: Parcel) -> None:
         """The letters are committed: the records may go."""
         hosted = parcel.hosted
         machine = hosted.machine
         if machine is not None:
             self._written[hosted.key] = self._written.get(hosted.key, 0) + parcel.end - parcel.first
             machine.dead_lettered(parcel.first, parcel.end)
-            self._host.settle(self._now, hosted)
+            self._host.settle(now, hosted)
 
     def _target(self, now: Millis, name: str, source_index: int) -> Partition:
         """The partition that takes the letters. Raises Unusable."""
@@ -343,7 +345,7 @@ def _letter(wall_ms: WallMillis, record: Record, parcel: Parcel, copy: bool) -> 
     """KIP-1191's letter for this record."""
     partition = parcel.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [
-        (PREFIX + "topic", partition.topic.name.encode()),
+        (PREFIX + "topic", partition.topic_name.encode()),
         (PREFIX + "partition", str(partition.index).encode()),
         (PREFIX + "offset", str(record.offset).encode()),
         (PREFIX + "group", parcel.hosted.key.group_id.encode()),

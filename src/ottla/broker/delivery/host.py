@@ -99,17 +99,20 @@ class PartitionInSight:
 class StateErrand(Errand):
     """One call of a share partition to its coordinator."""
 
-    __slots__ = ("hosted", "write")
+    __slots__ = ("hosted", "share", "write")
 
-    def __init__(self, hosted: HostedShare | None, call: tuple[int, Call], write: Write | None = None) -> None:
+    def __init__(
+        self, share: ShareHost, hosted: HostedShare | None, call: tuple[int, Call], write: Write | None = None
+    ) -> None:
         super().__init__([call])
+        self.share = share
         self.hosted = hosted
         self.write = write
 
-    def answer_when_whole(self, node: Node) -> None:
+    def answer_when_whole(self, now: Millis) -> None:
         """The answer came later: it goes to the share partition, not to a client."""
-        if not self.missing and not self.on_its_way and node.waiting.take(self.ticket) is not None:
-            node.share.replied(self, self.replies[0])
+        if not self.missing and not self.on_its_way and self.share.node.parking.take(self.ticket) is not None:
+            self.share.take_reply(now, self, self.replies[0])
 
 
 class ShareHost(Subscriber):
@@ -128,7 +131,6 @@ class ShareHost(Subscriber):
         self._timers: Timers[Key] = Timers()
         self._loading: dict[Key, HostedShare] = {}
         self._prune_at: Millis | None = None
-        self._now: Millis = 0
         node.settings.subscribe("share groups", self)
 
     @property
@@ -145,7 +147,6 @@ class ShareHost(Subscriber):
         return min(times, default=None)
 
     def tick(self, now: Millis) -> None:
-        self._now = now
         due: list[Key] = []
         while (key := self._timers.pop(now)) is not None:
             due.append(key)
@@ -203,7 +204,6 @@ class ShareHost(Subscriber):
 
     def get(self, now: Millis, group_id: str, place: Place) -> HostedShare | ErrorCode:
         """The share partition, loaded now if it is not; or why there is none."""
-        self._now = now
         key = Key(group_id, *place)
         hosted = self._hosted.get(key)
         if hosted is not None:
@@ -239,7 +239,7 @@ class ShareHost(Subscriber):
         for hosted in self._of_group.get(group_id, {}).values():
             if hosted.machine is not None:
                 hosted.machine.settings = hosted.config.settings
-                hosted.wake(self._node)
+                hosted.wake()
 
     def _drop(self, now: Millis, key: Key, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         hosted = self._hosted.pop(key, None)
@@ -251,8 +251,8 @@ class ShareHost(Subscriber):
         self._timers.cancel(key)
         self.letters.forget(hosted)
         hosted.machine = None
-        hosted.fail_awaited(self._node, now, error)
-        hosted.give_up(self._node, now)
+        hosted.fail_awaited(now, error)
+        hosted.give_up(now)
 
     # ---- loading ---------------------------------------------------------------------------------------------------
 
@@ -262,12 +262,12 @@ class ShareHost(Subscriber):
         key = hosted.key
         index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
         hosted.shard_index = index
-        self._submit(now, StateErrand(hosted, (index, call)))
+        self._submit(now, StateErrand(self, hosted, (index, call)))
 
     def _load_later(self, now: Millis, hosted: HostedShare) -> None:
         hosted.retry_ms = min(2 * hosted.retry_ms or LOAD_RETRY_MS, LOAD_RETRY_MS_MAX)
         hosted.retry_at = now + hosted.retry_ms
-        self._node.timer_stale = True
+        self._node.outbox.deadline_moved = True
 
     def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
         """Then ask for all that is known, which fences whoever led before."""
@@ -283,7 +283,7 @@ class ShareHost(Subscriber):
         part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
         body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
         call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
-        self._submit(now, StateErrand(hosted, (hosted.shard_index, call)))
+        self._submit(now, StateErrand(self, hosted, (hosted.shard_index, call)))
 
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
@@ -304,7 +304,7 @@ class ShareHost(Subscriber):
         """Let the coordinator know nothing but this; `hosted` is loaded afterwards."""
         kind = initialize.InitializeShareGroupStateRequest
         call = self.state_call(now, kind, *key, start_offset=start_offset, state_epoch=state_epoch)
-        self._submit(now, StateErrand(hosted, call))
+        self._submit(now, StateErrand(self, hosted, call))
 
     def _begin(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         log = hosted.partition.log
@@ -364,13 +364,13 @@ class ShareHost(Subscriber):
             return
         key, deadline = hosted.key, machine.deadline()
         if self._timers.at(key) != deadline:
-            self._node.timer_stale = True
+            self._node.outbox.deadline_moved = True
             if deadline is None:
                 self._timers.cancel(key)
             else:
                 self._timers.set(key, deadline)
         if hosted.waiters and hosted.has_more(now):
-            hosted.wake(self._node)
+            hosted.wake()
 
     def _persist(self, now: Millis, hosted: HostedShare, wanted: Write) -> None:
         key = hosted.key
@@ -384,7 +384,7 @@ class ShareHost(Subscriber):
         )
         body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
         call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
-        self._submit(now, StateErrand(hosted, (hosted.shard_index, call), wanted))
+        self._submit(now, StateErrand(self, hosted, (hosted.shard_index, call), wanted))
 
     def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
         machine = hosted.machine
@@ -397,7 +397,7 @@ class ShareHost(Subscriber):
         awaited = hosted.awaited.pop(wanted.number, None)
         if awaited is not None:
             waiter, at = awaited
-            waiter.acknowledged(self._node, now, at, _told(error))
+            waiter.acknowledged(now, at, _told(error))
         if error is not ErrorCode.NONE and error not in _TRY_AGAIN:
             self._node.notes(
                 f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
@@ -447,13 +447,10 @@ class ShareHost(Subscriber):
     def _submit(self, now: Millis, errand: StateErrand) -> None:
         reply = self._node.share_state.submit(now, self.internal_request, errand)
         if not isinstance(reply, Parked):
-            self._take_reply(now, errand, reply)
+            self.take_reply(now, errand, reply)
 
-    def replied(self, errand: StateErrand, reply: Any) -> None:
-        """A coordinator's answer that came later."""
-        self._take_reply(self._now, errand, reply)
-
-    def _take_reply(self, now: Millis, errand: StateErrand, reply: Any) -> None:
+    def take_reply(self, now: Millis, errand: StateErrand, reply: Any) -> None:
+        """A coordinator has answered."""
         hosted = errand.hosted
         if hosted is None:
             return
@@ -502,7 +499,7 @@ class ShareHost(Subscriber):
             found.append(
                 PartitionInSight(
                     group_id=key.group_id,
-                    topic=hosted.partition.topic.name,
+                    topic=hosted.partition.topic_name,
                     partition=key.partition,
                     start_offset=machine.start,
                     end_offset=machine.end,
@@ -531,7 +528,7 @@ class ShareHost(Subscriber):
                 hosted.machine.check()
                 assert not hosted.machine.writes, key
                 assert not hosted.machine.letters, key
-            assert bool(hosted.waiters) == (hosted.gate in hosted.partition.fetch_waiters), key
+            assert bool(hosted.waiters) == hosted.partition.is_watched_by(hosted.gate), key
             assert self._of_group[key.group_id][key] is self._of_topic[key.topic_id][key] is hosted, key
         for index in (self._of_group, self._of_topic):
             assert sum(map(len, index.values())) == len(self._hosted)

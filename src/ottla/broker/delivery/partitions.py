@@ -3,7 +3,7 @@
 Knows how to wake those who wait, one after the other, as long as there is something for them. Does not know requests:
 who waits is a ParkedWork with `serve`.
 
-Invariant: the gate's ticket stands in the partition's `fetch_waiters` exactly while somebody waits; so a record that
+Invariant: the gate's ticket watches the partition exactly while somebody waits; so a record that
 arrives costs one look, however many members wait for it.
 """
 
@@ -22,7 +22,6 @@ from ottla.share.records import Key
 if TYPE_CHECKING:
     from ottla.broker.config.share_groups import ShareGroupConfig
     from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.node import Node
     from ottla.broker.partitions.partition import Partition
 
 
@@ -31,11 +30,11 @@ class ShareWaiter(ParkedWork):
 
     __slots__ = ()
 
-    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def serve(self, now: Millis, ticket: Ticket) -> None:
         """Something may be there: answer, or go on waiting."""
         raise NotImplementedError
 
-    def acknowledged(self, node: Node, now: Millis, at: int, error: ErrorCode) -> None:
+    def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         """What this request acknowledged in its partition number `at` is persisted, or is not."""
         raise NotImplementedError
 
@@ -94,44 +93,44 @@ class HostedShare:
 
     # ---- who waits -------------------------------------------------------------------------------------------------
 
-    def wait(self, node: Node, ticket: Ticket, waiter: ShareWaiter) -> None:
+    def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
         if self.gate is None:
-            self.gate = node.park(self.host.internal_request, None, Gate(self))
+            self.gate = self.host.node.parking.park(self.host.internal_request, None, Gate(self))
         self.waiters[ticket] = waiter
-        self.partition.fetch_waiters[self.gate] = None
+        self.partition.watch(self.gate)
 
     def wait_no_more(self, ticket: Ticket) -> None:
         if self.waiters.pop(ticket, None) is not None and not self.waiters and self.gate is not None:
-            self.partition.fetch_waiters.pop(self.gate, None)
+            self.partition.unwatch(self.gate)
 
-    def wake(self, node: Node) -> None:
+    def wake(self) -> None:
         """Look after the waiters before the node rests."""
         if self.waiters and self.gate is not None:
-            node.fetch_grew(self.gate, 1)
+            self.host.node.parking.grew(self.gate, 1)
 
-    def serve(self, node: Node, now: Millis) -> None:
+    def serve(self, now: Millis) -> None:
         """Let the waiters try, the longest waiting first, while there is something to get."""
         for ticket, waiter in list(self.waiters.items()):
             if not self.has_more(now):
                 return
             if ticket in self.waiters:
-                waiter.serve(node, now, ticket)
+                waiter.serve(now, ticket)
 
-    def give_up(self, node: Node, now: Millis) -> None:
+    def give_up(self, now: Millis) -> None:
         """This share partition is gone: waiters look again and are told so."""
         if self.gate is not None:
-            self.partition.fetch_waiters.pop(self.gate, None)
-            node.waiting.take(self.gate)
+            self.partition.unwatch(self.gate)
+            self.host.node.parking.take(self.gate)
             self.gate = None
         waiters, self.waiters = self.waiters, {}
         for ticket, waiter in waiters.items():
-            waiter.serve(node, now, ticket)
+            waiter.serve(now, ticket)
 
-    def fail_awaited(self, node: Node, now: Millis, error: ErrorCode) -> None:
+    def fail_awaited(self, now: Millis, error: ErrorCode) -> None:
         """Nobody will hear any more whether these writes went well."""
         awaited, self.awaited = self.awaited, {}
         for waiter, at in awaited.values():
-            waiter.acknowledged(node, now, at, error)
+            waiter.acknowledged(now, at, error)
 
 
 class Gate(ParkedWork):
@@ -145,8 +144,8 @@ class Gate(ParkedWork):
     def grew(self, size: int) -> bool:
         return True
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        self._hosted.serve(node, now)
+    def ready(self, now: Millis, ticket: Ticket) -> None:
+        self._hosted.serve(now)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         raise AssertionError("the gate has no client that could leave")

@@ -20,7 +20,8 @@ from ottla.broker.delivery.answer import ShareAnswer
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.reading import Budget, Reader, readable_end
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
-from ottla.broker.requests import Parked, Part, Request
+from ottla.broker.effects import Part
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -50,13 +51,15 @@ class ShareExchange(ShareWaiter):
         "group_id",
         "is_begun",
         "member_id",
+        "node",
         "request",
         "session",
         "ticket",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, node: Node, request: Request) -> None:
         body = request.body
+        self.node = node
         self.request = request
         self.group_id: str = body.group_id or ""
         self.member_id: str = body.member_id or ""
@@ -77,19 +80,19 @@ class ShareExchange(ShareWaiter):
 
     # ---- who may ---------------------------------------------------------------------------------------------------
 
-    def refusal(self, node: Node) -> ErrorCode | None:
+    def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
-        if not node.authorize(self.request.context, Operation.READ, ResourceType.GROUP, self.group_id):
+        if not self.node.authorize(self.request.context, Operation.READ, ResourceType.GROUP, self.group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         if not self.group_id or not 0 < len(self.member_id) <= MEMBER_ID_LENGTH_MAX:
             return ErrorCode.INVALID_REQUEST
         return None
 
-    def may_read(self, node: Node, place: Place) -> ErrorCode:
-        topic = node.topics.by_id.get(place[0])
+    def may_read(self, place: Place) -> ErrorCode:
+        topic = self.node.topics.by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        if node.authorizer is not None and not node.authorize(
+        if self.node.authorizer is not None and not self.node.authorize(
             self.request.context, Operation.READ, ResourceType.TOPIC, topic.name
         ):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -101,7 +104,7 @@ class ShareExchange(ShareWaiter):
 
     # ---- acknowledging ---------------------------------------------------------------------------------------------
 
-    def acknowledge_all(self, node: Node, now: Millis) -> None:
+    def acknowledge_all(self, now: Millis) -> None:
         """Hand over what the request acknowledges, partition by partition."""
         renews = self.request.version >= 2 and self.request.body.is_renew_ack
         for topic in self.request.body.topics:
@@ -111,14 +114,14 @@ class ShareExchange(ShareWaiter):
                     continue
                 answer = self.answer_for((topic_id, part.partition_index))
                 batches = _valid_batches(part.acknowledgement_batches, renews)
-                error = ErrorCode.INVALID_REQUEST if batches is None else self.may_read(node, answer.place)
+                error = ErrorCode.INVALID_REQUEST if batches is None else self.may_read(answer.place)
                 answer.acknowledge_error = int(error)
                 if batches is not None and error is ErrorCode.NONE:
-                    self._acknowledge(node, now, answer, batches)
+                    self._acknowledge(now, answer, batches)
         self.is_begun = True
 
-    def _acknowledge(self, node: Node, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
-        hosted = node.share.known(self.group_id, answer.place)
+    def _acknowledge(self, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
+        hosted = self.node.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
             # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
             answer.acknowledge_error = int(
@@ -131,15 +134,15 @@ class ShareExchange(ShareWaiter):
         if write is not None:
             self._persisting += 1
             hosted.awaited[write.number] = (self, self.answers.index(answer))
-        node.share.settle(now, hosted)
+        self.node.share.settle(now, hosted)
 
-    def acknowledged(self, node: Node, now: Millis, at: int, error: ErrorCode) -> None:
+    def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         self.answers[at].acknowledge_error = int(error)
         self._persisting -= 1
         if self.is_begun and not self._persisting and self.ticket is not None:
-            self.persisted(node, now)
+            self.persisted(now)
 
-    def persisted(self, node: Node, now: Millis) -> None:
+    def persisted(self, now: Millis) -> None:
         """Every acknowledgement is persisted, or refused; the request is parked."""
         raise NotImplementedError
 
@@ -147,25 +150,25 @@ class ShareExchange(ShareWaiter):
     def is_persisting(self) -> bool:
         return self._persisting > 0
 
-    def park(self, node: Node, deadline: Millis | None) -> Parked:
-        self.ticket = node.park(self.request, deadline, self)
+    def park(self, deadline: Millis | None) -> Parked:
+        self.ticket = self.node.parking.park(self.request, deadline, self)
         return Parked(self.ticket)
 
-    def leave_session(self, node: Node, now: Millis) -> None:
+    def leave_session(self, now: Millis) -> None:
         """The member said good-bye: close its session, if its connection has not done so meanwhile."""
-        if self.session is not None and node.share.sessions.get(self.group_id, self.member_id) is self.session:
-            node.share.close_session(now, self.session)
+        if self.session is not None and self.node.share.sessions.get(self.group_id, self.member_id) is self.session:
+            self.node.share.close_session(now, self.session)
 
-    def leader_hint(self, node: Node) -> tuple[int, str, int] | None:
+    def leader_hint(self) -> tuple[int, str, int] | None:
         """Where clients should go that asked the wrong node (KIP-951)."""
         hint = None
         for answer in self.answers:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
-                topic = node.topics.by_id.get(answer.place[0])
+                topic = self.node.topics.by_id.get(answer.place[0])
                 if topic is not None and answer.place[1] < len(topic.partitions):
                     partition = topic.partitions[answer.place[1]]
                     answer.current_leader = (partition.leader, partition.leader_epoch)
-                    hint = (node.node_id, *node.advertised(self.request.context))
+                    hint = (self.node.node_id, *self.node.advertised(self.request.context))
         return hint
 
 
@@ -174,18 +177,18 @@ class ShareAcknowledging(ShareExchange):
 
     __slots__ = ()
 
-    def persisted(self, node: Node, now: Millis) -> None:
+    def persisted(self, now: Millis) -> None:
         assert self.ticket is not None
-        node.answer(self.ticket, self.message(node, now))
+        self.node.parking.answer(self.ticket, self.message(now))
 
-    def message(self, node: Node, now: Millis) -> Any:
+    def message(self, now: Millis) -> Any:
         """The response; a session that says good-bye ends here."""
         raise NotImplementedError
 
-    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def serve(self, now: Millis, ticket: Ticket) -> None:
         raise AssertionError("an acknowledgement waits for no records")
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         self.ticket = None  # what it acknowledged stands all the same
 
 
@@ -194,8 +197,8 @@ class ShareFetching(ShareExchange):
 
     __slots__ = ("_budget", "_deadline", "_fetches", "_hosted")
 
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
+    def __init__(self, node: Node, request: Request) -> None:
+        super().__init__(node, request)
         body = request.body
         self._deadline = request.now + max(body.max_wait_ms, 0)
         exactly = request.version >= 2 and body.share_acquire_mode == RECORD_LIMIT
@@ -205,9 +208,9 @@ class ShareFetching(ShareExchange):
 
     # ---- the session -----------------------------------------------------------------------------------------------
 
-    def enter_session(self, node: Node, now: Millis) -> ErrorCode | None:
+    def enter_session(self, now: Millis) -> ErrorCode | None:
         """Open, resume or close the session as its epoch says; the error that ends the request, if any."""
-        body, sessions = self.request.body, node.share.sessions
+        body, sessions = self.request.body, self.node.share.sessions
         epoch, connection = body.share_session_epoch, self.request.context.identity
         places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
         if epoch == INITIAL_EPOCH:
@@ -216,7 +219,7 @@ class ShareFetching(ShareExchange):
             before = sessions.get(self.group_id, self.member_id)
             if before is not None:
                 sessions.close(before)  # what the member holds it goes on holding, as with Kafka
-            if not self._make_room(node, now, len(places), None):
+            if not self._make_room(now, len(places), None):
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
@@ -226,8 +229,8 @@ class ShareFetching(ShareExchange):
         self.session = session
         if epoch != FINAL_EPOCH:
             more = sum(place not in session.partitions for place in places)
-            if more and not self._make_room(node, now, len(session.partitions) + more, session):
-                node.share.close_session(now, session)
+            if more and not self._make_room(now, len(session.partitions) + more, session):
+                self.node.share.close_session(now, session)
                 return ErrorCode.SHARE_SESSION_NOT_FOUND
             session.partitions.update(places)
             for topic in body.forgotten_topics_data:
@@ -235,24 +238,24 @@ class ShareFetching(ShareExchange):
                     session.partitions.pop((bytes(topic.topic_id), index), None)
         return None
 
-    def _make_room(self, node: Node, now: Millis, wanted: int, but: ShareSession | None) -> bool:
+    def _make_room(self, now: Millis, wanted: int, but: ShareSession | None) -> bool:
         """Let a session have so many partitions; larger ones end for it, where that helps."""
-        going = node.share.sessions.in_the_way(wanted, but)
+        going = self.node.share.sessions.in_the_way(wanted, but)
         for session in going or ():
-            node.share.close_session(now, session)
+            self.node.share.close_session(now, session)
         return going is not None
 
     # ---- fetching --------------------------------------------------------------------------------------------------
 
-    def find_partitions(self, node: Node, now: Millis) -> None:
+    def find_partitions(self, now: Millis) -> None:
         """Look up every partition of the session; what can't be read gets its error."""
         assert self.session is not None
         if not self._fetches:
             return
         told_all = self.request.body.share_session_epoch == INITIAL_EPOCH
         for place in self.session.in_turn():
-            error = self.may_read(node, place)
-            hosted = node.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
+            error = self.may_read(place)
+            hosted = self.node.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
             if isinstance(hosted, ErrorCode):
                 self.answer_for(place).error = int(hosted)
                 continue
@@ -261,20 +264,20 @@ class ShareFetching(ShareExchange):
                 answer = self.answer_for(place) if told_all else ShareAnswer(place)
             self._hosted.append((answer, hosted))
 
-    def fetch(self, node: Node, now: Millis) -> bool:
+    def fetch(self, now: Millis) -> bool:
         """Acquire what there is; whether the request need not wait (any longer)."""
         if not self._hosted or not self._is_enough(now):
             return not self._hosted or self._is_due(now)
         for answer, hosted in self._hosted:
-            self._fetch_from(node, now, answer, hosted)
+            self._fetch_from(now, answer, hosted)
             if self._budget.records_left <= 0 or self._budget.bytes_left <= 0:
                 break
         return self._budget.took_any or self._is_due(now) or any(answer.error for answer in self.answers)
 
-    def _fetch_from(self, node: Node, now: Millis, answer: ShareAnswer, hosted: HostedShare) -> None:
+    def _fetch_from(self, now: Millis, answer: ShareAnswer, hosted: HostedShare) -> None:
         machine, config = hosted.machine, hosted.config
-        if node.share.known(self.group_id, answer.place) is not hosted:
-            self.answer_for(answer.place).error = int(self.may_read(node, answer.place)) or int(
+        if self.node.share.known(self.group_id, answer.place) is not hosted:
+            self.answer_for(answer.place).error = int(self.may_read(answer.place)) or int(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
             return
@@ -282,7 +285,7 @@ class ShareFetching(ShareExchange):
             return
         log = hosted.partition.log
         try:
-            share = node.share
+            share = self.node.share
             reader = Reader(
                 now,
                 machine,
@@ -296,10 +299,10 @@ class ShareFetching(ShareExchange):
             )
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
-            node.upkeep.read_failed(hosted.partition, str(failed))
+            self.node.upkeep.read_failed(hosted.partition, str(failed))
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
                 answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
-        node.share.settle(now, hosted)
+        self.node.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
             self.by_place[answer.place] = answer
             self.answers.append(answer)
@@ -335,36 +338,36 @@ class ShareFetching(ShareExchange):
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def wait(self, node: Node) -> Parked:
+    def wait(self) -> Parked:
         """Park until a share partition has something, or max_wait is over."""
-        parked = Parked(self.ticket) if self.ticket is not None else self.park(node, self._deadline)
+        parked = Parked(self.ticket) if self.ticket is not None else self.park(self._deadline)
         if not self.is_persisting:
             for _, hosted in self._hosted:
-                hosted.wait(node, parked.ticket, self)
+                hosted.wait(parked.ticket, self)
         return parked
 
-    def persisted(self, node: Node, now: Millis) -> None:
+    def persisted(self, now: Millis) -> None:
         assert self.ticket is not None
-        self._go_on(node, now, self.ticket)
+        self._go_on(now, self.ticket)
 
-    def serve(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def serve(self, now: Millis, ticket: Ticket) -> None:
         if not self.is_persisting:
-            self._go_on(node, now, ticket)
+            self._go_on(now, ticket)
 
-    def expire(self, node: Node, now: Millis, ticket: Ticket) -> None:
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """max_wait is over. What is being persisted is waited for even so."""
-        self.serve(node, now, ticket)
+        self.serve(now, ticket)
 
-    def _go_on(self, node: Node, now: Millis, ticket: Ticket) -> None:
-        if self.fetch(node, now):
+    def _go_on(self, now: Millis, ticket: Ticket) -> None:
+        if self.fetch(now):
             self._leave(ticket)
             self.ticket = None
-            node.reply(ticket, self.parts(node, now))
+            self.node.parking.reply(ticket, self.parts(now))
         else:
             for _, hosted in self._hosted:
-                hosted.wait(node, ticket, self)
+                hosted.wait(ticket, self)
 
-    def abandon(self, node: Node, ticket: Ticket) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         self.ticket = None
         self._leave(ticket)
 
@@ -372,7 +375,7 @@ class ShareFetching(ShareExchange):
         for _, hosted in self._hosted:
             hosted.wait_no_more(ticket)
 
-    def parts(self, node: Node, now: Millis) -> list[Part]:
+    def parts(self, now: Millis) -> list[Part]:
         """The encoded answer; a session that says good-bye ends here."""
         raise NotImplementedError
 

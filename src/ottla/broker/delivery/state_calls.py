@@ -34,7 +34,7 @@ class ShareStateErrand(Errand):
         super().__init__(calls)
         self.refused = refused
 
-    def finish(self, node: Node, request: Request) -> Any:
+    def finish(self, request: Request) -> Any:
         return joined([*self.refused, *self.replies])
 
 

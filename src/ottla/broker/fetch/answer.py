@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import struct
 
+from ottla.broker.effects import Part
 from ottla.broker.fetch.sessions import TopicKey
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Part
 from ottla.log.files import FileSlice
 from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_string, write_uvarint

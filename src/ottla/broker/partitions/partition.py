@@ -1,10 +1,10 @@
 """One partition on this node: its log, its leadership, and who waits for its high watermark.
 
 Knows: which offsets are committed, and therefore which parked requests may be answered. Does not know: sockets, the
-bytes of a request, other partitions.
+bytes of a request, its topic, other partitions.
 
-Invariants: requests in `committed_waiters` stand in the order of the offset they wait for; they were parked under the
-leader epoch that still holds (a change of leadership answers them all first, cluster rule 8).
+Invariants: requests that wait for a commit stand in the order of the offset they wait for; they were parked under the
+leader epoch that still holds (a change of leadership ends their waiting first, cluster rule 8).
 
 Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 """
@@ -12,15 +12,41 @@ Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from ottla.broker.metrics import Traffic
 from ottla.log.answers import Appended, Origin
 from ottla.log.log import Log
-from ottla.machine import Answer, Millis, Ticket
+from ottla.machine import Millis, Ticket
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.topics.topics import Topic
+
+class Commits(Protocol):
+    """What follows an append: the fsync that commits it, where one must, and housekeeping."""
+
+    by_fsync: bool
+    """Whether every append is committed by an fsync only, and not by the page cache."""
+    appended_to: dict[Partition, None]
+    """Partitions that housekeeping looks at soon."""
+
+    def sync_soon(self, partition: Partition) -> None:
+        """Cover this partition with the next round of fsyncs."""
+        ...
+
+    def look_soon(self, now: Millis, partition: Partition) -> None:
+        """Have housekeeping look at this partition soon."""
+        ...
+
+
+class Wakes(Protocol):
+    """Who waits, by ticket."""
+
+    def answer(self, ticket: Ticket, message: Any) -> None: ...
+
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None: ...
+
+    def grew(self, ticket: Ticket, size: int) -> None: ...
+
+    def lost(self, now: Millis, ticket: Ticket) -> None: ...
 
 
 class Partition:
@@ -31,39 +57,53 @@ class Partition:
     """
 
     __slots__ = (
-        "committed_waiters",
-        "fetch_waiters",
+        "_commit_waiters",
+        "_commits",
+        "_fetch_waiters",
+        "_wakes",
         "holding",
         "index",
         "isr",
         "leader",
         "leader_epoch",
         "log",
-        "node",
         "partition_epoch",
         "replicas",
-        "topic",
+        "topic_name",
         "traffic",
     )
 
-    def __init__(self, node: Node, topic: Topic, index: int, log: Log, leader_epoch: int, partition_epoch: int) -> None:
-        self.node = node
-        self.topic = topic
-        self.traffic = node.metrics.traffic(topic.name)
+    def __init__(
+        self,
+        topic_name: str,
+        index: int,
+        log: Log,
+        *,
+        node_id: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        traffic: Traffic,
+        commits: Commits,
+        wakes: Wakes,
+    ) -> None:
+        self.topic_name = topic_name
         self.index = index
         self.log = log
-        self.leader = node.node_id
+        self.leader = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
-        self.replicas = [node.node_id]
-        self.isr = [node.node_id]
-        self.committed_waiters: deque[tuple[int, Ticket, object | None]] = deque()
+        self.replicas = [node_id]
+        self.isr = [node_id]
+        self.traffic = traffic
         self.holding = False
-        self.fetch_waiters: dict[Ticket, None] = {}
+        self._commits = commits
+        self._wakes = wakes
+        self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()
+        self._fetch_waiters: dict[Ticket, None] = {}
 
     @property
     def name(self) -> str:
-        return f"{self.topic.name}-{self.index}"
+        return f"{self.topic_name}-{self.index}"
 
     def append(self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
@@ -73,57 +113,64 @@ class Partition:
         log = self.log
         appended = log.append_as_leader(batch, now=now, leader_epoch=self.leader_epoch, origin=origin)
         if not appended.duplicate:
-            node = self.node
-            if node.group_commit or self.holding or log.config.flush_messages <= log.unflushed:
+            commits = self._commits
+            if commits.by_fsync or self.holding or log.config.flush_messages <= log.unflushed:
                 self.holding = True
-                node.sync_soon(self)
+                commits.sync_soon(self)
             else:
                 log.advance_high_watermark(appended.last_offset + 1)
-                if self.fetch_waiters:
+                if self._fetch_waiters:
                     self.wake_fetches(len(batch))
             traffic = self.traffic
             traffic.bytes_in += len(batch)
             traffic.messages_in += appended.last_offset - appended.base_offset + 1
             traffic.produce_requests += 1
-            upkeep = node.upkeep
-            if self not in upkeep.touched:
-                upkeep.touch(now, self)
+            if self not in commits.appended_to:
+                commits.look_soon(now, self)
         return appended
 
-    def commit_up_to(self, offset: int, size: int) -> None:
+    # ---- who waits for a commit ------------------------------------------------------------------------------------
+
+    def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
+        """Once the high watermark reaches `offset`, send this reply, or let the parked work go on where it is None."""
+        self._commit_waiters.append((offset, ticket, reply))
+
+    def commit_up_to(self, now: Millis, offset: int, size: int) -> None:
         """The high watermark reaches `offset`, `size` bytes further on: answer and wake whoever waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
         self.holding = offset < self.log.log_end_offset
-        node, waiters = self.node, self.committed_waiters
+        waiters = self._commit_waiters
         while waiters and waiters[0][0] <= offset:
             _, ticket, reply = waiters.popleft()
-            node.committed(ticket, self, reply)
-        if self.fetch_waiters:
+            self._wakes.committed(now, ticket, self, reply)
+        if self._fetch_waiters:
             self.wake_fetches(size)
 
-    def when_committed(self, answers: tuple[Answer, ...]) -> None:
-        """Send these answers once all that the log holds now is committed (rule 7 of the design)."""
-        required_offset = self.log.log_end_offset
-        if self.log.high_watermark >= required_offset:
-            for answer in answers:
-                self.node.answer(answer.ticket, answer.reply)
-        else:
-            self.committed_waiters.extend((required_offset, answer.ticket, answer.reply) for answer in answers)
+    def resign(self, now: Millis) -> None:
+        """Leadership or the partition itself ends: fetches look again, and whoever waited for a commit is told."""
+        waiters, self._commit_waiters = self._commit_waiters, deque()
+        self.wake_all_fetches()
+        for _, ticket, _ in waiters:
+            self._wakes.lost(now, ticket)
+
+    # ---- who waits for records -------------------------------------------------------------------------------------
+
+    def watch(self, ticket: Ticket) -> None:
+        """Tell this ticket what more can be read."""
+        self._fetch_waiters[ticket] = None
+
+    def unwatch(self, ticket: Ticket) -> None:
+        self._fetch_waiters.pop(ticket, None)
+
+    def is_watched_by(self, ticket: Ticket | None) -> bool:
+        return ticket in self._fetch_waiters
 
     def wake_fetches(self, size: int) -> None:
         """`size` more bytes are readable: fetches whose min_bytes that fills are answered before the node rests."""
-        for ticket in self.fetch_waiters:
-            self.node.fetch_grew(ticket, size)
+        for ticket in self._fetch_waiters:
+            self._wakes.grew(ticket, size)
 
     def wake_all_fetches(self) -> None:
         """Something but new records happened (the log start moved, the partition goes away): all look again."""
-        for ticket in self.fetch_waiters:
-            self.node.fetch_grew(ticket, 1 << 62)
-
-    def resign(self) -> list[Ticket]:
-        """Leadership or the partition itself ends: whoever waited for a commit must be told; fetches look again."""
-        tickets = [ticket for _, ticket, _ in self.committed_waiters]
-        self.committed_waiters.clear()
-        self.wake_all_fetches()
-        return tickets
+        self.wake_fetches(1 << 62)

@@ -228,7 +228,7 @@ class Topics(Subscriber):
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
-            write_again=node.group_commit,
+            write_again=node.commits.by_fsync,
             notes=node.notes,
             wall=node.wall,
         )
@@ -261,7 +261,7 @@ class Topics(Subscriber):
 
     def open_again(self, now: Millis, partition: Partition) -> bool:
         """Look whether a partition that is out of service can be read now; True where it is in service again."""
-        node, topic = self._node, partition.topic
+        node, topic = self._node, self.by_name[partition.topic_name]
         directory = partition.log.directory
         try:
             if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
@@ -280,7 +280,18 @@ class Topics(Subscriber):
         """Begin to lead the topic's next partition, whose log this is."""
         index = len(topic.partitions)
         placed = topic.record.partitions[index]
-        partition = Partition(self._node, topic, index, log, placed.leader_epoch, placed.partition_epoch)
+        node = self._node
+        partition = Partition(
+            topic.name,
+            index,
+            log,
+            node_id=node.node_id,
+            leader_epoch=placed.leader_epoch,
+            partition_epoch=placed.partition_epoch,
+            traffic=node.metrics.traffic(topic.name),
+            commits=node.commits,
+            wakes=node.parking,
+        )
         topic.partitions.append(partition)
         self.partition_count += 1
         self._begin(now, partition)
@@ -290,9 +301,9 @@ class Topics(Subscriber):
         log.assign_epoch(partition.leader_epoch)
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
-        elif node.group_commit and log.recovery_point < log.log_end_offset:
+        elif node.commits.by_fsync and log.recovery_point < log.log_end_offset:
             partition.holding = True
-            node.sync_soon(partition)
+            node.commits.sync_soon(partition)
         else:
             log.advance_high_watermark(log.log_end_offset)
         node.partition_opened(now, partition)

@@ -20,7 +20,8 @@ from heapq import heappop, heappush
 from os.path import dirname
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.requests import Store
+from ottla.broker.effects import Store
+from ottla.broker.partitions.commits import LOOK_AFTER_MS
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import (
@@ -48,8 +49,6 @@ HIGH_WATERMARK: Final = "replication-offset-checkpoint"
 CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK)
 
 CLUSTER_ID_KEY: Final = "cluster/id"
-LOOK_AFTER_APPEND_MS: Final = 250
-"""How late upkeep notices that an append brought a log's next deadline nearer."""
 REST_MS: Final = 60_000
 """How long a log whose upkeep failed unexpectedly is left alone."""
 REOPEN_MS: Final = 5_000
@@ -90,8 +89,6 @@ class Upkeep:
         self._partitions: dict[Partition, Millis | None] = {}
         self._due: list[tuple[Millis, int, Partition]] = []
         self._order = 0
-        self.touched: dict[Partition, None] = {}
-        self._look_at: Millis | None = None
         self._checkpoint_at: dict[str, Millis] = {}
         self._clean_at: Millis | None = None
         self._compaction: tuple[Partition, Iterator[Syncable | None]] | None = None
@@ -179,7 +176,7 @@ class Upkeep:
         """Everything is loaded: start the clocks."""
         settings = self._node.settings
         self._checkpoint_at = {name: now + settings[_interval(name)] for name in CHECKPOINTS}
-        here = {(partition.topic.name, partition.index) for partition in self._partitions}
+        here = {(partition.topic_name, partition.index) for partition in self._partitions}
         self._gone = {topic for known in self._checkpoints.values() for topic, _ in known.keys() - here}
         self._clean_at = now + settings["log.cleaner.backoff.ms"]
 
@@ -217,8 +214,7 @@ class Upkeep:
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self._partitions.pop(partition, None)
-        self._gone.add(partition.topic.name)
-        self.touched.pop(partition, None)
+        self._gone.add(partition.topic_name)
         self._compacted.discard(partition)
         self._resting.pop(partition, None)
         self._uncleanable.discard(partition)
@@ -236,27 +232,20 @@ class Upkeep:
             self._store(LOG_START)
             self._store(RECOVERY_POINT)
 
-    def touch(self, now: Millis, partition: Partition) -> None:
-        """An append may have brought the log's next deadline nearer; look at it soon."""
-        if not self.touched:
-            self._look_at = now + LOOK_AFTER_APPEND_MS
-            self._node.timer_stale = True
-        self.touched[partition] = None
-
     def wall_clock_was_set(self, now: Millis) -> None:
         """Retention goes by timestamps: what is next is due at another moment."""
         for partition in self._partitions:
-            self.touch(now, partition)
+            self._node.commits.look_soon(now, partition)
 
     # A partition that ails: its sentence is said once until it is well again, however often it is met.
 
-    def storage_failed(self, partition: Partition, why: str) -> None:
+    def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
         if partition.log.failed is None:
             self._ails(partition, WRITE, f"could not be written to, every append tries again: {why}")
         elif partition in self._partitions:
             self._ails(partition, SHUT, f"takes no more writes: {why}")
-            self._tell_waiting(partition)
+            partition.resign(now)
 
     def read_failed(self, partition: Partition, why: str) -> None:
         """A read of this log failed: nothing of it is changed, and other partitions go on."""
@@ -269,7 +258,7 @@ class Upkeep:
         log.sync_failed(OSError(why))
         if partition not in self._partitions:
             return  # deleted meanwhile
-        self._tell_waiting(partition)
+        partition.resign(now)
         if not self._reopen(now, partition, why):
             self._ails(partition, SHUT, f"takes no more writes: {log.failed}")
             self._reopen_at = self._reopen_at or now + REOPEN_MS
@@ -295,13 +284,6 @@ class Upkeep:
             self._ailing[partition] = how
             self._node.notes(f"{partition.name} {sentence}")
 
-    def _tell_waiting(self, partition: Partition) -> None:
-        node = self._node
-        for ticket in partition.resign():
-            waiting = node.waiting.get(ticket)
-            if waiting is not None:
-                waiting.what.expire(node, waiting.request.now, ticket)
-
     def _schedule(self, now: Millis, partition: Partition, not_before: Millis = 0) -> None:
         try:
             deadline = partition.log.deadline(now)
@@ -323,8 +305,9 @@ class Upkeep:
         times = list(self._checkpoint_at.values())
         if self._due:
             times.append(self._due[0][0])
-        if self.touched and self._look_at is not None:
-            times.append(self._look_at)
+        commits = self._node.commits
+        if commits.appended_to and commits.look_at is not None:
+            times.append(commits.look_at)
         look_at = self._clean_at if self._compaction is None else self._slice_at
         if look_at is not None:  # a compaction that waits for the disk has no next slice
             times.append(look_at)
@@ -333,15 +316,13 @@ class Upkeep:
         return min(times) if times else None
 
     def tick(self, now: Millis) -> None:
-        if self.touched:
-            touched, self.touched = self.touched, {}
-            for partition in touched:
-                self._schedule(now, partition)
-                if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
-                    self._flush(partition)
-                if self._ailing and self._ailing.get(partition) == WRITE:  # an append worked
-                    del self._ailing[partition]
-                    self._node.notes(f"{partition.name} takes writes again")
+        for partition in self._node.commits.take_appended_to():
+            self._schedule(now, partition)
+            if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
+                self._flush(now, partition)
+            if self._ailing and self._ailing.get(partition) == WRITE:  # an append worked
+                del self._ailing[partition]
+                self._node.notes(f"{partition.name} takes writes again")
         while self._due and self._due[0][0] <= now:
             deadline, _, partition = heappop(self._due)
             if self._partitions.get(partition) != deadline:
@@ -352,11 +333,11 @@ class Upkeep:
             if due <= now:
                 self._checkpoint_at[name] = now + self._node.settings[_interval(name)]
                 self._store(name)
-                if name == HIGH_WATERMARK and self._node.group_commit:
+                if name == HIGH_WATERMARK and self._node.commits.by_fsync:
                     # They are the same then, and a start after a kill writes what is above it again.
                     self._store(RECOVERY_POINT)
                 if name == RECOVERY_POINT:
-                    self._flush_rolled()
+                    self._flush_rolled(now)
         if self._reopen_at is not None and self._reopen_at <= now:
             self._reopen_shut(now)
         self._compact(now)
@@ -371,7 +352,7 @@ class Upkeep:
         if partition in self._busy:
             return  # scheduled again when that is done
         if len(self._maintained) >= max(1, self._node.files.pins_max // FLUSH_PINS):
-            self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS)
+            self._schedule(now, partition, now + LOOK_AFTER_MS)
             return
         self._busy.add(partition)
         self._go_on(now, Maintained(partition, partition.log.maintaining(now), partition.log.log_start_offset))
@@ -387,16 +368,16 @@ class Upkeep:
                 partition.wake_all_fetches()
             if names is not None:
                 names.pin()
-                self._maintained[self._node.sync([names])] = maintained._replace(names=names)
+                self._maintained[self._node.outbox.sync([names])] = maintained._replace(names=names)
                 return
             if log.log_start_offset != maintained.began:
                 self._node.notes(f"{partition.name}: retention deleted the records below offset {log.log_start_offset}")
             self._busy.discard(partition)
             if log.flush_due(now):
-                self._flush(partition)
+                self._flush(now, partition)
         except OSError as error:
             self._busy.discard(partition)
-            self.storage_failed(partition, str(error))
+            self.storage_failed(now, partition, str(error))
             self._schedule(now, partition, now + AGAIN_MS)
             return
         except Exception as error:
@@ -407,15 +388,15 @@ class Upkeep:
             return
         # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
         waits = partition in self._flushing or partition in self._to_flush
-        self._schedule(now, partition, now + LOOK_AFTER_APPEND_MS if waits else now + 1)
+        self._schedule(now, partition, now + LOOK_AFTER_MS if waits else now + 1)
 
-    def _flush(self, partition: Partition) -> None:
+    def _flush(self, now: Millis, partition: Partition) -> None:
         """fsync this log off the loop, unless that is under way."""
         if partition not in self._flushing:
             self._to_flush[partition] = None
-            self._begin_flushes()
+            self._begin_flushes(now)
 
-    def _begin_flushes(self) -> None:
+    def _begin_flushes(self, now: Millis) -> None:
         """Begin as many of the flushes that wait as may be under way: each has its files pinned."""
         under_way_max = max(1, self._node.files.pins_max // FLUSH_PINS)
         while self._to_flush and len(self._flushing) < under_way_max:
@@ -427,10 +408,10 @@ class Upkeep:
             try:
                 pending = log.pending_sync()
             except OSError as error:
-                self.storage_failed(partition, str(error))
+                self.storage_failed(now, partition, str(error))
                 continue
             self._flushing[partition] = None
-            self._flushes[self._node.sync(pending)] = (partition, log.log_end_offset)
+            self._flushes[self._node.outbox.sync(pending)] = (partition, log.log_end_offset)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """A sync that upkeep asked for has ended."""
@@ -452,7 +433,7 @@ class Upkeep:
             self.sync_worked(partition)
         else:
             self.sync_failed(now, partition, failed)
-        self._begin_flushes()
+        self._begin_flushes(now)
 
     def _name_synced(self, now: Millis, maintained: Maintained, failed: str | None) -> None:
         partition = maintained.partition
@@ -464,13 +445,13 @@ class Upkeep:
             self._go_on(now, maintained)
         else:
             self._busy.discard(partition)
-            self.storage_failed(partition, failed)
+            self.storage_failed(now, partition, failed)
             self._schedule(now, partition, now + AGAIN_MS)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:
-        logs = ((partition.topic.name, partition.index, partition.log) for partition in self._partitions)
+        logs = ((partition.topic_name, partition.index, partition.log) for partition in self._partitions)
         match name:
             case "recovery-point-offset-checkpoint":
                 return {(topic, index): log.recovery_point for topic, index, log in logs}
@@ -479,12 +460,12 @@ class Upkeep:
             case _:
                 return {(topic, index): log.high_watermark for topic, index, log in logs}
 
-    def _flush_rolled(self) -> None:
+    def _flush_rolled(self, now: Millis) -> None:
         """fsync the logs that have rolled since, so that a recovery never has more than a segment to check."""
         for partition in self._partitions:
             log = partition.log
             if log.failed is None and log.active is not None and log.recovery_point < log.active.base_offset:
-                self._flush(partition)
+                self._flush(now, partition)
 
     def _store(self, name: str) -> None:
         offsets = self._offsets(name)
@@ -493,7 +474,7 @@ class Upkeep:
             if name == LOG_START:
                 self._store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
             self._written[name] = content
-            self._node.effect(Store(self._path(name), content))
+            self._node.outbox.add(Store(self._path(name), content))
 
     def not_stored(self, path: str) -> None:
         """A checkpoint could not be written: the next time it is due it is written even if nothing changed."""
@@ -532,7 +513,7 @@ class Upkeep:
             self._slice_at = now + SLICE_PAUSE_MS
         else:
             self._slice_at = None  # until the file is on the disk
-            self._compaction_token = self._node.sync([file])
+            self._compaction_token = self._node.outbox.sync([file])
 
     def _give_up_compaction(self, why: str) -> None:
         """The log is as it was; the next round tries again."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ottla.broker.channel import Channel, Owed
-from ottla.broker.requests import Close, ConnectionContext, Effect, Mute, Parked, Part, Refused, Reply, Store, Sync
+from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.requests import ConnectionContext, Parked, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed

@@ -58,21 +58,21 @@ class Watch:
             self._due_us.clear()
         for partition in partitions_of(node):
             self._look_at_log(partition)
-            self._look_at_epoch(partition)
+            self._look_at_epoch(node, partition)
         node.groups.check()
         self._look_at_waiting(node)
 
     def _look_at_waiting(self, node: Node) -> None:
         """What is left of a request's time when it is first seen passes as the world's does, whatever clocks say."""
         now_us, before, self._due_us = self._world.clock.now_us, self._due_us, {}
-        for ticket, deadline in node.waiting.deadlines():
+        for ticket, deadline in node.parking.deadlines():
             left_us = (deadline - self._world.clock.now_ms) * MS
             due_us = self._due_us[ticket] = before.get(ticket, now_us + left_us)
             if due_us + TICKET_LATE_MAX_MS * MS < now_us:
                 raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
 
-    def _look_at_epoch(self, partition: Partition) -> None:
-        key = (partition.topic.id, partition.index)
+    def _look_at_epoch(self, node: Node, partition: Partition) -> None:
+        key = (node.topics.by_name[partition.topic_name].id, partition.index)
         life, epoch = self._epochs.get(key, (0, -1))
         now = (self._world.lives, partition.leader_epoch)
         if now != (life, epoch):
@@ -187,7 +187,7 @@ def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dic
             if batch.leader_epoch < epoch:
                 raise Broken(f"{partition.name}: epoch {batch.leader_epoch} at {batch.base_offset} follows {epoch}")
             epoch = batch.leader_epoch
-            workload.history.see("audit", (partition.topic.name, partition.index), batch)
+            workload.history.see("audit", (partition.topic_name, partition.index), batch)
             notes.update((note.offset, note) for note in batch.notes)
             position = batch.last_offset + 1
     return notes
@@ -215,7 +215,7 @@ def _has_holes(partition: Partition, notes: dict[int, Note]) -> bool:
 
 
 def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[int, Note]) -> None:
-    where = (partition.topic.name, partition.index)
+    where = (partition.topic_name, partition.index)
     rule = workload.rules[where[0]]
     acknowledged = workload.history.acknowledged.get(where, {})
     if rule.compacted:

@@ -118,7 +118,7 @@ class Run:
         if power_cut and self.plan.may_lose:
             assert self.world.life is not None
             logs = partitions_of(node_of(self.world.life))
-            fsynced: dict[TopicPartition, int] = {(p.topic.name, p.index): p.log.recovery_point for p in logs}
+            fsynced: dict[TopicPartition, int] = {(p.topic_name, p.index): p.log.recovery_point for p in logs}
             self.workload.history.forget_beyond(fsynced)
         self.faults.node_died()
 
@@ -157,7 +157,7 @@ class Run:
         for producer in self.workload.producers:
             if not producer.idle:
                 return f"{producer.name} has unacknowledged records"
-        ends = {(p.topic.name, p.index): p.log.high_watermark for p in partitions_of(node)}
+        ends = {(p.topic_name, p.index): p.log.high_watermark for p in partitions_of(node)}
         return self._missing_of_groups(ends)
 
     def _missing_of_groups(self, ends: dict[TopicPartition, int]) -> str | None:
@@ -187,7 +187,7 @@ class Run:
         assert world.life is not None
         node = node_of(world.life)
         self.watch.look(world.life)
-        parked = len(node.waiting) - len(node.waiting.of_connection(NODE_ITSELF))
+        parked = len(node.parking) - len(node.parking.of_connection(NODE_ITSELF))
         if parked > len(self.workload.clients):
             raise Broken(f"{parked} requests are parked, and there are {len(self.workload.clients)} clients")
         compare_images(image_of(node), self._image_after_replay())

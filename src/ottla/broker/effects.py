@@ -1,0 +1,95 @@
+"""What a node wants its shell to do: effects as plain values, and the outbox that collects them.
+
+The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
+as an event (`Node.synced`, `Node.not_stored`). Also the parts of an answer: bytes-like objects and `FileSlice`s, which
+the shell sends in order, so that a fetch can leave without its records ever becoming Python objects.
+
+Source: etcd/raft's Ready.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ottla.log.files import FileSlice
+from ottla.log.syncing import Syncable
+from ottla.machine import Millis, Ticket
+
+Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send these parts as the answer that `ticket` waited for. Empty parts: there is no answer (acks=0)."""
+
+    ticket: Ticket
+    connection: int
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close this connection after what was sent before."""
+
+    connection: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Read nothing more from this connection until the given time (KIP-219)."""
+
+    connection: int
+    until: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failures)`.
+
+    `failures` are the system's sentences by position in `files`; one that fails does not keep the others from it.
+    """
+
+    token: int
+    files: Sequence[Syncable]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Replace the file at `path` by `content`, atomically and durably, off the loop; `node.not_stored(path)` where that
+    fails."""
+
+    path: str
+    content: bytes
+
+
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store
+
+
+class Outbox:
+    """Collects the effects of a node in order, until its shell takes them.
+
+    `deadline_moved`: the node's next deadline may have changed since the shell last asked for it; spares the hot path
+    from asking.
+    """
+
+    __slots__ = ("_effects", "_next_token", "deadline_moved")
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._next_token = 1
+        self.deadline_moved = True
+
+    def add(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def sync(self, files: Sequence[Syncable]) -> int:
+        """Ask the shell to fsync all these; the token comes back in `Node.synced`."""
+        token, self._next_token = self._next_token, self._next_token + 1
+        self._effects.append(Sync(token, files))
+        return token
+
+    def take(self) -> list[Effect]:
+        """Hand over everything that was added since."""
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,133 @@
+"""Group commit: rounds of fsyncs that commit what was appended, many partitions by one.
+
+Knows which partitions wait for the next round and which one is under way; there is one at a time, and all that is
+appended meanwhile shares the one after it. Also remembers which partitions were appended to since housekeeping looked.
+Does not know what waits for a commit, nor what is done about a log that fails: `care` is told of that.
+
+Invariant: a consumer never sees what an fsync has not covered where the node's durability is fsync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from ottla.broker.effects import Outbox
+from ottla.broker.partitions.partition import Partition
+from ottla.log.syncing import Syncable
+from ottla.machine import Millis
+
+AGAIN_MS: Final = 100
+"""How long after a round could not begin, for want of a descriptor perhaps, the next one is tried."""
+LOOK_AFTER_MS: Final = 250
+"""How late housekeeping notices that an append brought a log's next deadline nearer."""
+
+
+class Care(Protocol):
+    """Who does something about a log that fails, and remembers that it did."""
+
+    def storage_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
+
+    def sync_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
+
+    def sync_worked(self, partition: Partition) -> None: ...
+
+
+class GroupCommit:
+    """What follows the appends of one node; a `partitions.partition.Commits`.
+
+    `by_fsync`: every append is committed by an fsync only. `pins_max`: files that may be held open for fsyncs at once.
+    """
+
+    def __init__(self, outbox: Outbox, care: Care, *, by_fsync: bool, pins_max: int) -> None:
+        self.by_fsync = by_fsync
+        self.appended_to: dict[Partition, None] = {}
+        self.look_at: Millis | None = None
+        self._outbox = outbox
+        self._care = care
+        self._pins_max = pins_max
+        self._unsynced: dict[Partition, None] = {}
+        self._in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
+        self._again_at: Millis | None = None
+
+    # ---- appends ---------------------------------------------------------------------------------------------------
+
+    def look_soon(self, now: Millis, partition: Partition) -> None:
+        """An append, or something else, may have brought the log's next deadline nearer."""
+        if not self.appended_to:
+            self.look_at = now + LOOK_AFTER_MS
+            self._outbox.deadline_moved = True
+        self.appended_to[partition] = None
+
+    def take_appended_to(self) -> dict[Partition, None]:
+        """The partitions to look at; they are forgotten here."""
+        taken, self.appended_to = self.appended_to, {}
+        return taken
+
+    def sync_soon(self, partition: Partition) -> None:
+        """Cover this partition with the next round."""
+        self._unsynced[partition] = None
+
+    def forget(self, partition: Partition) -> None:
+        """This partition is deleted."""
+        self._unsynced.pop(partition, None)
+        self.appended_to.pop(partition, None)
+
+    # ---- rounds ----------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._again_at
+
+    def tick(self, now: Millis) -> None:
+        if self._again_at is not None and self._again_at <= now:
+            self._again_at = None
+
+    def begin(self, now: Millis) -> None:
+        """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""
+        if not self._unsynced or self._again_at is not None or self._in_flight:
+            return
+        commits: list[tuple[Partition, int, int]] = []
+        files: list[Syncable] = []
+        room = self._pins_max // 2
+        for partition in list(self._unsynced):
+            if files and len(files) >= room:
+                break
+            log = partition.log
+            if log.failed is None:
+                try:
+                    pending = log.pending_sync()
+                except OSError as error:
+                    self._care.storage_failed(now, partition, str(error))
+                    self._again_at = now + AGAIN_MS
+                    continue
+                files.extend(pending)
+                commits.append((partition, log.log_end_offset, len(pending)))
+            del self._unsynced[partition]
+        if commits:
+            self._in_flight[self._outbox.sync(files)] = commits
+
+    def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> bool:
+        """The fsyncs of a Sync effect have ended; False where it was no round of these. A log goes by its own files."""
+        commits = self._in_flight.pop(token, None)
+        if commits is None:
+            return False
+        at = 0
+        for partition, end_offset, count in commits:
+            failed = first_failure(failures, at, at + count) if failures else None
+            at += count
+            if failed is not None:
+                self._care.sync_failed(now, partition, failed)
+                continue
+            log = partition.log
+            log.synced(end_offset)
+            # Another round of this log may have failed meanwhile, and have taken the end of it back.
+            partition.commit_up_to(now, min(end_offset, log.recovery_point), 1 << 62)
+            if log.recovery_point < end_offset and log.failed is None:
+                self.sync_soon(partition)  # the round took only a part of it
+            self._care.sync_worked(partition)
+        return True
+
+
+def first_failure(failures: Mapping[int, str], begin: int, end: int) -> str | None:
+    """The sentence of the first of a Sync's files in [begin, end) that failed."""
+    return next((failures[at] for at in sorted(failures) if begin <= at < end), None)
