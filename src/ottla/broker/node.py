@@ -136,7 +136,7 @@ class Node:
         self.parking = Parking(self.outbox, faults)
         self.upkeep = Upkeep(self)
         self.commits = GroupCommit(
-            self.outbox, self.upkeep, by_fsync=settings["ottla.durability"] == "fsync", pins_max=files.pins_max
+            self.outbox, self.upkeep, by_fsync=settings["ottla.durability"] == "fsync", files=files
         )
         self.topics = Topics(self)
         self.fetch_sessions = FetchSessions(self)

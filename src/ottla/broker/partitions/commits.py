@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
+from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 
@@ -36,16 +37,17 @@ class Care(Protocol):
 class GroupCommit:
     """What follows the appends of one node; a `partitions.partition.Commits`.
 
-    `by_fsync`: every append is committed by an fsync only. `pins_max`: files that may be held open for fsyncs at once.
+    `by_fsync`: every append is committed by an fsync only. A round has no more
+    files than may be pinned at once.
     """
 
-    def __init__(self, outbox: Outbox, care: Care, *, by_fsync: bool, pins_max: int) -> None:
+    def __init__(self, outbox: Outbox, care: Care, *, by_fsync: bool, files: FileSystem) -> None:
         self.by_fsync = by_fsync
         self.appended_to: dict[Partition, None] = {}
         self.look_at: Millis | None = None
         self._outbox = outbox
         self._care = care
-        self._pins_max = pins_max
+        self._files = files
         self._unsynced: dict[Partition, None] = {}
         self._in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
         self._again_at: Millis | None = None
@@ -88,7 +90,7 @@ class GroupCommit:
             return
         commits: list[tuple[Partition, int, int]] = []
         files: list[Syncable] = []
-        room = self._pins_max // 2
+        room = self._files.pins_max // 2
         for partition in list(self._unsynced):
             if files and len(files) >= room:
                 break
