@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
 from ottla.log.files import FileSlice
-from ottla.log.txnindex import AbortedTransaction
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages import fetch as wire
 

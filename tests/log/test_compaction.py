@@ -244,7 +244,7 @@ def test_aborted_data_goes_and_its_marker_after_the_horizon() -> None:
     assert b"good" in values(log), "an aborted value does not take the older one away"
     assert b"committed" in values(log)
     assert control_batches(log) == [2, 4]
-    assert [entry.first_offset for entry in log.segments[0].txn_index.entries()] == [1]
+    assert [entry.first_offset for entry in log.segments[0].txn_index.aborted()] == [1]
     now = NOW + 1
     for _ in range(2):  # once to see that the data is gone, once after the horizon
         fill(log, 20, keys=3)
@@ -252,7 +252,7 @@ def test_aborted_data_goes_and_its_marker_after_the_horizon() -> None:
         compact(log, now)
         now += HORIZON + 1
     assert control_batches(log) == [4]
-    assert log.segments[0].txn_index.entries() == []
+    assert log.segments[0].txn_index.aborted() == []
     assert b"committed" in values(log)
 
 

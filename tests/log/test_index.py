@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.log.index import INDEX_FLUSH_ENTRIES, IndexCache, OffsetIndex, TimeIndex
+from ottla.log.index.offsets import INDEX_FLUSH_ENTRIES, IndexCache, OffsetIndex
+from ottla.log.index.times import TimeIndex
 from ottla.sim.kernel.disk import Disk
 
 PATH = "/data/00000000000000000100.index"

@@ -83,7 +83,7 @@ def test_transactions(tmp_path: Path, how: dict[str, bool]) -> None:
     (entry,) = log.producers.entries.values()
     assert entry.current_txn_first_offset == 24
     aborted = [
-        (transaction.first_offset, transaction.last_offset) for transaction in log.segments[1].txn_index.entries()
+        (transaction.first_offset, transaction.last_offset) for transaction in log.segments[1].txn_index.aborted()
     ]
     assert aborted == [(6, 11), (18, 23)]
     result = log.read(5, 1 << 20, Isolation.TXN_COMMITTED)

@@ -68,8 +68,8 @@ def test_a_follower_becomes_the_leader_byte_for_byte(steps: list[str], fetched: 
     assert follower.epochs.entries == leader.epochs.entries
     assert follower.last_stable_offset == leader.last_stable_offset
     assert follower.producers.encode() == leader.producers.encode()
-    assert [entry for segment in follower.segments for entry in segment.txn_index.entries()] == [
-        entry for segment in leader.segments for entry in segment.txn_index.entries()
+    assert [entry for segment in follower.segments for entry in segment.txn_index.aborted()] == [
+        entry for segment in leader.segments for entry in segment.txn_index.aborted()
     ]
 
 
@@ -164,7 +164,7 @@ def test_truncation_takes_state_with_it() -> None:
     assert not log.producers.open
     log.truncate_to(1, now=NOW)
     assert log.last_stable_offset == 0, "the transaction is open again without its marker"
-    assert log.segments[0].txn_index.entries() == []
+    assert log.segments[0].txn_index.aborted() == []
     assert log.epochs.entries == [(0, 0)]
     assert log.end_offset_for(0) == (0, 1)
     assert list(log.producers.entries) == [2]

@@ -190,7 +190,7 @@ def entries(file: Path, shape: Struct) -> Iterator[tuple[Any, ...]]:
 
 
 def offset_index(file: Path) -> Iterator[Entry]:
-    from ottla.log.index import OFFSET_ENTRY
+    from ottla.log.index.offsets import OFFSET_ENTRY
 
     base, last = base_offset(file), -1
     for relative, position in entries(file, OFFSET_ENTRY):
@@ -201,7 +201,7 @@ def offset_index(file: Path) -> Iterator[Entry]:
 
 
 def time_index(file: Path) -> Iterator[Entry]:
-    from ottla.log.index import TIME_ENTRY
+    from ottla.log.index.times import TIME_ENTRY
 
     base, last = base_offset(file), -1
     for timestamp, relative in entries(file, TIME_ENTRY):
@@ -212,9 +212,9 @@ def time_index(file: Path) -> Iterator[Entry]:
 
 
 def txn_index(file: Path) -> Iterator[Entry]:
-    from ottla.log.txnindex import ENTRY
+    from ottla.log.index.transactions import TRANSACTION_ENTRY
 
-    for version, producer_id, first, last, stable in entries(file, ENTRY):
+    for version, producer_id, first, last, stable in entries(file, TRANSACTION_ENTRY):
         yield {
             "version": version,
             "producerId": producer_id,

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ottla.log.files import FileSlice
-from ottla.log.txnindex import AbortedTransaction
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.errors import ErrorCode
 
 

@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.log import cleaning, reading, retention
 from ottla.log.filtering import BatchFilter, Kept, is_sound, key_offsets
-from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.index.offsets import RELATIVE_OFFSET_MAX
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.producers import marker_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.log.syncing import Syncable
-from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 from ottla.protocol.records.errors import CorruptRecords
 

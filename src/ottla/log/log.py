@@ -40,13 +40,14 @@ from ottla.log.append import prepare_batch
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, write_partition_metadata
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.files import FileSlice, FileSystem
-from ottla.log.index import RELATIVE_OFFSET_MAX, TIME_ENTRY, IndexCache
+from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
+from ottla.log.index.times import TIME_ENTRY
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.producers import marker_in
 from ottla.log.recovery import Loaded
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
 from ottla.log.syncing import Syncable, Syncing, sync_all
-from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import WallClock
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER

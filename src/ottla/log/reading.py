@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
-from ottla.log.txnindex import AbortedTransaction
 from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION, ATTRIBUTES_LOG_APPEND_TIME, HEADER_BYTES
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecords
@@ -159,7 +159,7 @@ def aborted_transactions(log: Log, offset: int, upper_bound: int) -> list[Aborte
     """The aborted transactions that touch [offset, upper_bound). Kafka's UnifiedLog.collectAbortedTransactions."""
     found: list[AbortedTransaction] = []
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
-        for entry in log.segments[at].txn_index.entries():
+        for entry in log.segments[at].txn_index.aborted():
             if entry.last_offset >= offset and entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:

@@ -34,10 +34,10 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, Ch
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import File, FileSystem
-from ottla.log.index import RELATIVE_OFFSET_MAX, IndexCache
+from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
 from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment, segment_name, walk_batches
-from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import WallClock, WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 
@@ -600,7 +600,7 @@ def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
         if ended is None:
             continue
         if ended.aborted:
-            known = segment.txn_index.entries()
+            known = segment.txn_index.aborted()
             if not known or known[-1].last_offset < base:
                 stable = producers.last_stable_offset_after(ended)
                 segment.txn_index.append(AbortedTransaction(producer_id, ended.first_offset, base, stable))

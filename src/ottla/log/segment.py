@@ -15,16 +15,9 @@ from struct import Struct
 from typing import Final
 
 from ottla.log.files import File, FileSystem
-from ottla.log.index import (
-    INDEX_FLUSH_ENTRIES,
-    OFFSET_ENTRY,
-    RELATIVE_OFFSET_MAX,
-    TIME_ENTRY,
-    IndexCache,
-    OffsetIndex,
-    TimeIndex,
-)
-from ottla.log.txnindex import TransactionIndex
+from ottla.log.index.offsets import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache, OffsetIndex
+from ottla.log.index.times import TIME_ENTRY, TimeIndex
+from ottla.log.index.transactions import TransactionIndex
 from ottla.machine import WallClock
 from ottla.protocol.records.batch import HEADER
 

@@ -12,7 +12,7 @@ from ottla.log.answers import Isolation, ReadResult, StorageFailed, TimestampOff
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
-from ottla.log.index import IndexCache
+from ottla.log.index.offsets import IndexCache
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
 from ottla.log.recovery import Loaded

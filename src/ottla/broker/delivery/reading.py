@@ -26,8 +26,8 @@ from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.delays import delays_in
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult
 from ottla.log.files import File, FileSlice
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, walk_headers
-from ottla.log.txnindex import AbortedTransaction
 from ottla.machine import Millis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 from ottla.protocol.records.errors import CorruptRecords

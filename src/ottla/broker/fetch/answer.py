@@ -15,7 +15,7 @@ from ottla.broker.effects import Part
 from ottla.broker.fetch.sessions import TopicKey
 from ottla.broker.partitions.partition import Partition
 from ottla.log.files import FileSlice
-from ottla.log.txnindex import AbortedTransaction
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_string, write_uvarint
 
 FIRST_FLEXIBLE_VERSION = 12

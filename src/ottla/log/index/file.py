@@ -1,0 +1,97 @@
+"""A file of entries of one size beside a segment: what every index of a segment is on the disk.
+
+Knows how long the file should be, which entries wait to be written, and whether what was written waits for an fsync.
+Does not know what entries mean.
+
+Entries are buffered until `flush`. Those that the disk does not take stay buffered, and what a failed write left of
+them is cut off before the next one.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import ClassVar
+
+from ottla.log.files import File, FileSystem
+
+
+class IndexFile:
+    """The file of one index, made when it is first needed.
+
+    `entries` counts also those that are not written yet; -1: nobody has looked into the file.
+    """
+
+    __slots__ = ("_dirty", "_file", "_files", "_path", "_pending", "entries")
+    ENTRY: ClassVar[Struct]
+
+    def __init__(self, files: FileSystem, path: str, entries: int) -> None:
+        self._files = files
+        self._path = path
+        self._pending: bytearray = bytearray()
+        self._file: File | None = None
+        self._dirty = False
+        self.entries = entries
+
+    @property
+    def pending_entries(self) -> int:
+        return len(self._pending) // self.ENTRY.size
+
+    def flush(self) -> None:
+        """Write the buffered entries. Raises OSError, after which they are buffered still."""
+        if self._pending:
+            handle, end = self._handle(), self.entries * self.ENTRY.size - len(self._pending)
+            if handle.size() > end:
+                handle.truncate(end)  # left of a write that failed half way
+            handle.write(self._pending)
+            self._pending = bytearray()
+            self._dirty = True
+
+    def touch(self) -> None:
+        """Make sure the file is there, though perhaps empty: Kafka's tools expect one beside each segment."""
+        self._handle()
+
+    def cut_file(self) -> None:
+        """Make the file as long as its entries, so that appending continues in the right place. Raises OSError."""
+        self._handle().truncate(self.entries * self.ENTRY.size)
+        self._dirty = True
+
+    def _drop_behind(self, entries: int) -> None:
+        """Keep the first `entries` entries, written or not. Raises OSError."""
+        written = self.entries - self.pending_entries
+        self.entries = entries
+        if entries < written:
+            self._pending.clear()
+            self.cut_file()
+        else:
+            del self._pending[(entries - written) * self.ENTRY.size :]
+
+    def dirty_files(self) -> list[File]:
+        """The file, if it was written since it was last handed out here."""
+        if self._dirty and self._file is not None:
+            self._dirty = False
+            return [self._file]
+        return []
+
+    def unsynced(self) -> None:
+        """What was handed out did not reach the disk."""
+        self._dirty = self._file is not None
+
+    def rewrite(self) -> None:
+        """Write what the file holds once more, as an fsync that failed asks for. Raises OSError."""
+        if self._files.exists(self._path):
+            self._handle().rewrite(0, durable=False)
+            self._dirty = True
+
+    def moved(self, path: str) -> None:
+        """The file was renamed."""
+        self._path = path
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _handle(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self._path, create=True)
+        return self._file

@@ -1,0 +1,91 @@
+"""The index of aborted transactions of one segment (`.txnindex`), in Kafka's format.
+
+34-byte big-endian entries: version int16 = 0, producer_id, first_offset, last_offset (the abort marker's), and
+last_stable_offset at that moment. Only aborted transactions with data are in it, in the order of their markers.
+A segment without one has no file. Source: Kafka's TransactionIndex.java, AbortedTxn.java.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple
+
+from ottla.log.files import File, FileSystem
+from ottla.log.index.file import IndexFile
+
+TRANSACTION_ENTRY: Final = Struct(">hqqqq")
+VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended in an abort marker in this segment."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex(IndexFile):
+    """Entries are few: they are held in memory once somebody asked, and written as they come."""
+
+    __slots__ = ("_aborted",)
+    ENTRY: ClassVar = TRANSACTION_ENTRY
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        super().__init__(files, path, entries=-1)
+        self._aborted: list[AbortedTransaction] | None = None
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Add an entry. Raises OSError when it could not be written: it is known all the same, `flush` tries again."""
+        self.aborted().append(entry)
+        self.entries += 1
+        self._pending += TRANSACTION_ENTRY.pack(VERSION, *entry)
+        self.flush()
+
+    def aborted(self) -> list[AbortedTransaction]:
+        """All entries, in the order of their markers."""
+        if self._aborted is None:
+            raw = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
+            raw = raw[: len(raw) - len(raw) % TRANSACTION_ENTRY.size]
+            unpacked = TRANSACTION_ENTRY.iter_unpack(raw)
+            self._aborted = [AbortedTransaction(*fields[1:]) for fields in unpacked if fields[0] == VERSION]
+            self.entries = len(self._aborted)
+        return self._aborted
+
+    def cut_unsound(self, base_offset: int, next_offset: int) -> bool:
+        """Keep the leading entries that are in order and of transactions that ended in this segment.
+
+        True if something was cut.
+        """
+        if not self._files.exists(self._path):
+            return False
+        kept: list[AbortedTransaction] = []
+        last = base_offset - 1
+        for entry in self.aborted():
+            if not last < entry.last_offset < next_offset or entry.first_offset > entry.last_offset:
+                break
+            kept.append(entry)
+            last = entry.last_offset
+        return self._keep(kept)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop transactions whose marker is at or after `offset`. Raises OSError."""
+        self.flush()
+        aborted = self.aborted()
+        kept = [entry for entry in aborted if entry.last_offset < offset]
+        if len(kept) < len(aborted) or self._files.exists(self._path):
+            self._keep(kept)
+
+    def _keep(self, kept: list[AbortedTransaction]) -> bool:
+        """Hold these leading entries. True if the file held more. Raises OSError."""
+        self._aborted, self.entries = kept, len(kept)
+        is_longer = self._handle().size() != self.entries * TRANSACTION_ENTRY.size
+        if is_longer:
+            self.cut_file()
+        return is_longer
+
+    def dirty_files(self) -> list[File]:
+        """The file, if it was written since it was last handed out here. Raises OSError."""
+        self.flush()
+        return super().dirty_files()
