@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from crc32c import crc32c
 
@@ -58,6 +58,7 @@ USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a co
 CRC_COVERS_FROM: Final = 21
 
 _unpack_header = HEADER.unpack_from
+_new_tuple = tuple[Any, ...].__new__  # what a NamedTuple calls from a function of its own, which costs as much again
 _stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), partition_leader_epoch
 
 
@@ -324,18 +325,8 @@ class Log:
         if leader_epoch != self._epoch or self.epochs.dirty:
             self._note_epoch(leader_epoch, first)
         _stamp(batch, 0, first, body, leader_epoch)
-        try:
-            active.append(batch, size, last, max_timestamp, self._index_interval)
-        except OSError as error:
-            self._write_failed(active, error)
-        self.log_end_offset = last + 1
-        if producer_id >= 0:
-            self._note_batch(batch, header, first)
-        self._batches_since_snapshot += 1
-        self._bytes_since_snapshot += size
-        if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
-            self.snapshot_when_due()
-        return Appended(first, last, max_timestamp if attributes & 8 else -1, False)
+        self._write(active, batch, header, first, last, size)
+        return _new_tuple(Appended, (first, last, max_timestamp if attributes & 8 else -1, False))
 
     def not_written(self, batch: memoryview) -> None:
         """`append_as_leader` raised StorageFailed for this batch: what its producer sent behind it must wait for it."""
@@ -370,7 +361,7 @@ class Log:
         return Appended(first, self.log_end_offset - 1, -1, False)
 
     def _append_batch_as_follower(self, batch: memoryview, header: RawHeader, now: int) -> None:
-        base, body, epoch, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, _ = header
+        base, body, epoch, _, _, _, last_delta, _, max_timestamp, _, _, _, _ = header
         last = base + last_delta
         if base < self.log_end_offset:
             if self.log_start_offset != self.log_end_offset or last < self.log_end_offset:
@@ -382,16 +373,21 @@ class Log:
             active = self._segment_for(size, max_timestamp, last, now)
         if epoch >= 0 and (epoch != self._epoch or self.epochs.dirty):
             self._note_epoch(epoch, base)
+        self._write(active, batch, header, base, last, size)
+
+    def _write(self, active: Segment, batch: memoryview, header: RawHeader, first: int, last: int, size: int) -> None:
+        """Write a batch that has its offsets and note what it leaves behind. HOT. Raises StorageFailed."""
         try:
-            active.append(batch, size, last, max_timestamp, self._index_interval)
+            active.append(batch, size, last, header[8], self._index_interval)
         except OSError as error:
             self._write_failed(active, error)
         self.log_end_offset = last + 1
-        if producer_id >= 0:
-            self._note_batch(batch, header, base)
+        if header[9] >= 0:
+            self._note_batch(batch, header, first)
         self._batches_since_snapshot += 1
         self._bytes_since_snapshot += size
-        self.snapshot_when_due()
+        if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
+            self.snapshot_when_due()
 
     def _verify_producer(
         self,
