@@ -18,6 +18,7 @@ from ottla.log.files import FileSystem
 HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE: Final = "log-start-offset-checkpoint"
+UNRECOVERED_FILE: Final = "unrecovered-checkpoint"
 CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
@@ -73,6 +74,33 @@ def write_offsets(files: FileSystem, path: str, offsets: Mapping[tuple[str, int]
     """Replace the checkpoint, durably."""
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     files.write_atomically(path, encode_checkpoint(lines))
+
+
+def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:
+    """The partitions (topic, partition) whose recovery was begun and has not ended. Raises CheckpointUnreadable."""
+    path = f"{data_directory}/{UNRECOVERED_FILE}"
+    if not files.exists(path):
+        return set()
+    places: set[tuple[str, int]] = set()
+    for line in decode_checkpoint(files.read_bytes(path), path):
+        topic, _, partition = line.rpartition(" ")
+        if not partition.isdecimal():
+            raise CheckpointUnreadable(f"{path} has a line that is no partition: {line!r}")
+        places.add((topic, int(partition)))
+    return places
+
+
+def write_unrecovered(files: FileSystem, data_directory: str, places: Iterable[tuple[str, int]]) -> None:
+    """Say so, for a kill to leave it: after a power cut every recovery begins anew, so that nothing waits for the disk.
+
+    Raises OSError.
+    """
+    path = f"{data_directory}/{UNRECOVERED_FILE}"
+    lines = [f"{topic} {partition}" for topic, partition in sorted(places)]
+    if lines:
+        files.write_atomically(path, encode_checkpoint(lines), durable=False)
+    elif files.exists(path):
+        files.unlink(path)
 
 
 def encode_topic_id(topic_id: bytes) -> str:

@@ -122,6 +122,7 @@ class Log:
         high_watermark: int = 0,
         producer_id_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         write_again: bool = False,
+        interrupted: bool = False,
         notes: Callable[[str], None] | None = None,
         index_cache: IndexCache | None = None,
         wall: WallClock | None = None,
@@ -131,9 +132,9 @@ class Log:
         `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
         since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
         against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
-        again: it is on the disk then, whatever fsyncs the killed process met. A `log_start_offset` beyond the end
-        counts only where `high_watermark` had come so far. What recovery repaired is told to `notes`, a sentence each.
-        Raises OSError.
+        again: it is on the disk then, whatever fsyncs the killed process met. `interrupted`: an earlier open of it did
+        not end; both checks. A `log_start_offset` beyond the end counts only where `high_watermark` had come so far.
+        What recovery repaired is told to `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = recovery.load(
@@ -151,6 +152,7 @@ class Log:
             producer_id_expiration_ms=producer_id_expiration_ms,
             note=notes if notes is not None else lambda _: None,
             write_again=write_again,
+            interrupted=interrupted,
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
@@ -685,10 +687,6 @@ class Log:
         self._update_first_unstable()
 
     # Compaction
-
-    @property
-    def compacted(self) -> bool:
-        return self.config.compacted
 
     def cleanable_ratio(self, now: int) -> float:
         """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""

@@ -9,6 +9,9 @@ Three cases, told by the caller:
 The log is cut at the first batch that is torn or corrupt or whose offsets are out of place (no checksum covers them),
 and segments behind that go. Whatever a flipped bit says, opening a log raises nothing but OSError.
 
+A recovery that ended in the middle (`interrupted`), killed or by an error of the disk, leaves the log to be checked as
+after a power cut, whatever boot it is by then, and as after a kill: what it repaired may be in the page cache only.
+
 With `write_again`, or when the log was shut because of an fsync that failed, a kill is no reason to trust the page
 cache: it may show batches that the kernel gave up writing, and an fsync now would say nothing of them. What is above
 the recovery point is checked and written again.
@@ -37,13 +40,13 @@ from ottla.log.files import File, FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
-from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment, segment_name, walk_batches
+from ottla.log.segment import LOG_OVERHEAD, UNFINISHED_SUFFIX, RawHeader, Segment, segment_name, walk_batches
 from ottla.machine import WallClock, WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 
 CRC_COVERS_FROM: Final = 21
 REPLAY_CHUNK_BYTES: Final = 256 << 10
-LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
+LEFTOVERS: Final = (".deleted", ".cleaned", UNFINISHED_SUFFIX)
 SWAP_SUFFIX: Final = ".swap"
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -91,6 +94,7 @@ def load(
     producer_id_expiration_ms: int,
     note: Note,
     write_again: bool = False,
+    interrupted: bool = False,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
     loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall)
@@ -100,29 +104,38 @@ def load(
         return loaded
     loaded.on_disk = True
     loading = _Loading(files, directory, config, cache, now, note, loaded)
-    names = loading.clear_leftovers(files.listdir(directory))
-    loading.open_segments(names)
-    in_doubt = IN_DOUBT_FILE in names
-    write_again = (write_again or in_doubt) and same_boot and not (clean_shutdown and not in_doubt)
-    if clean_shutdown and not in_doubt:
-        loading.find_end()
-    else:
-        loading.repair(recovery_point, same_boot, write_again)
-    if write_again:
-        loading.write_again(recovery_point)
-    if in_doubt:
-        files.unlink(f"{directory}/{IN_DOUBT_FILE}")
-    loading.reconcile_start(log_start_offset, high_watermark)
-    # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
-    loading.load_epochs(loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
-    # What is read after a clean stop or a power cut is on the disk; after a kill it may be in the page cache only.
-    loaded.killed = same_boot and (not clean_shutdown or in_doubt)
-    killed = loaded.killed and not write_again
-    loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if killed else loaded.log_end_offset
-    loading.load_producers(names, loaded.log_end_offset if clean_shutdown or same_boot else recovery_point)
-    loading.sync_repairs()
-    if loaded.killed:
-        loading.sync_closed_segments(recovery_point)
+    try:
+        names = loading.clear_leftovers(files.listdir(directory))
+        loading.open_segments(names)
+        in_doubt = IN_DOUBT_FILE in names
+        clean = clean_shutdown and not (in_doubt or interrupted)
+        power_cut = not clean and (interrupted or not same_boot)
+        # What is read after a clean stop or a power cut is on the disk; after anything else it may be in memory only.
+        loaded.killed = not clean and (interrupted or same_boot)
+        write_again = (write_again or in_doubt) and loaded.killed
+        if clean:
+            loading.find_end()
+        else:
+            loading.repair(recovery_point, power_cut, write_again)
+        if write_again:
+            loading.write_again(recovery_point)
+        loading.reconcile_start(log_start_offset, high_watermark)
+        # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
+        loading.load_epochs(recovery_point if power_cut else loaded.log_end_offset)
+        in_memory = loaded.killed and not write_again
+        loaded.recovery_point = min(recovery_point, loaded.log_end_offset) if in_memory else loaded.log_end_offset
+        loading.load_producers(names, recovery_point if power_cut else loaded.log_end_offset)
+        loading.sync_repairs()
+        if loaded.killed:
+            loading.sync_closed_segments(recovery_point)
+        if interrupted:
+            loading.sync_cuts()
+        if in_doubt:
+            files.unlink(f"{directory}/{IN_DOUBT_FILE}")
+    except Exception:
+        for segment in loaded.segments:  # the next attempt may find other files of these names
+            segment.close()
+        raise
     return loaded
 
 
@@ -233,29 +246,29 @@ class _Loading:
         self._load_index(active)
         self.loaded.log_end_offset = self._resume(active)
 
-    def repair(self, recovery_point: int, same_boot: bool, write_again: bool = False) -> None:
+    def repair(self, recovery_point: int, power_cut: bool, write_again: bool = False) -> None:
         """After a kill or a power cut: check what was not certainly on the disk, cut at the first unsound batch."""
         segments = self.loaded.segments
         if not segments:
             return
         first = len(segments) - 1
-        if not same_boot:
+        if power_cut:
             self._reconcile_names()
-        if not same_boot or write_again:
+        if power_cut or write_again:
             bases = [segment.base_offset for segment in segments]
             # Also the segment that ends there: it may have been closed since, and its indexes not be on the disk.
             first = min(max(bisect_left(bases, recovery_point) - 1, 0), len(segments) - 1)
         for at in range(first, len(segments)):
             segment = segments[at]
             self._load_index(segment)
-            if not same_boot:
+            if power_cut:
                 segment.offset_index.cut(0)
             elif write_again:
                 segment.offset_index.truncate_to(recovery_point)
             below = (
                 segments[at + 1].base_offset if at + 1 < len(segments) else segment.base_offset + RELATIVE_OFFSET_MAX
             )
-            end = self._check_batches(segment, 0 if same_boot else recovery_point, below)
+            end = self._check_batches(segment, recovery_point if power_cut else 0, below)
             if end < segment.size:
                 self._cut(segment, end, segments[at + 1 :])
                 break
@@ -386,13 +399,7 @@ class _Loading:
     def _rebuild_indexes(self, segment: Segment, why: str) -> None:
         """Make both sparse indexes again from the batches' headers."""
         self.note(f"{segment.file.path}: rebuilt its indexes, because {why}.")
-        segment.offset_index.load()
-        segment.offset_index.activate()
-        segment.offset_index.cut(0)
-        segment.offset_index.cut_file()
-        segment.time_index.load()
-        segment.time_index.cut(0)
-        segment.time_index.cut_file()
+        segment.begin_indexes_anew(self.cache)
         segment.begin_resume()
         for position, header in segment.walk(0, chunk=REPLAY_CHUNK_BYTES):
             segment.note_batch(
@@ -404,7 +411,8 @@ class _Loading:
             )
         if segment is not self.loaded.segments[-1]:
             segment.complete_time_index()
-        segment.flush_indexes()
+        # A recovery that ends here must not leave behind what the next one would take for an index on the disk.
+        segment.put_indexes_in_place()
         if segment is not self.loaded.segments[-1]:
             segment.offset_index.deactivate()
 
@@ -431,6 +439,13 @@ class _Loading:
                     file.sync()
         if segments:
             segments[-1].rewrite_indexes()
+
+    def sync_cuts(self) -> None:
+        """An earlier recovery may have cut the log without bringing that to the disk: what it cut must not come back
+        behind new records."""
+        if self.loaded.segments:
+            self.loaded.segments[-1].file.sync()
+        self.files.sync_directory(self.directory)
 
     # Offsets and state
 

@@ -26,6 +26,8 @@ HEADER_BYTES: Final = HEADER.size
 WALK_CHUNK_BYTES: Final = 16 << 10
 FIND_CHUNK_BYTES: Final = 8 << 10
 BATCH_CHUNK_BYTES: Final = 1 << 20
+UNFINISHED_SUFFIX: Final = ".tmp"
+"""Of files that a start removes."""
 
 _unpack_place = Struct(">qi11xi").unpack_from  # base_offset, batch_length, last_offset_delta
 
@@ -333,6 +335,25 @@ class Segment:
         self.offset_index.rewrite()
         self.time_index.rewrite()
         self.txn_index.rewrite()
+
+    def begin_indexes_anew(self, cache: IndexCache) -> None:
+        """Empty indexes, in files beside those that stand until `put_indexes_in_place`."""
+        self.offset_index.close()
+        self.time_index.close()
+        paths = [f"{self.path}{kind}{UNFINISHED_SUFFIX}" for kind in (".index", ".timeindex")]
+        self.offset_index = OffsetIndex(self.files, paths[0], self.base_offset, cache, active=True)
+        self.time_index = TimeIndex(self.files, paths[1], self.base_offset, empty=True)
+
+    def put_indexes_in_place(self) -> None:
+        """Let the indexes that were made anew replace the others, once they are whole on the disk. Raises OSError."""
+        self.flush_indexes()
+        self.touch_indexes()
+        for file in (*self.offset_index.dirty_files(), *self.time_index.dirty_files()):
+            file.sync()
+        for kind, index in ((".timeindex", self.time_index), (".index", self.offset_index)):
+            path = f"{self.path}{kind}"
+            self.files.rename(path + UNFINISHED_SUFFIX, path)
+            index.moved(path)
 
     def names(self, suffix: str = "") -> list[str]:
         """Paths of this segment's files, the log last: it is the one that makes the others count."""

@@ -2,12 +2,20 @@
 
 Knows: why each is out of service, and when it is looked at next. A partition whose files were put right comes back
 without a restart; one whose directory was taken away comes back empty. Does not know: how a log is opened.
+
+The boot that a start notes says nothing of them: after a power cut all that may be torn in such a log still is, and
+what an attempt to open it has repaired may be in the page cache only. So a file in the data directory names them, and
+while a start recovers from a power cut all partitions. A log that is named there is checked whole when it is opened
+again, in this life of the node or in a later one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ottla.log.checkpoints import CheckpointUnreadable, read_unrecovered, write_unrecovered
 from ottla.machine import Millis
 
 if TYPE_CHECKING:
@@ -24,6 +32,36 @@ class Unopened:
         self._node = node
         self._partitions: dict[Partition, str] = {}
         self._retry_at: Millis | None = None
+        self._interrupted: set[tuple[str, int]] = set()
+        self._noted: set[tuple[str, int]] = set()
+
+    def begin(self, places: Collection[tuple[str, int]], *, power_cut: bool) -> None:
+        """Logs are opened from here on, those of these partitions (topic, index). Raises OSError."""
+        node = self._node
+        try:
+            self._interrupted = read_unrecovered(node.files, node.directory)
+        except CheckpointUnreadable as unreadable:
+            node.notes(f"{unreadable}; every log is checked whole")
+            self._interrupted = set(places)
+        self._noted = self._interrupted
+        if power_cut:
+            self._noted = self._interrupted | set(places)
+            write_unrecovered(node.files, node.directory, self._noted)
+
+    def is_interrupted(self, place: tuple[str, int]) -> bool:
+        """Whether an earlier life of the node began to open the log of this partition and did not get to the end."""
+        return place in self._interrupted
+
+    def note(self, places: Collection[tuple[str, int]]) -> None:
+        """All partitions but these are open, or gone."""
+        left = set(places)
+        if left != self._noted:
+            with suppress(OSError):  # a file that names too many only makes for more checks
+                write_unrecovered(self._node.files, self._node.directory, left)
+                self._noted = left
+
+    def _note(self) -> None:
+        self.note({(partition.topic_name, partition.index) for partition in self._partitions})
 
     def add(self, now: Millis, partition: Partition, why: str) -> None:
         """This partition has no log that could be read; `why` is told once."""
@@ -33,7 +71,8 @@ class Unopened:
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
-        self._partitions.pop(partition, None)
+        if self._partitions.pop(partition, None) is not None:
+            self._note()
 
     def deadline(self) -> Millis | None:
         return self._retry_at if self._partitions else None
@@ -44,4 +83,5 @@ class Unopened:
             for partition in list(self._partitions):
                 if self._node.topics.open_again(now, partition):
                     del self._partitions[partition]
+                    self._note()
                     self._node.notes(f"{partition.name} is in service again")

@@ -125,12 +125,7 @@ class Topics(Subscriber):
         if count and not clean_shutdown:
             checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
             node.notes(f"the last node here did not stop cleanly: recovering {count} partitions, {checked} checked")
-        opened = {
-            name: [
-                self._open_or_leave(now, name, record, index, clean_shutdown) for index in range(len(record.partitions))
-            ]
-            for name, record in records.items()
-        }
+        opened = self._open_all(now, records, clean_shutdown)
         for logs in opened.values():
             for log in logs:
                 self.producer_ids.seen(log.producers.entries)
@@ -141,6 +136,16 @@ class Topics(Subscriber):
             version = node.store.commit(puts)
             for name, record in raised.items():
                 self._take_in(now, name, record, version, opened[name])
+
+    def _open_all(self, now: Millis, records: dict[str, TopicRecord], clean_shutdown: bool) -> dict[str, list[Log]]:
+        """The logs of these topics, in the order of their partitions."""
+        places = [(name, index) for name, record in records.items() for index in range(len(record.partitions))]
+        self.unopened.begin(places, power_cut=not clean_shutdown and not self._node.same_boot)
+        opened: dict[str, list[Log]] = {name: [] for name in records}
+        for name, index in places:
+            opened[name].append(self._open_or_leave(now, name, records[name], index, clean_shutdown))
+        self.unopened.note([(name, index) for name, index in places if opened[name][index].unopened])
+        return opened
 
     def _survey(self, now: Millis, stored: dict[str, TopicRecord]) -> dict[str, TopicRecord]:
         """The topics of this node: those of the store, and what the directories add to them."""
@@ -213,6 +218,7 @@ class Topics(Subscriber):
         index: int,
         checkpoint: tuple[int, int, int] = (0, 0, 0),
         clean_shutdown: bool = True,
+        interrupted: bool = False,
     ) -> Log:
         node = self._node
         recovery_point, log_start_offset, high_watermark = checkpoint
@@ -229,6 +235,7 @@ class Topics(Subscriber):
             high_watermark=high_watermark,
             producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
             write_again=node.commits.by_fsync,
+            interrupted=interrupted,
             notes=node.notes,
             wall=node.wall,
         )
@@ -239,9 +246,10 @@ class Topics(Subscriber):
         checkpoint = node.upkeep.checkpoint_of(name, index)
         directory = f"{node.directory}/{name}-{index}"
         why = self._unowned.get((name, index))
+        interrupted = self.unopened.is_interrupted((name, index))
         try:
             if why is None:
-                return self._open_log(now, name, record, index, checkpoint, clean_shutdown)
+                return self._open_log(now, name, record, index, checkpoint, clean_shutdown, interrupted)
         except OSError as error:
             if error.errno in OF_THE_WHOLE_NODE:
                 raise
@@ -267,7 +275,9 @@ class Topics(Subscriber):
             if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
                 return False
             checkpoint = node.upkeep.checkpoint_of(topic.name, partition.index)
-            log = self._open_log(now, topic.name, topic.record, partition.index, checkpoint, clean_shutdown=False)
+            log = self._open_log(
+                now, topic.name, topic.record, partition.index, checkpoint, clean_shutdown=False, interrupted=True
+            )
         except Exception:  # it is as it was, and why was told at the start
             return False
         self._unowned.pop((topic.name, partition.index), None)
