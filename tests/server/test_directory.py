@@ -106,6 +106,9 @@ def test_a_boot_id_that_is_no_text_is_another_boot(tmp_path: Path) -> None:
     assert not same_boot(str(tmp_path))
     note_boot(str(tmp_path))
     assert same_boot(str(tmp_path))
+    written = (tmp_path / ".boot-id").stat().st_mtime_ns
+    note_boot(str(tmp_path))
+    assert (tmp_path / ".boot-id").stat().st_mtime_ns == written
     (tmp_path / ".boot-id").write_bytes(b"\xff\xfe\x00\x80")
     assert not same_boot(str(tmp_path))
     with EmbeddedBroker(directory=tmp_path):

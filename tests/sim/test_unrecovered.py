@@ -9,7 +9,8 @@ import random
 import pytest
 
 from ottla.log.answers import StorageFailed
-from ottla.sim.kernel.disk import PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
+from ottla.sim.workloads.run import SimStore
 
 from .stage import Stage
 
@@ -123,4 +124,53 @@ def test_what_a_start_cut_off_does_not_come_back_though_it_was_killed(seed: int)
         assert stage.node.topics.by_name["t"].partitions[0].log.log_end_offset >= point, step
         if not killed:
             assert step > 10
+            return
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_stop_was_clean_for_one_start_only_wherever_that_is_killed(seed: int) -> None:
+    """The marker's name went, and it may come back with the next power cut."""
+    for step in itertools.count(1):
+        stage = Stage(seed, "page-cache")
+        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.append("t", 0, b"old")
+        stage.stop()
+        stage.disk.rng = random.Random(f"{seed}/{step}")
+        stage.disk.fuse = step
+        try:
+            stage.start()
+            killed = False
+        except PowerCut:
+            stage.disk.kill()
+            killed = True
+            stage.start()
+        stage.disk.fuse = None
+        stage.append("t", 0, b"new")
+        stage.notes.clear()
+        stage.end(power_cut=True)
+        assert any("did not stop cleanly" in note for note in stage.notes), step
+        if not killed:
+            return
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_new_data_directory_survives_the_power_cut_wherever_its_first_start_is_killed(seed: int) -> None:
+    for step in itertools.count(1):
+        stage = Stage(seed)
+        stage.disk = Disk(random.Random(f"{seed}/{step}"))
+        stage.store = SimStore(stage.disk)
+        stage.disk.fuse = step
+        try:
+            stage.start()
+            killed = False
+        except PowerCut:
+            stage.disk.kill()
+            killed = True
+            stage.start()
+        stage.disk.fuse = None
+        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.append("t", 0, b"kept")
+        stage.end(power_cut=True)
+        assert stage.stored("t") == [b"kept"], step
+        if not killed:
             return

@@ -182,12 +182,13 @@ def write_clean_shutdown(files: FileSystem, data_directory: str, broker_epoch: i
 def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
     """The broker epoch of the last clean stop, None after an unclean one. The marker is gone, durably, on return."""
     path = f"{data_directory}/{CLEAN_SHUTDOWN_FILE}"
-    if not files.exists(path):
-        return None
-    try:
-        broker_epoch = int(json.loads(files.read_bytes(path))["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
-        broker_epoch = -1  # Kafka before 3.7 wrote an empty marker
-    files.unlink(path)
+    broker_epoch: int | None = None
+    if files.exists(path):
+        try:
+            broker_epoch = int(json.loads(files.read_bytes(path))["brokerEpoch"])
+        except (ValueError, KeyError, TypeError):
+            broker_epoch = -1  # Kafka before 3.7 wrote an empty marker
+        files.unlink(path)
+    # A start that was killed here may have unlinked it in memory only: a power cut would bring it back.
     files.sync_directory(data_directory)
     return broker_epoch

@@ -100,7 +100,9 @@ def same_boot(directory: str) -> bool:
 
 
 def note_boot(directory: str) -> None:
-    """Write down this boot. Raises OSError."""
+    """Write down this boot, unless it is. Raises OSError."""
+    if same_boot(directory):
+        return  # a kill, or a full disk, in the middle of writing would make the next start take it for a power cut
     with open(os.path.join(directory, BOOT_FILE), "wb") as file:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
 

@@ -153,6 +153,9 @@ class Upkeep:
             node.cluster_id = known or _text_id(node.entropy.randbytes(16))
             node.store.commit([Put(CLUSTER_ID_KEY, node.cluster_id.encode())])
         if properties is None:
+            # First: where the properties are, nobody looks whether the directory's own name is on the disk.
+            with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
+                node.files.sync_directory(dirname(node.directory) or ".")
             write_properties(
                 node.files,
                 path,
@@ -163,8 +166,6 @@ class Upkeep:
                     "directory.id": _text_id(node.entropy.randbytes(16)),
                 },
             )
-            with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
-                node.files.sync_directory(dirname(node.directory) or ".")
 
     def checkpoint_of(self, topic: str, index: int) -> tuple[int, int, int]:
         """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""
