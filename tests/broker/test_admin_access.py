@@ -69,7 +69,7 @@ DENIED = {E.TOPIC_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED, E.GROUP_
 @pytest.mark.parametrize("api_key", [key for key in ADMIN if key not in (18, 60)])
 def test_who_may_nothing_gets_nothing_and_changes_nothing(stage: NodeStage, api_key: int) -> None:
     generation = stage.store.generation
-    rules = stage.node.authorizer = Rules()
+    rules = stage.node.access.authorizer = Rules()
     request = request_of(api_key, 99)
     answer = stage.ask(request)
     assert errors(answer) <= DENIED
@@ -79,14 +79,14 @@ def test_who_may_nothing_gets_nothing_and_changes_nothing(stage: NodeStage, api_
 
 
 def test_the_cluster_is_no_secret_but_its_operations_are(stage: NodeStage) -> None:
-    stage.node.authorizer = Rules()
+    stage.node.access.authorizer = Rules()
     answer = stage.ask(DescribeClusterRequest(include_cluster_authorized_operations=True))
     assert (answer.error_code, len(answer.brokers), answer.cluster_authorized_operations) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_hidden_topic_looks_the_same_whether_it_exists_or_not(stage: NodeStage, exists: bool) -> None:
-    stage.node.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "open"))
+    stage.node.access.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "open"))
     name = "t" if exists else "none"
     (topic,) = stage.ask(MetadataRequest([MetadataRequestTopic(name=name)])).topics
     assert (topic.error_code, topic.name, topic.topic_id, topic.partitions) == (
@@ -104,14 +104,14 @@ def test_a_hidden_topic_looks_the_same_whether_it_exists_or_not(stage: NodeStage
 
 
 def test_hidden_topics_are_left_out_of_lists(stage: NodeStage) -> None:
-    stage.node.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "open"))
+    stage.node.access.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "open"))
     assert [topic.name for topic in stage.ask(MetadataRequest(None)).topics] == ["open"]
     assert [topic.name for topic in stage.ask(DescribeTopicPartitionsRequest()).topics] == ["open"]
 
 
 def test_an_id_betrays_no_name(stage: NodeStage) -> None:
     topic_id = stage.node.topics.by_name["t"].id
-    rules = stage.node.authorizer = Rules()
+    rules = stage.node.access.authorizer = Rules()
     (topic,) = stage.ask(MetadataRequest([MetadataRequestTopic(topic_id, None)])).topics
     assert (topic.error_code, topic.name) == (E.TOPIC_AUTHORIZATION_FAILED, None)
     (deleted,) = stage.ask(DeleteTopicsRequest(topics=[DeleteTopicState(None, topic_id)])).responses
@@ -123,7 +123,7 @@ def test_an_id_betrays_no_name(stage: NodeStage) -> None:
 
 @pytest.mark.parametrize("where", [(T.CLUSTER, "kafka-cluster"), (T.TOPIC, "new")])
 def test_creating_needs_the_cluster_or_the_topic(stage: NodeStage, where: tuple[ResourceType, str]) -> None:
-    stage.node.authorizer = Rules((Op.CREATE, *where))
+    stage.node.access.authorizer = Rules((Op.CREATE, *where))
     results = stage.ask(CreateTopicsRequest([CreatableTopic("new", 1, 1), CreatableTopic("t", 1, 1)])).topics
     everywhere = where[0] is T.CLUSTER
     assert [result.error_code for result in results] == [
@@ -134,7 +134,7 @@ def test_creating_needs_the_cluster_or_the_topic(stage: NodeStage, where: tuple[
 
 
 def test_asking_for_a_topic_makes_it_only_for_who_may(stage: NodeStage) -> None:
-    rules = stage.node.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "new"))
+    rules = stage.node.access.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "new"))
     asked = MetadataRequest([MetadataRequestTopic(name="new")])
     assert stage.ask(asked).topics[0].error_code == E.TOPIC_AUTHORIZATION_FAILED
     assert "new" not in stage.node.topics.by_name
@@ -144,7 +144,7 @@ def test_asking_for_a_topic_makes_it_only_for_who_may(stage: NodeStage) -> None:
 
 
 def test_a_producer_id_is_for_who_may_write_anywhere(stage: NodeStage) -> None:
-    rules = stage.node.authorizer = Rules()
+    rules = stage.node.access.authorizer = Rules()
     assert stage.ask(InitProducerIdRequest(None, 1), 5).error_code == E.CLUSTER_AUTHORIZATION_FAILED
     for rule in ((Op.WRITE, T.TOPIC, "open"), (Op.IDEMPOTENT_WRITE, T.CLUSTER, "kafka-cluster")):
         rules.allowed = {rule}
@@ -152,7 +152,7 @@ def test_a_producer_id_is_for_who_may_write_anywhere(stage: NodeStage) -> None:
 
 
 def test_operations_are_the_bits_that_are_allowed(stage: NodeStage) -> None:
-    stage.node.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "t"), (Op.READ, T.TOPIC, "t"))
+    stage.node.access.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "t"), (Op.READ, T.TOPIC, "t"))
     request = MetadataRequest([MetadataRequestTopic(name="t")], include_topic_authorized_operations=True)
     assert stage.ask(request).topics[0].topic_authorized_operations == 1 << Op.DESCRIBE | 1 << Op.READ
     assert all(len(set(operations)) == len(operations) for operations in SUPPORTED.values())
@@ -165,7 +165,7 @@ def test_operations_are_the_bits_that_are_allowed(stage: NodeStage) -> None:
 def test_each_kind_of_configuration_has_its_own_right(
     stage: NodeStage, kind: int, name: str, resource: tuple[ResourceType, str]
 ) -> None:
-    rules = stage.node.authorizer = Rules()
+    rules = stage.node.access.authorizer = Rules()
     asked = DescribeConfigsRequest([DescribeConfigsResource(kind, name, None)])
     changed = IncrementalAlterConfigsRequest([AlterConfigsResource(kind, name, [AlterableConfig("x", 1, None)])])
     assert stage.ask(asked).results[0].error_code in DENIED
@@ -178,7 +178,7 @@ def test_each_kind_of_configuration_has_its_own_right(
 
 
 def test_what_is_about_the_whole_cluster_needs_the_cluster(stage: NodeStage) -> None:
-    rules = stage.node.authorizer = Rules()
+    rules = stage.node.access.authorizer = Rules()
     assert stage.ask(ListConfigResourcesRequest()).error_code == E.CLUSTER_AUTHORIZATION_FAILED
     assert stage.ask(DescribeLogDirsRequest(None)).error_code == E.CLUSTER_AUTHORIZATION_FAILED
     rules.allowed = {(Op.DESCRIBE_CONFIGS, T.CLUSTER, "kafka-cluster"), (Op.DESCRIBE, T.CLUSTER, "kafka-cluster")}

@@ -39,7 +39,7 @@ from ottla.broker.parking import Parking
 from ottla.broker.partitions.commits import GroupCommit
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import ConnectionContext, Decoded, Parked, Refused, Request
-from ottla.broker.security.authorizer import Authorizer, Operation, ResourceType
+from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics.topics import Topic, Topics
@@ -130,7 +130,7 @@ class Node:
         self.settings = LiveSettings(settings, store, self.wall, notes)
         self.node_id: int = settings["node.id"]
         self.cluster_id = ""
-        self.authorizer: Authorizer | None = None
+        self.access = Access()
         self.metrics = Metrics()
         self.outbox = Outbox()
         self.parking = Parking(self.outbox, faults)
@@ -219,12 +219,6 @@ class Node:
     def advertised(self, context: ConnectionContext) -> tuple[str, int]:
         """Host and port of the listener this client asked on."""
         return context.listener_host, context.listener_port
-
-    def authorize(
-        self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str
-    ) -> bool:
-        """The one seam of access control; without an authorizer everything is allowed."""
-        return self.authorizer is None or self.authorizer.allows(context, operation, resource_type, name)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 

@@ -211,9 +211,9 @@ def append_one(
         topic, unknown = node.topics.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic, unknown = node.topics.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
-    if node.authorizer is not None:
+    if node.access.authorizer is not None:
         name = key if isinstance(key, str) else None if topic is None else topic.name
-        if name is not None and not node.authorize(context, Operation.WRITE, ResourceType.TOPIC, name):
+        if name is not None and not node.access.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
             append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
     if topic is None:

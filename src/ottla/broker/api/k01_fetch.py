@@ -279,7 +279,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
     else:
         topic, unknown = node.topics.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
         name = None if topic is None else topic.name
-    if name is not None and not node.authorize(fetch.context, Operation.READ, ResourceType.TOPIC, name):
+    if name is not None and not node.access.allows(fetch.context, Operation.READ, ResourceType.TOPIC, name):
         answer.error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return None
     if topic is None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.partitions.leadership import find_led
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.log.answers import TimestampOffset
 from ottla.protocol.errors import ErrorCode
@@ -81,7 +81,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
     topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     steps = 0
     for topic in body.topics:
-        allowed = on_topic(node, request, Operation.DESCRIBE, topic.name)
+        allowed = node.access.on_topic(request, Operation.DESCRIBE, topic.name)
         answers = topics.setdefault(topic.name, {})
         for asked in topic.partitions:
             if not allowed:

@@ -25,9 +25,6 @@ from ottla.broker.security.authorizer import (
     NOT_ASKED,
     Operation,
     ResourceType,
-    authorized_operations,
-    on_cluster,
-    on_topic,
 )
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
 from ottla.broker.topics.creation import TopicRefused, check_room, plan_default_topic
@@ -81,8 +78,8 @@ def _answer(node: Node, request: Request) -> Work:
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         cluster_operations = 0
-        if on_cluster(node, request, Operation.DESCRIBE):
-            cluster_operations = authorized_operations(node, request, ResourceType.CLUSTER, CLUSTER_NAME)
+        if node.access.on_cluster(request, Operation.DESCRIBE):
+            cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node.node_id, host, port, node.settings["broker.rack"])],
         cluster_id=node.cluster_id,
@@ -97,7 +94,7 @@ def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic
     asked = request.body.topics
     if asked is None or (request.version == 0 and not asked):
         for topic in list(node.topics.by_name.values()):
-            if on_topic(node, request, Operation.DESCRIBE, topic.name):
+            if node.access.on_topic(request, Operation.DESCRIBE, topic.name):
                 yield [_described(node, request, topic)]
     elif any(topic.topic_id != ZERO_UUID for topic in asked):
         for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
@@ -127,7 +124,7 @@ def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTop
     topic = node.topics.by_id.get(topic_id)
     if topic is None:
         return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, topic_id)
-    if not on_topic(node, request, Operation.DESCRIBE, topic.name):
+    if not node.access.on_topic(request, Operation.DESCRIBE, topic.name):
         return MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), None, topic_id)
     return _described(node, request, topic)
 
@@ -137,7 +134,7 @@ def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataRes
     missing: list[str] = []
     for name in names:
         topic = node.topics.get(name)
-        if not on_topic(node, request, Operation.DESCRIBE, name):
+        if not node.access.on_topic(request, Operation.DESCRIBE, name):
             answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
         elif topic is not None:
             answers[name] = _described(node, request, topic)
@@ -161,9 +158,9 @@ def _create(node: Node, request: Request, names: list[str]) -> list[str]:
     """Make what may be made; returns the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
-    everywhere = on_cluster(node, request, Operation.CREATE)
+    everywhere = node.access.on_cluster(request, Operation.CREATE)
     for name in names:
-        if not everywhere and not on_topic(node, request, Operation.CREATE, name):
+        if not everywhere and not node.access.on_topic(request, Operation.CREATE, name):
             denied.append(name)
             continue
         try:
@@ -202,4 +199,4 @@ def _described(node: Node, request: Request, topic: Topic) -> MetadataResponseTo
 def _operations(node: Node, request: Request, name: str) -> int:
     if not request.body.include_topic_authorized_operations:
         return NOT_ASKED
-    return authorized_operations(node, request, ResourceType.TOPIC, name)
+    return node.access.authorized_operations(request, ResourceType.TOPIC, name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import call_of, joined_topics
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
 from ottla.groups.offsets import commit_error
 from ottla.machine import Call
@@ -53,7 +53,7 @@ class Commit(Errand):
 
 def handle(node: Node, request: Request) -> Any:
     body: OffsetCommitRequest = request.body
-    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+    if not node.access.on_group(request, Operation.READ, body.group_id):
         return commit_error(body, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if steps_of(body.topics) > SLICE_STEPS:
         return node.slices.begin(request, _long_answer(node, request), is_long=True)
@@ -121,7 +121,7 @@ def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> t
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_ID, 0
         topic.name = known.name
-    if not node.authorize(request.context, Operation.READ, ResourceType.TOPIC, topic.name):
+    if not node.access.on_topic(request, Operation.READ, topic.name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
     known = node.topics.get(topic.name)
     if known is None:

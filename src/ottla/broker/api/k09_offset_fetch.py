@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ottla.broker.coordinators.group_calls import call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded, encoded_topics
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -126,7 +126,7 @@ def _ask(asked: list[OffsetFetchRequestGroup], sorted_out: list[_SortedOut], nod
     calls: list[tuple[int, Call]] = []
     refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
     for group, (topics, not_allowed) in zip(asked, sorted_out, strict=True):
-        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+        if not node.access.on_group(request, Operation.DESCRIBE, group.group_id):
             refused.append(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             continue
         refused.append(not_allowed)
@@ -177,7 +177,7 @@ def _sort_out(node: Node, request: Request, topics: Iterable[OffsetFetchRequestT
 
 
 def _may_see(node: Node, request: Request, topic: str) -> bool:
-    return node.authorize(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    return node.access.on_topic(request, Operation.DESCRIBE, topic)
 
 
 def _visible(node: Node, request: Request, topics: list[OffsetFetchResponseTopics]) -> list[OffsetFetchResponseTopics]:

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, ResourceType, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.metadata.store import StoreFailed
@@ -78,13 +78,13 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
 
 def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
     if key_type == GROUP:
-        if node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, key):
+        if node.access.on_group(request, Operation.DESCRIBE, key):
             return ErrorCode.NONE
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if key_type == TRANSACTION:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if key_type == SHARE and request.version >= _SHARE_SINCE:
-        if not on_cluster(node, request, Operation.CLUSTER_ACTION):
+        if not node.access.on_cluster(request, Operation.CLUSTER_ACTION):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if _SHARE_KEY.fullmatch(key):
             return ErrorCode.NONE

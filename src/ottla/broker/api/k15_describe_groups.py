@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import by_shard, call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, authorized_operations
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -45,8 +45,8 @@ class Describe(Errand):
         for reply in self.replies:
             for group in reply.groups:
                 if request.body.include_authorized_operations and group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = authorized_operations(
-                        self.node, request, ResourceType.GROUP, group.group_id
+                    group.authorized_operations = self.node.access.authorized_operations(
+                        request, ResourceType.GROUP, group.group_id
                     )
                 self.described[group.group_id] = group
         return DescribeGroupsResponse(groups=[self.described[group_id] for group_id in self.order])
@@ -63,7 +63,7 @@ def _describe(node: Node, request: Request) -> Any:
     refused = {
         group_id: DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         for group_id in body.groups
-        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        if not node.access.on_group(request, Operation.DESCRIBE, group_id)
     }
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.groups) if group_id not in refused))
     calls = [(at, call_of(request, DescribeGroupsRequest(groups=groups))) for at, groups in shards.items()]

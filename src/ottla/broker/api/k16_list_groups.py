@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
@@ -37,7 +37,7 @@ class List(Errand):
 
     def finish(self, request: Request) -> ListGroupsResponse:
         node = self.node
-        sees_all = node.authorize(request.context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+        sees_all = node.access.on_cluster(request, Operation.DESCRIBE)
         groups: list[ListedGroup] = []
         for reply in self.replies:
             if reply.error_code == ErrorCode.NONE:
@@ -53,4 +53,4 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _may_see(node: Node, request: Request, group: ListedGroup) -> bool:
-    return node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+    return node.access.on_group(request, Operation.DESCRIBE, group.group_id)

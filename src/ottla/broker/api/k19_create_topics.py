@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, on_cluster, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
 from ottla.broker.topics.creation import TopicRefused, check_name, check_request_size, check_room, plan_topic
 from ottla.broker.topics.topics import NewTopic
@@ -53,14 +53,14 @@ def _answer(node: Node, request: Request) -> Work:
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, Any] = {}
     planned: dict[str, NewTopic] = {}
-    everywhere = on_cluster(node, request, Operation.CREATE)
+    everywhere = node.access.on_cluster(request, Operation.CREATE)
     for position, topic in enumerate(body.topics):
         if position and position % TOPICS_AT_ONCE == 0:
             yield
         try:
             if times[topic.name] > 1:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            if not everywhere and not on_topic(node, request, Operation.CREATE, topic.name):
+            if not everywhere and not node.access.on_topic(request, Operation.CREATE, topic.name):
                 raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             planned[topic.name] = _plan(node, topic)
         except TopicRefused as refused:
@@ -131,7 +131,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     topic = node.topics.get(new.name)
     topic_id = node.topics.new_topic_id() if topic is None else topic.id
     result = CreatableTopicResult(new.name, topic_id, error_message=None)
-    if not on_topic(node, request, Operation.DESCRIBE_CONFIGS, new.name):
+    if not node.access.on_topic(request, Operation.DESCRIBE_CONFIGS, new.name):
         result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return result
     result.num_partitions = new.partitions

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.topics.topics import Topic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -101,10 +101,10 @@ def _look_up(node: Node, request: Request, state: DeleteTopicState) -> Topic | D
         topic = node.topics.get(state.name)
     name = state.name if topic is None else topic.name
     assert name is not None
-    everywhere = on_cluster(node, request, Operation.DELETE)
-    if not everywhere and not on_topic(node, request, Operation.DESCRIBE, name):
+    everywhere = node.access.on_cluster(request, Operation.DELETE)
+    if not everywhere and not node.access.on_topic(request, Operation.DESCRIBE, name):
         return _failed(state, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if not everywhere and not on_topic(node, request, Operation.DELETE, name):
+    if not everywhere and not node.access.on_topic(request, Operation.DELETE, name):
         return _failed(DeleteTopicState(name, state.topic_id), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return topic if topic is not None else _failed(state, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

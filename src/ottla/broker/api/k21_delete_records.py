@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.topics.names import INTERNAL_TOPICS
 from ottla.log.answers import OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis
@@ -49,7 +49,7 @@ def handle(node: Node, request: Request) -> DeleteRecordsResponse:
             offsets[partition.partition_index] = partition.offset
     topics: list[DeleteRecordsTopicResult] = []
     for name, offsets in wanted.items():
-        allowed = on_topic(node, request, Operation.DELETE, name)
+        allowed = node.access.on_topic(request, Operation.DELETE, name)
         results: list[DeleteRecordsPartitionResult] = []
         for index, offset in offsets.items():
             low = _delete(node, request.now, name, index, offset) if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED

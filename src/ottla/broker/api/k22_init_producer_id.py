@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.metadata.producer_ids import NoProducerIds
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -51,8 +51,8 @@ def handle(node: Node, request: Request) -> InitProducerIdResponse:
 
 def _may_produce(node: Node, request: Request) -> bool:
     """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
-    return on_cluster(node, request, Operation.IDEMPOTENT_WRITE) or any(
-        on_topic(node, request, Operation.WRITE, name) for name in node.topics.by_name
+    return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or any(
+        node.access.on_topic(request, Operation.WRITE, name) for name in node.topics.by_name
     )
 
 

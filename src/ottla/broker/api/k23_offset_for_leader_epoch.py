@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.partitions.leadership import find_led
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -44,7 +44,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
     topics: list[Any] = []
     steps = 0
     for topic in body.topics:
-        allowed = on_topic(node, request, Operation.DESCRIBE, topic.topic)
+        allowed = node.access.on_topic(request, Operation.DESCRIBE, topic.topic)
         answers: list[EpochEndOffset] = []
         for asked in topic.partitions:
             denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

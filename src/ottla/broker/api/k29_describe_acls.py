@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_acls import DescribeAclsResponse
 
@@ -26,6 +26,6 @@ DISABLED = "No Authorizer is configured on the broker"
 
 
 def handle(node: Node, request: Request) -> DescribeAclsResponse:
-    if not on_cluster(node, request, Operation.DESCRIBE):
+    if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeAclsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     return DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED), error_message=DISABLED)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
@@ -28,6 +28,6 @@ DISABLED = "No Authorizer is configured."
 def handle(node: Node, request: Request) -> CreateAclsResponse:
     body: CreateAclsRequest = request.body
     result = AclCreationResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
-    if not on_cluster(node, request, Operation.ALTER):
+    if not node.access.on_cluster(request, Operation.ALTER):
         result = AclCreationResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
     return CreateAclsResponse(results=[result] * len(body.creations))

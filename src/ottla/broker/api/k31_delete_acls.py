@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.k30_create_acls import DISABLED
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
@@ -27,6 +27,6 @@ VERSIONS = (1, 3)
 def handle(node: Node, request: Request) -> DeleteAclsResponse:
     body: DeleteAclsRequest = request.body
     result = DeleteAclsFilterResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
-    if not on_cluster(node, request, Operation.ALTER):
+    if not node.access.on_cluster(request, Operation.ALTER):
         result = DeleteAclsFilterResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
     return DeleteAclsResponse(filter_results=[result] * len(body.filters))

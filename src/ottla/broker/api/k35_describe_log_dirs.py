@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -35,7 +35,7 @@ VERSIONS = (1, 5)
 
 def handle(node: Node, request: Request) -> DescribeLogDirsResponse:
     body: DescribeLogDirsRequest = request.body
-    if not on_cluster(node, request, Operation.DESCRIBE):
+    if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     if body.topics is None:
         chosen: dict[str, Iterable[Partition]] = {t.name: t.partitions for t in node.topics.by_name.values()}

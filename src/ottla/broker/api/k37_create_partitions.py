@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.broker.topics.creation import TopicRefused, plan_growth
 from ottla.metadata.store import StoreFailed
@@ -64,7 +64,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> None:
-    if not on_topic(node, request, Operation.ALTER, asked.name):
+    if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.topics.get(asked.name)
     if topic is None:

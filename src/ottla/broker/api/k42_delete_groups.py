@@ -16,7 +16,7 @@ from ottla.broker.coordinators.group_calls import by_shard, call_of
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.groups.share.admin import BeginDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
@@ -45,7 +45,7 @@ def _delete(node: Node, request: Request) -> Work:
     allowed: list[str] = []
     failed: dict[str, ErrorCode] = {}
     for group_id in dict.fromkeys(request.body.groups_names):
-        if node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, group_id):
+        if node.access.on_group(request, Operation.DELETE, group_id):
             allowed.append(group_id)
         else:
             failed[group_id] = ErrorCode.GROUP_AUTHORIZATION_FAILED

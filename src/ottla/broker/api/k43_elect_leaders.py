@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -35,7 +35,7 @@ ELECTION_TYPES = (0, 1)
 
 def handle(node: Node, request: Request) -> ElectLeadersResponse:
     body: ElectLeadersRequest = request.body
-    if not on_cluster(node, request, Operation.ALTER):
+    if not node.access.on_cluster(request, Operation.ALTER):
         return ElectLeadersResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     asked = body.topic_partitions
     if asked is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.topics.creation import TopicRefused, check_brokers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
@@ -38,7 +38,7 @@ def handle(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
         allow_replication_factor_change=body.allow_replication_factor_change,
         error_message=None if body.topics else "",
     )
-    if not on_cluster(node, request, Operation.ALTER):
+    if not node.access.on_cluster(request, Operation.ALTER):
         answer.error_code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return answer
     answer.responses = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 
@@ -23,6 +23,6 @@ VERSIONS = (0, 0)
 
 def handle(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
     answer = ListPartitionReassignmentsResponse(error_message=None)
-    if not on_cluster(node, request, Operation.DESCRIBE):
+    if not node.access.on_cluster(request, Operation.DESCRIBE):
         answer.error_code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return answer

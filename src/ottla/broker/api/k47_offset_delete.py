@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import call_of, joined_topics
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (
@@ -48,7 +48,7 @@ class DeleteOffsets(Errand):
 
 def handle(node: Node, request: Request) -> Any:
     body: OffsetDeleteRequest = request.body
-    if not node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, body.group_id):
+    if not node.access.on_group(request, Operation.DELETE, body.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     taken: list[OffsetDeleteRequestTopic] = []
     refused: list[OffsetDeleteResponseTopic] = []
@@ -56,7 +56,7 @@ def handle(node: Node, request: Request) -> Any:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         known = node.topics.get(topic.name)
         count = 0 if known is None else len(known.partitions)
-        if not node.authorize(request.context, Operation.READ, ResourceType.TOPIC, topic.name):
+        if not node.access.on_topic(request, Operation.READ, topic.name):
             error, count = ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
         there = [each for each in topic.partitions if 0 <= each.partition_index < count]
         if there:

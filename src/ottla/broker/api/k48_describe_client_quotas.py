@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -36,7 +36,7 @@ Fault = tuple[ErrorCode, str | None]
 def handle(node: Node, request: Request) -> DescribeClientQuotasResponse:
     body: DescribeClientQuotasRequest = request.body
     fault = _fault(body.components)
-    if not on_cluster(node, request, Operation.DESCRIBE_CONFIGS):
+    if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
         fault = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None
     if fault is None:
         return DescribeClientQuotasResponse(error_message="", entries=[])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -45,7 +45,7 @@ NOT_BUILT = "Quotas can't be set: this version of Ottla has none."
 
 def handle(node: Node, request: Request) -> AlterClientQuotasResponse:
     body: AlterClientQuotasRequest = request.body
-    allowed = on_cluster(node, request, Operation.ALTER_CONFIGS)
+    allowed = node.access.on_cluster(request, Operation.ALTER_CONFIGS)
     return AlterClientQuotasResponse(entries=[_of_entry(entry, allowed) for entry in body.entries])
 
 

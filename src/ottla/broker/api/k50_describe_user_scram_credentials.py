@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -31,7 +31,7 @@ UNKNOWN = "Attempt to describe a user credential that does not exist: "
 
 def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse:
     body: DescribeUserScramCredentialsRequest = request.body
-    if not on_cluster(node, request, Operation.DESCRIBE):
+    if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     times = Counter(user.name for user in body.users or ())
     return DescribeUserScramCredentialsResponse(

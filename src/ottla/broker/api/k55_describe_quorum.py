@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -39,7 +39,7 @@ METADATA_EPOCH = 1
 
 def handle(node: Node, request: Request) -> DescribeQuorumResponse:
     body: DescribeQuorumRequest = request.body
-    if not on_cluster(node, request, Operation.DESCRIBE):
+    if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeQuorumResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     if not body.topics:
         return DescribeQuorumResponse()

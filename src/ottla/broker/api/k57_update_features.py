@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.k18_api_versions import FEATURES
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -37,7 +37,7 @@ ONE_ERROR_SINCE = 2
 
 def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
     body: UpdateFeaturesRequest = request.body
-    if not on_cluster(node, request, Operation.ALTER):
+    if not node.access.on_cluster(request, Operation.ALTER):
         return UpdateFeaturesResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     faults = (_fault(asked) for asked in body.feature_updates)
     fault = next((each for each in faults if each is not None), None)

@@ -17,8 +17,6 @@ from ottla.broker.security.authorizer import (
     NOT_ASKED,
     Operation,
     ResourceType,
-    authorized_operations,
-    on_cluster,
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
@@ -53,8 +51,8 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
     operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         operations = 0
-        if on_cluster(node, request, Operation.DESCRIBE):
-            operations = authorized_operations(node, request, ResourceType.CLUSTER, CLUSTER_NAME)
+        if node.access.on_cluster(request, Operation.DESCRIBE):
+            operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     host, port = node.advertised(request.context)
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.topics.names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
@@ -39,7 +39,7 @@ def _topic(node: Node, request: Request, asked: TopicRequest) -> TopicResponse:
     fault = fault_of(asked.name)
     if fault is not None:
         return _all(asked, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if not on_topic(node, request, Operation.READ, asked.name):
+    if not node.access.on_topic(request, Operation.READ, asked.name):
         return _all(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if node.topics.get(asked.name) is None:
         return _all(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

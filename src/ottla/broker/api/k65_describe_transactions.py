@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, allowed
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -34,6 +34,6 @@ def handle(node: Node, request: Request) -> DescribeTransactionsResponse:
 
 def _of_id(node: Node, request: Request, name: str) -> TransactionState:
     error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    if not allowed(node, request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+    if not node.access.allows(request.context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return TransactionState(error_code=int(error), transactional_id=name)

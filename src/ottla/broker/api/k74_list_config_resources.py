@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -36,7 +36,7 @@ _KNOWN = frozenset(ConfigResourceType)
 
 def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
     body: ListConfigResourcesRequest = request.body
-    if not on_cluster(node, request, Operation.DESCRIBE_CONFIGS):
+    if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     if request.version < FIRST_VERSION_WITH_TYPES:
         return ListConfigResourcesResponse()

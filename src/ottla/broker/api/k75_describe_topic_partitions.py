@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, authorized_operations, on_topic
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.topics.names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -44,7 +44,7 @@ def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
         names = sorted(node.topics.by_name)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-    visible = [name for name in names if on_topic(node, request, Operation.DESCRIBE, name)]
+    visible = [name for name in names if node.access.on_topic(request, Operation.DESCRIBE, name)]
     seen = set(visible)
     hidden = [] if every else [name for name in names if name not in seen]
     limit = max(1, min(node.settings["max.request.partition.size.limit"], body.response_partition_limit))
@@ -83,7 +83,7 @@ def _page(
 
 
 def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:
-    operations = authorized_operations(node, request, ResourceType.TOPIC, name)
+    operations = node.access.authorized_operations(request, ResourceType.TOPIC, name)
     topic = node.topics.get(name)
     if topic is not None:
         return DescribeTopicPartitionsResponseTopic(

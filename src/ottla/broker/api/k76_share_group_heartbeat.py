@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.membership import LEAVE_EPOCH
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -52,9 +52,9 @@ class Heartbeat(Errand):
 
 def handle(node: Node, request: Request) -> Any:
     body: ShareGroupHeartbeatRequest = request.body
-    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+    if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if not all(on_topic(node, request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
+    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
         return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     errand = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
     return node.groups.submit(request.now, request, errand)

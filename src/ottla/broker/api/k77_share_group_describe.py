@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.group_calls import by_shard, call_of
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, authorized_operations, on_topic
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_describe import (
@@ -64,10 +64,10 @@ def _as_seen(node: Node, request: Request, group: DescribedGroup) -> DescribedGr
             *(part.topic_name for part in (member.assignment.topic_partitions if member.assignment else ())),
         )
     }
-    if not all(on_topic(node, request, Operation.DESCRIBE, name) for name in sorted(topics)):
+    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in sorted(topics)):
         return DescribedGroup(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS, group.group_id)
     if request.body.include_authorized_operations:
-        group.authorized_operations = authorized_operations(node, request, ResourceType.GROUP, group.group_id)
+        group.authorized_operations = node.access.authorized_operations(request, ResourceType.GROUP, group.group_id)
     return group
 
 
@@ -76,7 +76,7 @@ def handle(node: Node, request: Request) -> Any:
     refused: dict[str, DescribedGroup] = {}
     for group_id in body.group_ids:
         error = ErrorCode.NONE if group_id else ErrorCode.INVALID_GROUP_ID
-        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        if not node.access.on_group(request, Operation.DESCRIBE, group_id):
             error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         if error:
             refused[group_id] = DescribedGroup(error, error.message, group_id)

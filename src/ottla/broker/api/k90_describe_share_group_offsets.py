@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_group_offsets import (
@@ -51,7 +51,7 @@ def _describe(node: Node, request: Request) -> Work:
     body: DescribeShareGroupOffsetsRequest = request.body
     groups: list[DescribeShareGroupOffsetsResponseGroup] = []
     for asked in body.groups:
-        if not node.authorize(request.context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+        if not node.access.on_group(request, Operation.DESCRIBE, asked.group_id):
             groups.append(_refused(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
         known = ShareAnswer(ErrorCode.NONE)
@@ -83,7 +83,7 @@ def _wanted(
     """The topics of the answer, and the partitions in them that the share coordinator is to be asked about."""
     if asked.topics is None:
         named = [(share.name, list(share.partitions)) for share in known.shares.initialized]
-        named = [(name, parts) for name, parts in named if on_topic(node, request, Operation.DESCRIBE, name)]
+        named = [(name, parts) for name, parts in named if node.access.on_topic(request, Operation.DESCRIBE, name)]
     else:
         named = [(topic.topic_name, list(topic.partitions)) for topic in asked.topics]
     topics: list[DescribeShareGroupOffsetsResponseTopic] = []
@@ -93,7 +93,7 @@ def _wanted(
         parts = [DescribeShareGroupOffsetsResponsePartition(index, NO_OFFSET) for index in indexes]
         topic = DescribeShareGroupOffsetsResponseTopic(topic_name=name, partitions=parts)
         topics.append(topic)
-        if not on_topic(node, request, Operation.DESCRIBE, name):
+        if not node.access.on_topic(request, Operation.DESCRIBE, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif found is None:
             continue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import error_of, question
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AddShares, ShareAnswer
 from ottla.groups.share.group import Share
 from ottla.protocol.errors import ErrorCode
@@ -39,7 +39,7 @@ _Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]
 
 def handle(node: Node, request: Request) -> Any:
     body: AlterShareGroupOffsetsRequest = request.body
-    if not node.authorize(request.context, Operation.READ, ResourceType.GROUP, body.group_id):
+    if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
@@ -81,7 +81,7 @@ def _sorted(
     for asked in body.topics:
         found = node.topics.get(asked.topic_name)
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not on_topic(node, request, Operation.READ, asked.topic_name):
+        if not node.access.on_topic(request, Operation.READ, asked.topic_name):
             error, found = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
         topic = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         topics.append(topic)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType, on_topic
+from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (
@@ -36,7 +36,7 @@ _NOTHING_THERE = "There is no offset information to delete."
 
 def handle(node: Node, request: Request) -> Any:
     body: DeleteShareGroupOffsetsRequest = request.body
-    if not node.authorize(request.context, Operation.DELETE, ResourceType.GROUP, body.group_id):
+    if not node.access.on_group(request, Operation.DELETE, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
@@ -47,7 +47,7 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
     topics = [DeleteShareGroupOffsetsResponseTopic(topic.topic_name) for topic in body.topics]
     for topic in topics:
         found = node.topics.get(topic.topic_name)
-        if not on_topic(node, request, Operation.READ, topic.topic_name):
+        if not node.access.on_topic(request, Operation.READ, topic.topic_name):
             _refuse(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif found is None:
             _refuse(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

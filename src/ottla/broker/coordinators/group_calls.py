@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.groups.refusals import refuse
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ def call_of(request: Request, body: Any = None) -> Call:
 def ask_group(node: Node, request: Request, group_id: str, operation: Operation) -> Any:
     """Hand the whole request to its group, where the client may do this to the group."""
     call = call_of(request)
-    if not node.authorize(request.context, operation, ResourceType.GROUP, group_id):
+    if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return node.groups.submit(request.now, request, Errand([(node.groups.partition_for(group_id), call)]))
 

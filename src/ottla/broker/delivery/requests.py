@@ -22,7 +22,7 @@ from ottla.broker.delivery.reading import Budget, Reader, readable_end
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
 from ottla.broker.effects import Part
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.share.standing import Acknowledge
@@ -82,7 +82,7 @@ class ShareExchange(ShareWaiter):
 
     def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
-        if not self.node.authorize(self.request.context, Operation.READ, ResourceType.GROUP, self.group_id):
+        if not self.node.access.on_group(self.request, Operation.READ, self.group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         if not self.group_id or not 0 < len(self.member_id) <= MEMBER_ID_LENGTH_MAX:
             return ErrorCode.INVALID_REQUEST
@@ -92,8 +92,8 @@ class ShareExchange(ShareWaiter):
         topic = self.node.topics.by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        if self.node.authorizer is not None and not self.node.authorize(
-            self.request.context, Operation.READ, ResourceType.TOPIC, topic.name
+        if self.node.access.authorizer is not None and not self.node.access.on_topic(
+            self.request, Operation.READ, topic.name
         ):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not 0 <= place[1] < len(topic.partitions):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, on_cluster
+from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.share.state import coordinator_key, refuse
@@ -41,7 +41,7 @@ class ShareStateErrand(Errand):
 def ask(node: Node, request: Request) -> Any:
     """Answer a request of one of the five APIs, or park it."""
     body = request.body
-    allowed = on_cluster(node, request, Operation.CLUSTER_ACTION)
+    allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
     checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []

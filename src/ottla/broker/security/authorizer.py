@@ -12,13 +12,9 @@ Sources: AclOperation.java, ResourceType.java, AclEntry.scala (supportedOperatio
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from ottla.broker.requests import ConnectionContext
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.requests import Request
+from ottla.broker.requests import ConnectionContext, Request
 
 
 class Operation(IntEnum):
@@ -151,23 +147,30 @@ class Authorizer(Protocol):
     ) -> bool: ...
 
 
-def allowed(node: Node, request: Request, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-    """May the client behind this request do this?"""
-    return node.authorize(request.context, operation, resource_type, name)
+class Access:
+    """Answers whether a client may do something: asks the authorizer, and allows everything where there is none."""
 
+    __slots__ = ("authorizer",)
 
-def on_topic(node: Node, request: Request, operation: Operation, topic: str) -> bool:
-    return node.authorize(request.context, operation, ResourceType.TOPIC, topic)
+    def __init__(self) -> None:
+        self.authorizer: Authorizer | None = None
 
+    def allows(self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        return self.authorizer is None or self.authorizer.allows(context, operation, resource_type, name)
 
-def on_cluster(node: Node, request: Request, operation: Operation) -> bool:
-    return node.authorize(request.context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
+        return self.allows(request.context, operation, ResourceType.TOPIC, name)
 
+    def on_group(self, request: Request, operation: Operation, group_id: str) -> bool:
+        return self.allows(request.context, operation, ResourceType.GROUP, group_id)
 
-def authorized_operations(node: Node, request: Request, resource_type: ResourceType, name: str) -> int:
-    """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
-    bits = 0
-    for operation in SUPPORTED[resource_type]:
-        if node.authorize(request.context, operation, resource_type, name):
-            bits |= 1 << operation
-    return bits
+    def on_cluster(self, request: Request, operation: Operation) -> bool:
+        return self.allows(request.context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
+        """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
+        bits = 0
+        for operation in SUPPORTED[resource_type]:
+            if self.allows(request.context, operation, resource_type, name):
+                bits |= 1 << operation
+        return bits
