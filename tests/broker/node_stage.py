@@ -8,7 +8,7 @@ from typing import Any
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Part, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked
+from ottla.broker.requests import Address, Parked, Session
 from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
@@ -16,7 +16,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.records.record import Record, build_batch
 
 NOW = 1_800_000_000_000
-CONTEXT = ConnectionContext(1, "127.0.0.1", listener_host="broker.example", listener_port=9092)
+SESSION = Session(Address(1, "127.0.0.1", advertised=("broker.example", 9092)))
 
 
 class NodeStage:
@@ -55,7 +55,7 @@ class NodeStage:
         if version is None:
             version = min(message.MAX_VERSION, 5 if message.API_KEY == 22 else 99)
         frame = encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)
-        answer = self.node.receive(self.now, CONTEXT, memoryview(frame)[4:])
+        answer = self.node.receive(self.now, SESSION, memoryview(frame)[4:])
         assert answer is not None
         if isinstance(answer, Parked):
             answer = self.in_slices(answer)

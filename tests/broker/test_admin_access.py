@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.requests import ConnectionContext
+from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import NEEDED, SUPPORTED, Operation, ResourceType
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -38,7 +38,7 @@ class Rules:
         self.allowed = set(allowed)
         self.asked: set[tuple[Operation, ResourceType]] = set()
 
-    def allows(self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         self.asked.add((operation, resource_type))
         return (operation, resource_type, name) in self.allowed
 

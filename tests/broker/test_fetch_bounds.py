@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from node_stage import CONTEXT, NodeStage
+from node_stage import SESSION, NodeStage
 
 from ottla.broker.fetch import sessions as fetch_sessions
 from ottla.protocol.errors import ErrorCode
@@ -103,6 +103,6 @@ def test_a_session_that_grows_out_of_bounds_ends(stage: NodeStage, monkeypatch: 
 
 def test_a_session_ends_with_its_connection(stage: NodeStage) -> None:
     session = fetch(stage, 2, session=(0, 0)).session_id
-    stage.node.disconnected(stage.now, CONTEXT)
+    stage.node.disconnected(stage.now, SESSION.address.identity)
     assert len(sessions(stage)) == 0
     assert fetch(stage, 0, session=(session, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from node_stage import CONTEXT, NodeStage
+from node_stage import SESSION, NodeStage
 
 from ottla.broker import node as node_module
 from ottla.broker.requests import Refused
@@ -37,7 +37,7 @@ def test_what_was_read_before_is_served_as_what_is_read_then(stage: NodeStage, r
     frame = framed(request_, version)
     decoded = stage.node.decode(frame)
     assert decoded is not None
-    assert stage.node.receive(stage.now, CONTEXT, frame, decoded) == stage.node.receive(stage.now, CONTEXT, frame)
+    assert stage.node.receive(stage.now, SESSION, frame, decoded) == stage.node.receive(stage.now, SESSION, frame)
 
 
 @pytest.mark.parametrize("request_", [MetadataRequest([MetadataRequestTopic(name="t")] * 11), fetch_of(10)])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from node_stage import CONTEXT, NodeStage, versions_of
+from node_stage import SESSION, NodeStage, versions_of
 
 from ottla.broker import slices
 from ottla.broker.api import (
@@ -179,7 +179,7 @@ def test_a_topic_that_goes_meanwhile_is_not_committed(stage: NodeStage, monkeypa
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
     cut_small(monkeypatch, 2)
     frame = encode_request(RequestHeader(8, 8, 7, "stage"), OffsetCommitRequest("a", -1, topics=committed((3, 1))))
-    parked = stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     stage.node.topics.delete(stage.now, stage.node.topics.by_name["t3"])
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
@@ -196,7 +196,7 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
     names = ["n1", "n2", "bad/", "t1", "n3", "twice", "twice", "n4", "late", "n5"]
     asked = CreateTopicsRequest([CreatableTopic(name, 2, 1) for name in names])
     frame = encode_request(RequestHeader(19, 5, 7, "stage"), asked)
-    parked = stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     while "n1" not in stage.node.topics.by_name:
         stage.node.tick(stage.now)
@@ -212,14 +212,14 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
 
 
 def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
-    asked = Request(CONTEXT, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
+    asked = Request(SESSION, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
 
     def wait(node: Node, request: Request) -> Parked:
         return Parked(node.parking.park(request, None, ParkedFor()))
 
     stage.node.slices.begin(asked, slices.in_pieces(asked, wait, "groups", "groups"), is_long=True)
     assert len(stage.node.parking) == 2
-    stage.node.disconnected(stage.now, CONTEXT)
+    stage.node.disconnected(stage.now, SESSION.address.identity)
     assert len(stage.node.parking) == 0
     assert stage.node.slices.deadline() is None
 
@@ -247,7 +247,7 @@ def test_many_configurations_are_what_they_are_one_by_one(
 def test_a_long_answer_shares_the_bytes_that_read_the_same(stage: NodeStage) -> None:
     request = DescribeConfigsRequest([DescribeConfigsResource(GROUP, f"g{n}", None) for n in range(3000)])
     frame = encode_request(RequestHeader(32, 4, 7, "stage"), request)
-    parked = stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     parts = stage.in_slices(parked)
     kept = {id(part): len(part) for part in parts if isinstance(part, bytes)}
@@ -257,8 +257,8 @@ def test_a_long_answer_shares_the_bytes_that_read_the_same(stage: NodeStage) -> 
 def test_a_request_whose_client_is_gone_is_dropped(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 1)
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
-    assert isinstance(stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:]), Parked)
-    stage.node.disconnected(stage.now, CONTEXT)
+    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
+    stage.node.disconnected(stage.now, SESSION.address.identity)
     stage.node.tick(stage.now)
     assert stage.node.slices.deadline() is None
     assert stage.node.take_effects(stage.now) == []
@@ -269,7 +269,7 @@ def test_a_failure_in_a_slice_closes_its_connection_and_no_other(
 ) -> None:
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 1)
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
-    assert isinstance(stage.node.receive(stage.now, CONTEXT, memoryview(frame)[4:]), Parked)
+    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
     monkeypatch.setattr(k03_metadata, "encoded", None)
     faults: list[str] = []
     monkeypatch.setattr(stage.node, "fault", lambda sentence, _: faults.append(sentence))

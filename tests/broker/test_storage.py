@@ -13,7 +13,7 @@ import pytest
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Reply, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked
+from ottla.broker.requests import Address, Parked, Session
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -24,7 +24,7 @@ from ottla.protocol.records import Record, build_batch, decode_records, iter_bat
 from ottla.sim.kernel.disk import Disk
 
 NOW = 1_800_000_000_000
-CONTEXT = ConnectionContext(1, "127.0.0.1")
+SESSION = Session(Address(1, "127.0.0.1"))
 TOPICS = ("t0", "t1", "t2", "t3")
 STORAGE = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -60,7 +60,7 @@ class Stage:
     def ask(self, message: Any, version: int) -> Any:
         """The answer, or the ticket of a request that waits."""
         frame = memoryview(bytearray(encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)))[4:]
-        answer = self.node.receive(self.now, CONTEXT, frame)
+        answer = self.node.receive(self.now, SESSION, frame)
         if isinstance(answer, Parked):
             return answer.ticket
         return decoded(message.API_KEY, version, answer)

@@ -6,7 +6,7 @@ from typing import Any
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked
+from ottla.broker.requests import Address, Parked, Session
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -59,9 +59,9 @@ class HostStage:
 
     def ask(self, message: Any, version: int | None = None, connection: int = 1) -> Any:
         version = message.MAX_VERSION if version is None else version
-        context = ConnectionContext(connection, "127.0.0.1", listener_host="broker.example", listener_port=9092)
+        session = Session(Address(connection, "127.0.0.1", advertised=("broker.example", 9092)))
         frame = bytearray(encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message))
-        answer = self.node.receive(self.now, context, memoryview(frame)[4:])
+        answer = self.node.receive(self.now, session, memoryview(frame)[4:])
         self.node.groups.check()
         if isinstance(answer, Parked):
             self.asked[answer.ticket] = (message.API_KEY, version)

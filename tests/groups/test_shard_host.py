@@ -157,7 +157,7 @@ def test_answers_wait_for_the_disk_where_durability_asks_for_it() -> None:
     assert isinstance(second, PENDING)
     assert isinstance(stage.ask(DescribeGroupsRequest(["g"])), PENDING), "a reader must not see what may be lost"
     gone = stage.ask(commit(3), 9, connection=2)
-    stage.node.disconnected(stage.now, stage_context(2))
+    stage.node.disconnected(stage.now, 2)
     while stage.syncs:
         stage.sync()
         stage.settle()
@@ -169,12 +169,6 @@ def test_answers_wait_for_the_disk_where_durability_asks_for_it() -> None:
     assert len(stage.node.parking) == 0
     ticket = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
     assert ticket.groups[0].topics[0].partitions[0].committed_offset == 3
-
-
-def stage_context(connection: int) -> Any:
-    from ottla.broker.requests import ConnectionContext
-
-    return ConnectionContext(connection, "127.0.0.1")
 
 
 def test_an_fsync_that_fails_takes_the_coordinator_along() -> None:
@@ -256,7 +250,7 @@ def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
     stage.coordinate()
     member = stage.ask(join()).member_id
     stage.ask(join(member=member), connection=9)
-    stage.node.disconnected(stage.now, stage_context(9))
+    stage.node.disconnected(stage.now, 9)
     assert len(stage.node.parking) == 0
     stage.run(1)
     stage.node.groups.check()

@@ -5,7 +5,6 @@ from typing import Any
 from host_stage import HostStage
 
 from ottla.broker.delivery.offsets import question
-from ottla.broker.requests import ConnectionContext
 from ottla.groups.shard import GroupShard
 from ottla.groups.share.admin import AskShares, BeginDeletion
 from ottla.protocol.errors import ErrorCode
@@ -95,7 +94,7 @@ def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
     stage = started(ottla_durability="fsync")
     stage.sync_at_once = False
     alter(stage, 5)
-    stage.node.disconnected(stage.now, ConnectionContext(1, "127.0.0.1"))
+    stage.node.disconnected(stage.now, 1)
     stage.asked.clear()
     stage.sync_at_once = True
     while stage.syncs:
@@ -137,15 +136,15 @@ def test_a_lost_connection_is_told_to_the_group() -> None:
     beat(stage, 0, "a", connection=1)
     beat(stage, 0, "b", connection=2)
     beat(stage, 1, "a", connection=3)
-    stage.node.disconnected(stage.now, ConnectionContext(1, "127.0.0.1"))
+    stage.node.disconnected(stage.now, 1)
     found = shard(stage).share.of("g")
     assert found is not None
     assert not found.absent, "the member had moved to another connection"
-    stage.node.disconnected(stage.now, ConnectionContext(3, "127.0.0.1"))
+    stage.node.disconnected(stage.now, 3)
     assert list(found.absent) == ["a"]
     assert assigned(beat(stage, 2, "b", connection=2)) == [0, 1]
     beat(stage, -1, "b", connection=2)
-    stage.node.disconnected(stage.now, ConnectionContext(2, "127.0.0.1"))
+    stage.node.disconnected(stage.now, 2)
     stage.node.share_members.check()
     assert list(found.members) == ["a"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Close, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext, Parked
+from ottla.broker.requests import Address, Parked, Session
 from ottla.log.answers import Origin
 from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore
@@ -75,16 +75,16 @@ class ShareStage:
 
     # ---- frames ----------------------------------------------------------------------------------------------------
 
-    def connect(self) -> ConnectionContext:
+    def connect(self) -> Session:
         self.connections += 1
-        return ConnectionContext(self.connections, "127.0.0.1", listener_host="broker.example", listener_port=9092)
+        return Session(Address(self.connections, "127.0.0.1", advertised=("broker.example", 9092)))
 
-    def send(self, message: Any, context: ConnectionContext, version: int | None = None) -> Asked:
+    def send(self, message: Any, session: Session, version: int | None = None) -> Asked:
         """Hand in a request; the answer may come now or later."""
         version = message.MAX_VERSION if version is None else version
         asked = Asked(message.API_KEY, version)
         frame = encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)
-        answer = self.node.receive(self.now, context, memoryview(frame)[4:])
+        answer = self.node.receive(self.now, session, memoryview(frame)[4:])
         if isinstance(answer, Parked):
             self.asked[answer.ticket] = asked
         else:
@@ -194,7 +194,7 @@ class Member:
         self.group = group
         self.name = name
         self.places = places
-        self.context = stage.connect()
+        self.session = stage.connect()
         self.epoch = 0
         self.version = 2
         self.sent: dict[int, Record] = {}
@@ -237,7 +237,7 @@ class Member:
         )
         if epoch is None:
             self.epoch += 1
-        return self.stage.send(request, self.context, self.version)
+        return self.stage.send(request, self.session, self.version)
 
     def fetch(self, *args: Any, **how: Any) -> list[tuple[int, int, int]]:
         """What a fetch acquires of the first partition: (first, last, delivery count)."""
@@ -278,7 +278,7 @@ class Member:
         request = ShareAcknowledgeRequest(self.group, self.name, self.epoch if epoch is None else epoch, renew, topics)
         if epoch is None:
             self.epoch += 1
-        return self.stage.send(request, self.context, self.version)
+        return self.stage.send(request, self.session, self.version)
 
     def said(self, *batches: tuple[int, int, list[int]], renew: bool = False) -> int:
         """Acknowledge; the error of the first partition."""
@@ -291,6 +291,6 @@ class Member:
 
     def vanish(self) -> None:
         """The connection is lost."""
-        self.stage.node.disconnected(self.stage.now, self.context)
+        self.stage.node.disconnected(self.stage.now, self.session.address.identity)
         self.stage.settle()
         self.stage.node.share.check()

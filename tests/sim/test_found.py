@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Sync
-from ottla.broker.requests import ConnectionContext
+from ottla.broker.requests import Address, Session
 from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSlice, FileSystem
@@ -266,7 +266,7 @@ def test_no_coordinator_while_the_store_is_full() -> None:
     world.disk.capacity = world.disk.used
     header = RequestHeader(10, 6, 7, "test")
     frame = memoryview(encode_request(header, FindCoordinatorRequest(coordinator_keys=["g"])))[4:]
-    answer = node_of(world.life).receive(world.clock.now_ms, ConnectionContext(1, "test"), frame)
+    answer = node_of(world.life).receive(world.clock.now_ms, Session(Address(1, "test")), frame)
     assert isinstance(answer, list)
     _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
     assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Mapping
 
 from ottla.broker.effects import Effect, Reply, Sync
-from ottla.broker.requests import ConnectionContext, Parked
+from ottla.broker.requests import Parked, Session
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
@@ -75,18 +75,18 @@ class ToyNode:
     def stop(self, now: int) -> None:
         self.file.sync()
 
-    def receive(self, now: int, context: ConnectionContext, frame: memoryview) -> list[bytes] | Parked:
+    def receive(self, now: int, session: Session, frame: memoryview) -> list[bytes] | Parked:
         number = int.from_bytes(frame, "big")
         self.file.write(encode_note(number))
         self.tickets += 1
-        self.waiting[self.tickets] = [(self.tickets, context.identity, bytes(frame))]
+        self.waiting[self.tickets] = [(self.tickets, session.address.identity, bytes(frame))]
         self.effects.append(Sync(self.tickets, [self.file]))
         if self.hasty:
             del self.waiting[self.tickets]
             return [len(frame).to_bytes(4, "big"), bytes(frame)]
         return Parked(self.tickets)
 
-    def disconnected(self, now: int, context: ConnectionContext) -> None: ...
+    def disconnected(self, now: int, connection: int) -> None: ...
 
     def deadline(self) -> int | None:
         return self.next_tick

@@ -4,9 +4,9 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
 (`ottla.server`, or `ottla.sim` under test) gives it time, entropy and frames, and carries out its effects.
 
     shell                                    node
-    receive(now, context, frame)      ->     parts of the answer | Parked | None
+    receive(now, session, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
-    disconnected(now, context)        ->
+    disconnected(now, connection)     ->
     take_effects(now)                 ->     Reply, Close, Mute, Sync, Store
     synced(now, token, failures)      ->
     wall_clock_is(now, ahead_ms)      ->
@@ -38,7 +38,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.commits import GroupCommit
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Refused, Request
+from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
@@ -216,10 +216,6 @@ class Node:
         """Those of these coordinators that somebody has asked for."""
         return [self.__dict__[name] for name in names if name in self.__dict__]
 
-    def advertised(self, context: ConnectionContext) -> tuple[str, int]:
-        """Host and port of the listener this client asked on."""
-        return context.listener_host, context.listener_port
-
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decode(self, frame: memoryview) -> Decoded:
@@ -245,7 +241,7 @@ class Node:
         return header, body
 
     def receive(
-        self, now: Millis, context: ConnectionContext, frame: memoryview, decoded: Decoded = None
+        self, now: Millis, session: Session, frame: memoryview, decoded: Decoded = None
     ) -> list[Part] | Parked | None:
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
@@ -264,8 +260,8 @@ class Node:
         try:
             if served.receive is not None:
                 if decoded is not None:
-                    return served.receive(self, now, context, version, correlation_id, frame, decoded)
-                return served.receive(self, now, context, version, correlation_id, frame)
+                    return served.receive(self, now, session, version, correlation_id, frame, decoded)
+                return served.receive(self, now, session, version, correlation_id, frame)
             if decoded is None:
                 header, position = decode_request_header(frame)
                 body = served.decode(frame, position, version)
@@ -274,18 +270,18 @@ class Node:
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
         self.outbox.deadline_moved = True
-        request = Request(context, api_key, version, correlation_id, header.client_id, now, body)
+        request = Request(session, api_key, version, correlation_id, header.client_id, now, body)
         answer = served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         return [encode_response(header, answer)]
 
-    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
-        """The connection is gone: what it waited for reaches nobody."""
-        self.parking.disconnected(context.identity)
-        self.fetch_sessions.connection_lost(context.identity)
+    def disconnected(self, now: Millis, connection: int) -> None:
+        """The connection of this identity is gone: what it waited for reaches nobody."""
+        self.parking.disconnected(connection)
+        self.fetch_sessions.connection_lost(connection)
         for host in self._in_use("share", "share_members"):
-            host.disconnected(now, context)
+            host.disconnected(now, connection)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 

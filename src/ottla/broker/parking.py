@@ -85,7 +85,7 @@ class Parking:
         ticket = self._next_ticket
         self._next_ticket += 1
         self._waiting[ticket] = Waiting(request, deadline, work)
-        self._of_connection.setdefault(request.context.identity, {})[ticket] = None
+        self._of_connection.setdefault(request.session.address.identity, {})[ticket] = None
         if deadline is not None:
             heappush(self._deadlines, (deadline, ticket))
             if len(self._deadlines) > 1024 and len(self._deadlines) > 2 * len(self._waiting):
@@ -101,7 +101,7 @@ class Parking:
         """The request behind this ticket, which from now on counts as answered; None if it already was."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is not None:
-            identity = waiting.request.context.identity
+            identity = waiting.request.session.address.identity
             tickets = self._of_connection[identity]
             del tickets[ticket]
             if not tickets:
@@ -121,21 +121,21 @@ class Parking:
             if request.take_answer(message):
                 return
             header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
-            self._outbox.add(Reply(ticket, request.context.identity, [encode_response(header, message)]))
+            self._outbox.add(Reply(ticket, request.session.address.identity, [encode_response(header, message)]))
 
     def reply(self, ticket: Ticket, parts: list[Part]) -> None:
         """Answer a parked request with parts that are already encoded; no parts: there is no answer."""
         waiting = self.take(ticket)
         if waiting is not None:
-            self._outbox.add(Reply(ticket, waiting.request.context.identity, parts))
+            self._outbox.add(Reply(ticket, waiting.request.session.address.identity, parts))
 
     def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:
         """An exception that nobody expected ended this request: its connection is closed."""
         waiting = self.take(ticket)
         if waiting is not None:
-            context = waiting.request.context
-            self._outbox.add(Close(context.identity, "an error of the broker"))
-            self._fault(f"{what} of {context.client_host or 'the node itself'} failed", error)
+            address = waiting.request.session.address
+            self._outbox.add(Close(address.identity, "an error of the broker"))
+            self._fault(f"{what} of {address.client_host or 'the node itself'} failed", error)
 
     # ---- how waiting ends ------------------------------------------------------------------------------------------
 

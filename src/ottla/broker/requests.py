@@ -1,37 +1,54 @@
 """Requests and who sends them, as plain values."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of who has not said who it is."""
+
 
 @dataclass(frozen=True, slots=True)
-class ConnectionContext:
-    """Who is on the other side of a connection; frozen for its life.
+class Address:
+    """Where a connection comes from and by which listener it came in; the same for its whole life.
 
-    `listener_host`, `listener_port`: the address this client was told to use, and is told again in Metadata,
-    FindCoordinator and DescribeCluster. `identity` is unique per connection within a process.
+    `identity` is unique for each connection within a process. `advertised`: host and port that this client was told to
+    use, and is told again in Metadata, FindCoordinator and DescribeCluster.
     """
 
     identity: int
     client_host: str
+    client_port: int = 0
     listener: str = "PLAINTEXT"
     security_protocol: str = "PLAINTEXT"
-    principal: str = "User:ANONYMOUS"
-    listener_host: str = "127.0.0.1"
-    listener_port: int = 0
+    advertised: tuple[str, int] = ("127.0.0.1", 0)
+
+
+NODE_ITSELF: Final = Address(-1, "")
+"""Where a request comes from that the node sends to itself."""
+
+
+class Session:
+    """Who speaks on a connection, as far as that is known by now. What is kept for longer than a request is kept by the
+    address's identity, never by who spoke then."""
+
+    __slots__ = ("address", "principal")
+
+    def __init__(self, address: Address, principal: str = ANONYMOUS) -> None:
+        self.address = address
+        self.principal = principal
 
 
 class Request:
     """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read."""
 
-    __slots__ = ("api_key", "body", "client_id", "context", "correlation_id", "now", "version")
+    __slots__ = ("api_key", "body", "client_id", "correlation_id", "now", "session", "version")
 
     def __init__(
         self,
-        context: ConnectionContext,
+        session: Session,
         api_key: int,
         version: int,
         correlation_id: int,
@@ -39,7 +56,7 @@ class Request:
         now: Millis,
         body: Any,
     ) -> None:
-        self.context = context
+        self.session = session
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id

@@ -39,7 +39,7 @@ class Piece(Request):
 
     def __init__(self, request: Request, body: Any, serve: Callable[[Node, Request], Any]) -> None:
         super().__init__(
-            request.context,
+            request.session,
             request.api_key,
             request.version,
             request.correlation_id,

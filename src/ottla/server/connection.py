@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, cast
 
 from ottla.broker.channel import PRODUCE, Channel, Owed
 from ottla.broker.effects import Part
-from ottla.broker.requests import ConnectionContext, Decoded, Refused
+from ottla.broker.requests import Decoded, Refused, Session
 from ottla.log.files import FileSlice
 from ottla.machine import Ticket
 from ottla.server.clocks import moment
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        self.context: ConnectionContext | None = None
+        self.session: Session | None = None
         self.last_active_ms = 0
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
@@ -90,8 +90,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)
         self._fd = self._transport.get_extra_info("socket").fileno()
-        self.context = self._server.admit(self, self._transport, self._listener)
-        if self.context is None:
+        self.session = self._server.admit(self, self._transport, self._listener)
+        if self.session is None:
             self._channel.close()
             self._transport.abort()
 
@@ -99,9 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self._channel.close()
         self._partial = None
         self._outgoing.clear()
-        if self.context is not None:
+        if self.session is not None:
             self._server.release(self)
-            self._node.disconnected(self._server.now(), self.context)
+            self._node.disconnected(self._server.now(), self.session.address.identity)
             self._server.settle()
 
     def eof_received(self) -> bool:
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
             log.log(
                 logging.DEBUG if expected else logging.INFO,
                 "closing the connection of %s: %s",
-                self.context.client_host if self.context else "?",
+                self.session.address.client_host if self.session else "?",
                 why,
             )
             if self._transport is not None:
@@ -213,8 +213,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, view: memoryview, position: int, end: int) -> int:
         """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
-        node, context, channel = self._node, self.context, self._channel
-        assert context is not None
+        node, session, channel = self._node, self.session, self._channel
+        assert session is not None
         metrics = node.metrics
         outgoing = self._outgoing
         now = self._server.now()
@@ -241,14 +241,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._decode_beside(frame, began)
                 continue
             try:
-                answer = node.receive(now, context, frame)
+                answer = node.receive(now, session, frame)
             except Refused as refused:
                 if outgoing and not channel.unsent:
                     self._send()
                 self.close(str(refused))
                 break
             except Exception:
-                log.exception("a request of %s failed", context.client_host)
+                log.exception("a request of %s failed", session.address.client_host)
                 self.close("an error of the broker")
                 break
             position = start + size
@@ -288,15 +288,15 @@ class Connection(asyncio.BufferedProtocol):
         """Serve the long request that is read now; what came behind it has waited."""
         if self._channel.closing:
             return
-        assert self.context is not None
+        assert self.session is not None
         try:
             if isinstance(decoded, Exception):
                 raise decoded
-            answer = self._node.receive(self._server.now(), self.context, frame, decoded)
+            answer = self._node.receive(self._server.now(), self.session, frame, decoded)
         except Refused as refused:
             self.close(str(refused))
         except Exception:
-            log.exception("a request of %s failed", self.context.client_host)
+            log.exception("a request of %s failed", self.session.address.client_host)
             self.close("an error of the broker")
         else:
             self._release(self._channel.read(owed, answer))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Close, Mute, Reply, Store, Sync
 from ottla.broker.node import Node
-from ottla.broker.requests import ConnectionContext
+from ottla.broker.requests import Address, Session
 from ottla.broker.upkeep.upkeep import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.machine import Millis, WallClock
@@ -216,13 +216,11 @@ class Server:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
-    def admit(
-        self, connection: Connection, transport: asyncio.Transport, listener: Listener
-    ) -> ConnectionContext | None:
-        """A new connection's context, or None where a limit on connections says no."""
+    def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None:
+        """A new connection's session, or None where a limit on connections says no."""
         settings = self.node.settings
         peer = transport.get_extra_info("peername")
-        host = str(peer[0]) if peer else "?"
+        host, port = (str(peer[0]), int(peer[1])) if peer else ("?", 0)
         of_ip = self._per_ip.get(host, 0)
         open_max = min(settings["max.connections"], self._connections_max)
         if len(self._connections) >= open_max or of_ip >= settings["max.connections.per.ip"]:
@@ -242,18 +240,18 @@ class Server:
         connection.last_active_ms = moment()
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
-        told_host, told_port = listener.address_for(transport.get_extra_info("sockname")[:2])
-        return ConnectionContext(identity=identity, client_host=host, listener_host=told_host, listener_port=told_port)
+        told = listener.address_for(transport.get_extra_info("sockname")[:2])
+        return Session(Address(identity, host, port, advertised=told))
 
     def release(self, connection: Connection) -> None:
-        context = connection.context
-        assert context is not None
-        self._connections.pop(context.identity, None)
-        left = self._per_ip[context.client_host] - 1
+        assert connection.session is not None
+        address = connection.session.address
+        self._connections.pop(address.identity, None)
+        left = self._per_ip[address.client_host] - 1
         if left:
-            self._per_ip[context.client_host] = left
+            self._per_ip[address.client_host] = left
         else:
-            del self._per_ip[context.client_host]
+            del self._per_ip[address.client_host]
         self.node.metrics.connections -= 1
 
     def _sweep_idle(self) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from ottla.broker.effects import Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
-from ottla.broker.requests import ConnectionContext, Parked, Refused, Request
+from ottla.broker.requests import Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.machine import Millis, Ticket
@@ -150,11 +150,11 @@ class ParkedProduce(ParkedWork):
         parking = self.node.parking
         request = parking.request_of(ticket)
         if request is not None:
-            parking.answer(ticket, response_of(self.node, request.context, request.version, self.appends))
+            parking.answer(ticket, response_of(self.node, request.session, request.version, self.appends))
 
 
 def receive(
-    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+    node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
     parsed = parse_common(frame, version)
@@ -166,7 +166,7 @@ def receive(
     holding = False
     for append in appends:
         if not append.error:
-            append_one(node, now, context, version, client_id, append)
+            append_one(node, now, session, version, client_id, append)
             if append.partition is not None and append.partition.holding:
                 holding = True
     if acks == 0:
@@ -176,11 +176,11 @@ def receive(
     if holding:
         waits_for = {a.partition: None for a in appends if a.partition is not None and not a.committed}
         if waits_for:
-            return _park(node, now, context, version, correlation_id, timeout_ms, appends, waits_for)
+            return _park(node, now, session, version, correlation_id, timeout_ms, appends, waits_for)
     if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
         return [_common_answer(correlation_id, appends[0])]
     header = RequestHeader(KEY, version, correlation_id, client_id)
-    return [encode_response(header, response_of(node, context, version, appends))]
+    return [encode_response(header, response_of(node, session, version, appends))]
 
 
 def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]]:
@@ -203,7 +203,7 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, in
 
 
 def append_one(
-    node: Node, now: Millis, context: ConnectionContext, version: int, client_id: str | None, append: PartitionAppend
+    node: Node, now: Millis, session: Session, version: int, client_id: str | None, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or say in `append` why not."""
     key = append.topic
@@ -213,7 +213,7 @@ def append_one(
         topic, unknown = node.topics.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
     if node.access.authorizer is not None:
         name = key if isinstance(key, str) else None if topic is None else topic.name
-        if name is not None and not node.access.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
+        if name is not None and not node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name):
             append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
     if topic is None:
@@ -260,9 +260,7 @@ def append_one(
     append.required_offset = appended.last_offset + 1
 
 
-def response_of(
-    node: Node, context: ConnectionContext, version: int, appends: list[PartitionAppend]
-) -> ProduceResponse:
+def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: dict[str | bytes, TopicProduceResponse] = {}
     hints = False
@@ -290,7 +288,7 @@ def response_of(
         topic.partition_responses.append(answer)
     response = ProduceResponse(responses=list(topics.values()))
     if hints and version >= FIRST_VERSION_WITH_LEADER_HINTS:
-        host, port = node.advertised(context)
+        host, port = session.address.advertised
         response.node_endpoints = [NodeEndpoint(node.node_id, host, port, None)]
     return response
 
@@ -405,7 +403,7 @@ def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
 def _park(
     node: Node,
     now: Millis,
-    context: ConnectionContext,
+    session: Session,
     version: int,
     correlation_id: int,
     timeout_ms: int,
@@ -414,7 +412,7 @@ def _park(
 ) -> Parked:
     for append in appends:
         append.records = None  # the frame's memory belongs to the shell again
-    request = Request(context, KEY, version, correlation_id, None, now, None)
+    request = Request(session, KEY, version, correlation_id, None, now, None)
     ticket = node.parking.park(request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     for partition in waits_for:
         required = max(a.required_offset for a in appends if a.partition is partition)

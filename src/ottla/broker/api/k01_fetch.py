@@ -22,7 +22,7 @@ from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Request
+from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
@@ -48,8 +48,8 @@ class Fetch:
     """One fetch: what is asked of which partitions, in which session."""
 
     __slots__ = (
-        "context",
         "correlation_id",
+        "fetch_session",
         "incremental",
         "isolation",
         "max_bytes",
@@ -59,10 +59,8 @@ class Fetch:
         "version",
     )
 
-    def __init__(
-        self, context: ConnectionContext, version: int, correlation_id: int, body: FetchRequest, bytes_max: int
-    ) -> None:
-        self.context = context
+    def __init__(self, session: Session, version: int, correlation_id: int, body: FetchRequest, bytes_max: int) -> None:
+        self.session = session
         self.version = version
         self.correlation_id = correlation_id
         self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
@@ -71,7 +69,7 @@ class Fetch:
         if version >= 15 and body.replica_state is not None:
             self.replica_id = body.replica_state.replica_id
         self.partitions: list[FetchPartition] = []
-        self.session: FetchSession | None = None
+        self.fetch_session: FetchSession | None = None
         self.incremental = False
 
 
@@ -106,7 +104,7 @@ class ParkedFetch(ParkedWork):
 def receive(
     node: Node,
     now: Millis,
-    context: ConnectionContext,
+    session: Session,
     version: int,
     correlation_id: int,
     frame: memoryview,
@@ -118,7 +116,7 @@ def receive(
         body, _ = FetchRequest.decode(frame, position, version)
     else:
         header, body = decoded
-    fetch = Fetch(context, version, correlation_id, body, node.settings["fetch.max.bytes"])
+    fetch = Fetch(session, version, correlation_id, body, node.settings["fetch.max.bytes"])
     error = _resolve_session(node, now, fetch, body)
     if error is not None:
         return encode_fetch_response(version, correlation_id, int(error), 0, [], None)
@@ -127,7 +125,7 @@ def receive(
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, fetch, answers)
     watched = [answer.partition for answer in answers if answer.partition is not None]
-    request = Request(context, KEY, version, correlation_id, header.client_id, now, None)
+    request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
     ticket = node.parking.park(request, now + body.max_wait_ms, ParkedFetch(node, fetch, min_bytes - size, watched))
     for partition in watched:
         partition.watch(ticket)
@@ -153,7 +151,7 @@ def read_all(node: Node, fetch: Fetch) -> tuple[list[PartitionAnswer], int, bool
 
 def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
     """The parts of the answer; an incremental one leaves out the partitions that have nothing new to tell."""
-    session, session_id = fetch.session, 0
+    session, session_id = fetch.fetch_session, 0
     if session is not None:
         session_id = session.identity
         told: list[PartitionAnswer] = []
@@ -180,7 +178,7 @@ def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Par
             traffic.bytes_out += answer.records.length
     endpoint = None
     if fetch.version >= 16 and any(answer.current_leader is not None for answer in answers):
-        host, port = node.advertised(fetch.context)
+        host, port = fetch.session.address.advertised
         endpoint = (node.node_id, host, port)
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, session_id, answers, endpoint)
 
@@ -205,10 +203,10 @@ def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) 
         if body.session_id:
             sessions.close(body.session_id)
         if epoch == INITIAL_EPOCH and fetch.version >= 7:
-            fetch.session = sessions.open(now, fetch.context.identity, asked)
+            fetch.fetch_session = sessions.open(now, fetch.session.address.identity, asked)
         fetch.partitions = list(asked.values())
         return None
-    session = sessions.resume(now, fetch.context.identity, body.session_id, epoch, by_id, len(asked))
+    session = sessions.resume(now, fetch.session.address.identity, body.session_id, epoch, by_id, len(asked))
     if isinstance(session, ErrorCode):
         return session
     forgotten = [
@@ -219,7 +217,7 @@ def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) 
     session.update(list(asked.values()), forgotten)
     fetch.partitions = list(session.partitions.values())
     if session.partitions:
-        fetch.session, fetch.incremental = session, True
+        fetch.fetch_session, fetch.incremental = session, True
     else:
         sessions.close(session.identity)
     return None
@@ -279,7 +277,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
     else:
         topic, unknown = node.topics.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
         name = None if topic is None else topic.name
-    if name is not None and not node.access.allows(fetch.context, Operation.READ, ResourceType.TOPIC, name):
+    if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
         answer.error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return None
     if topic is None:

@@ -74,7 +74,7 @@ def _answer(node: Node, request: Request) -> Work:
             waiting, steps = [], 0
             yield
     topics += waiting
-    host, port = node.advertised(request.context)
+    host, port = request.session.address.advertised
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         cluster_operations = 0

@@ -70,7 +70,7 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
         except StoreFailed as failed:
             node.notes(f"the topic of the coordinators could not be made: {failed}")
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    where = (node.node_id, *node.advertised(request.context)) if error is ErrorCode.NONE else _NO_NODE
+    where = (node.node_id, *request.session.address.advertised) if error is ErrorCode.NONE else _NO_NODE
     node_id, host, port = where
     message = "" if error is ErrorCode.NONE else error.message
     return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=message)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api import SERVED
 from ottla.broker.effects import Part
-from ottla.broker.requests import ConnectionContext
+from ottla.broker.requests import Session
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
@@ -47,7 +47,7 @@ _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCI
 
 
 def receive(
-    node: Node, now: Millis, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+    node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
     """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
     if not VERSIONS[0] <= version <= VERSIONS[1]:

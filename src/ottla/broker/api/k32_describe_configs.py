@@ -93,7 +93,7 @@ def _long_answer(node: Node, request: Request) -> Work:
             yield
         if size > ANSWER_BYTES_MAX:
             why = f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes"
-            node.outbox.add(Close(request.context.identity, why))
+            node.outbox.add(Close(request.session.address.identity, why))
             return []
     if flexible:
         parts.append(b"\x00")
@@ -164,8 +164,8 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
             if not name:
                 return cluster_entries(node.settings.current)
             broker_id_of(node, name, "expected {} or empty string, but received {}")
-            host, port = node.advertised(request.context)
-            listener = (f"{request.context.listener}://{host}:{port}",)
+            host, port = request.session.address.advertised
+            listener = (f"{request.session.address.listener}://{host}:{port}",)
             given = {"listeners": listener, "advertised.listeners": listener, "log.dirs": (node.directory,)}
             return broker_entries(node.settings.current, given)
         case ConfigResourceType.BROKER_LOGGER:

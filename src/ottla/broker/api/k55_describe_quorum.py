@@ -45,7 +45,7 @@ def handle(node: Node, request: Request) -> DescribeQuorumResponse:
         return DescribeQuorumResponse()
     if not _asks_for_the_quorum(body.topics):
         return DescribeQuorumResponse(topics=[_unknown(asked) for asked in body.topics])
-    host, port = node.advertised(request.context)
+    host, port = request.session.address.advertised
     return DescribeQuorumResponse(
         topics=[ResponseTopicData(METADATA_TOPIC, [_quorum(node)])],
         nodes=[QuorumNode(node.node_id, [Listener("CONTROLLER", host, port)])],

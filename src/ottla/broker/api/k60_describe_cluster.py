@@ -53,7 +53,7 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
         operations = 0
         if node.access.on_cluster(request, Operation.DESCRIBE):
             operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
-    host, port = node.advertised(request.context)
+    host, port = request.session.address.advertised
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,

@@ -34,6 +34,6 @@ def handle(node: Node, request: Request) -> DescribeTransactionsResponse:
 
 def _of_id(node: Node, request: Request, name: str) -> TransactionState:
     error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    if not node.access.allows(request.context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+    if not node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return TransactionState(error_code=int(error), transactional_id=name)

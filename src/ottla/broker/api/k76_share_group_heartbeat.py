@@ -46,7 +46,7 @@ class Heartbeat(Errand):
             if body.member_epoch == LEAVE_EPOCH:
                 self.members.left(body.group_id, body.member_id)
             else:
-                self.members.heard(body.group_id, body.member_id, request.context.identity)
+                self.members.heard(body.group_id, body.member_id, request.session.address.identity)
         return reply
 
 

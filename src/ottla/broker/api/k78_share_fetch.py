@@ -18,7 +18,7 @@ from ottla.broker.delivery.answer import encode_share_fetch_response
 from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
 from ottla.broker.delivery.sessions import FINAL_EPOCH
 from ottla.broker.effects import Part
-from ottla.broker.requests import ConnectionContext, Decoded, Parked, Request
+from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
@@ -34,7 +34,7 @@ VERSIONS = (1, 2)
 def receive(
     node: Node,
     now: Millis,
-    context: ConnectionContext,
+    session: Session,
     version: int,
     correlation_id: int,
     frame: memoryview,
@@ -47,7 +47,7 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    fetch = ShareFetch(node, Request(context, KEY, version, correlation_id, header.client_id, now, body))
+    fetch = ShareFetch(node, Request(session, KEY, version, correlation_id, header.client_id, now, body))
     error = fetch.refusal()
     if error is None and version >= 2:
         if body.is_renew_ack and _asks_for_records(body):

@@ -40,7 +40,7 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
         error = ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if error is None:
         session = node.share.sessions.resume(
-            asked.group_id, asked.member_id, body.share_session_epoch, request.context.identity
+            asked.group_id, asked.member_id, body.share_session_epoch, request.session.address.identity
         )
         if isinstance(session, ErrorCode):
             error = session

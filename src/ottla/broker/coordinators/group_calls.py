@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def call_of(request: Request, body: Any = None) -> Call:
     """The request, or another body in its name, as a shard sees it. Kafka prints client addresses with a slash."""
-    host = f"/{request.context.client_host}"
+    host = f"/{request.session.address.client_host}"
     return Call(request.api_key, request.version, request.client_id, host, request.body if body is None else body)
 
 

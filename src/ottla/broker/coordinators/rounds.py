@@ -14,17 +14,15 @@ A round that has begun goes on to the last one even when the client is gone, so 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ottla.broker.coordinators.shards import Errand, ShardHost
 from ottla.broker.parking import ParkedWork, Parking
-from ottla.broker.requests import ConnectionContext, Parked, Request
+from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
 from ottla.machine import Call, Millis, Ticket
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-
-_NODE_ITSELF: Final = ConnectionContext(-1, "")
 
 
 class Round(NamedTuple):
@@ -81,7 +79,7 @@ class Rounds(ParkedWork):
 
     def _run(self, now: Millis, replies: list[Any] | None) -> tuple[bool, Any]:
         request = self._request
-        internal = Request(_NODE_ITSELF, request.api_key, request.version, 0, None, now, request.body)
+        internal = Request(Session(NODE_ITSELF), request.api_key, request.version, 0, None, now, request.body)
         while True:
             try:
                 step = next(self._work) if replies is None else self._work.send(replies)

@@ -33,7 +33,7 @@ from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import Letters
 from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
-from ottla.broker.requests import ConnectionContext, Parked, Request
+from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
 from ottla.broker.topics.names import SHARE_STATE_TOPIC
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
@@ -66,7 +66,6 @@ LOAD_RETRY_MS: Final = 20
 """Until a coordinator that is loading is asked again; twice as long each time."""
 LOAD_RETRY_MS_MAX: Final = 1_000
 
-_NODE_ITSELF: Final = ConnectionContext(-1, "")
 _TRY_AGAIN: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -124,7 +123,7 @@ class ShareHost(Subscriber):
         self.configs = GroupConfigs(node.settings, node.settings.of_group)
         self.letters = Letters(self)
         self.slices = Slices(node.notes)
-        self.internal_request = Request(_NODE_ITSELF, 85, 1, 0, None, 0, None)
+        self.internal_request = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
         self._of_topic: dict[bytes, dict[Key, HostedShare]] = {}
@@ -167,9 +166,9 @@ class ShareHost(Subscriber):
         if self._prune_at is not None and self._prune_at <= now:
             self._prune(now)
 
-    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+    def disconnected(self, now: Millis, connection: int) -> None:
         """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
-        for session in self.sessions.of_connection(context.identity):
+        for session in self.sessions.of_connection(connection):
             self.close_session(now, session)
 
     def topic_deleted(self, now: Millis, topic: Topic) -> None:

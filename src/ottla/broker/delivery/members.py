@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.broker.requests import ConnectionContext
 from ottla.groups.share.membership import ConnectionLost
 from ottla.machine import Call, Millis
 
@@ -45,9 +44,9 @@ class ShareMembers:
             if not members:
                 del self._of_connection[connection]
 
-    def disconnected(self, now: Millis, context: ConnectionContext) -> None:
+    def disconnected(self, now: Millis, connection: int) -> None:
         """A connection is gone."""
-        members = self._of_connection.pop(context.identity, {})
+        members = self._of_connection.pop(connection, {})
         for member in members:
             del self._connection_of[member]
             self._node.groups.tell(now, member[0], Call(-1, 0, "", "", ConnectionLost(*member)))

@@ -168,7 +168,7 @@ class ShareExchange(ShareWaiter):
                 if topic is not None and answer.place[1] < len(topic.partitions):
                     partition = topic.partitions[answer.place[1]]
                     answer.current_leader = (partition.leader, partition.leader_epoch)
-                    hint = (self.node.node_id, *self.node.advertised(self.request.context))
+                    hint = (self.node.node_id, *self.request.session.address.advertised)
         return hint
 
 
@@ -211,7 +211,7 @@ class ShareFetching(ShareExchange):
     def enter_session(self, now: Millis) -> ErrorCode | None:
         """Open, resume or close the session as its epoch says; the error that ends the request, if any."""
         body, sessions = self.request.body, self.node.share.sessions
-        epoch, connection = body.share_session_epoch, self.request.context.identity
+        epoch, connection = body.share_session_epoch, self.request.session.address.identity
         places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
         if epoch == INITIAL_EPOCH:
             if any(part.acknowledgement_batches for topic in body.topics for part in topic.partitions):

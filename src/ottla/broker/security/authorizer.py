@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Protocol
 
-from ottla.broker.requests import ConnectionContext, Request
+from ottla.broker.requests import Request, Session
 
 
 class Operation(IntEnum):
@@ -142,9 +142,7 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
 class Authorizer(Protocol):
     """Decides. `allows` is a pure question: it may be asked any number of times for one request."""
 
-    def allows(
-        self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str
-    ) -> bool: ...
+    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool: ...
 
 
 class Access:
@@ -155,22 +153,22 @@ class Access:
     def __init__(self) -> None:
         self.authorizer: Authorizer | None = None
 
-    def allows(self, context: ConnectionContext, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        return self.authorizer is None or self.authorizer.allows(context, operation, resource_type, name)
+    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        return self.authorizer is None or self.authorizer.allows(session, operation, resource_type, name)
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
-        return self.allows(request.context, operation, ResourceType.TOPIC, name)
+        return self.allows(request.session, operation, ResourceType.TOPIC, name)
 
     def on_group(self, request: Request, operation: Operation, group_id: str) -> bool:
-        return self.allows(request.context, operation, ResourceType.GROUP, group_id)
+        return self.allows(request.session, operation, ResourceType.GROUP, group_id)
 
     def on_cluster(self, request: Request, operation: Operation) -> bool:
-        return self.allows(request.context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
         """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
         bits = 0
         for operation in SUPPORTED[resource_type]:
-            if self.allows(request.context, operation, resource_type, name):
+            if self.allows(request.session, operation, resource_type, name):
                 bits |= 1 << operation
         return bits

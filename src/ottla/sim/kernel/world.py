@@ -4,7 +4,7 @@ Drives a node exactly as the real shell does: frames in the order of arrival, an
 each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told when done. And
 does what the real one cannot: kills the process or cuts the power at any step, then starts it again.
 
-Knows: lives of the node, sessions, time. Does not know what is in a frame. Invariant: everything random comes from
+Knows: lives of the node, connections, time. Does not know what is in a frame. Invariant: everything random comes from
 streams derived from the seed by name, so one part of the world drawing more numbers does not change another part.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ottla.broker.channel import Channel, Owed
 from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
-from ottla.broker.requests import ConnectionContext, Parked, Refused
+from ottla.broker.requests import Address, Parked, Refused, Session
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
@@ -26,7 +26,7 @@ from ottla.sim.kernel.network import Connection, Network
 from ottla.sim.kernel.trace import Broken, Trace
 
 UNSENT_MAX = 16 << 10
-"""Bytes a session may have on the way to a slow reader before its requests wait."""
+"""Bytes a connection may have on the way to a slow reader before its requests wait."""
 
 RINGS_A_SECOND_MAX = 700
 """More ticks than that in a simulated second, and a real node would burn a core."""
@@ -39,9 +39,9 @@ class NodeUnderTest(Protocol):
 
     def stop(self, now: Millis) -> None: ...
 
-    def receive(self, now: Millis, context: ConnectionContext, frame: memoryview) -> Sequence[Part] | Parked | None: ...
+    def receive(self, now: Millis, session: Session, frame: memoryview) -> Sequence[Part] | Parked | None: ...
 
-    def disconnected(self, now: Millis, context: ConnectionContext) -> None: ...
+    def disconnected(self, now: Millis, connection: int) -> None: ...
 
     def deadline(self) -> Millis | None: ...
 
@@ -56,14 +56,14 @@ class NodeUnderTest(Protocol):
     def not_stored(self, path: str) -> None: ...
 
 
-class Session:
+class NodeSide:
     """The node's side of one connection: frames that have come and were not served yet, and answers on their way."""
 
-    __slots__ = ("channel", "connection", "context", "frames", "muted_until_us", "splitter")
+    __slots__ = ("channel", "connection", "frames", "muted_until_us", "session", "splitter")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.context = ConnectionContext(connection.identity, connection.host, listener_host="node", listener_port=9092)
+        self.session = Session(Address(connection.identity, connection.host, advertised=("node", 9092)))
         self.splitter = FrameSplitter()
         self.frames: deque[memoryview] = deque()
         self.channel = Channel()
@@ -85,7 +85,7 @@ class Life:
         self.node = node
         self.alive = False
         self.paused = False
-        self.sessions: dict[int, Session] = {}
+        self.sides: dict[int, NodeSide] = {}
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
         self._rings = 0
@@ -99,58 +99,58 @@ class Life:
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if not self.alive:
             return
-        session = self.sessions.get(connection.identity)
-        if session is None:
-            session = self.sessions[connection.identity] = Session(connection)
+        side = self.sides.get(connection.identity)
+        if side is None:
+            side = self.sides[connection.identity] = NodeSide(connection)
             connection.to_client.drained = self._drained
-        session.frames.extend(session.splitter.feed(piece))
+        side.frames.extend(side.splitter.feed(piece))
         if self.paused:
             connection.to_node.hold()
         else:
-            self._serve(session)
+            self._serve(side)
 
     def closed(self, connection: Connection) -> None:
-        session = self.sessions.pop(connection.identity, None)
-        if session is not None and self.alive:
+        side = self.sides.pop(connection.identity, None)
+        if side is not None and self.alive:
             connection.to_client.cut(0)
-            self.enter(self.node.disconnected, session.context)
+            self.enter(self.node.disconnected, connection.identity)
 
-    def _serve(self, session: Session) -> None:
-        """Carry out the frames that are whole, unless the session is muted or its reader too slow."""
-        frames, channel = session.frames, session.channel
-        while self.alive and not self._halts(session) and frames and channel.may_serve(frames[0]):
-            self.enter(self._receive, session, frames.popleft())
+    def _serve(self, side: NodeSide) -> None:
+        """Carry out the frames that are whole, unless the connection is muted or its reader too slow."""
+        frames, channel = side.frames, side.channel
+        while self.alive and not self._halts(side) and frames and channel.may_serve(frames[0]):
+            self.enter(self._receive, side, frames.popleft())
 
-    def _halts(self, session: Session) -> bool:
-        """Whether the session serves nothing now; then it takes nothing from the network either."""
-        channel, connection = session.channel, session.connection
+    def _halts(self, side: NodeSide) -> bool:
+        """Whether the connection serves nothing now; then it takes nothing from the network either."""
+        channel, connection = side.channel, side.connection
         channel.note_unsent(connection.to_client.in_flight > UNSENT_MAX)
-        channel.mute(session.muted_until_us > self.world.clock.now_us)
+        channel.mute(side.muted_until_us > self.world.clock.now_us)
         if channel.halted and not channel.closing and not connection.to_node.held:
             connection.to_node.hold()
         return channel.halted
 
     def _drained(self, connection: Connection) -> None:
-        session = self.sessions.get(connection.identity)
-        if session is not None and connection.to_node.held and not self.paused:
-            self._resume(session)
+        side = self.sides.get(connection.identity)
+        if side is not None and connection.to_node.held and not self.paused:
+            self._resume(side)
 
-    def _resume(self, session: Session) -> None:
-        if self.sessions.get(session.context.identity) is not session:
+    def _resume(self, side: NodeSide) -> None:
+        if self.sides.get(side.connection.identity) is not side:
             return
-        if self.alive and not self.paused and not self._halts(session):
-            self._serve(session)
-            if self.alive and session.connection.to_node.held and not self._halts(session):
-                session.connection.to_node.release()
+        if self.alive and not self.paused and not self._halts(side):
+            self._serve(side)
+            if self.alive and side.connection.to_node.held and not self._halts(side):
+                side.connection.to_node.release()
 
-    def _receive(self, now: Millis, session: Session, frame: memoryview) -> None:
+    def _receive(self, now: Millis, side: NodeSide, frame: memoryview) -> None:
         try:
-            answer = self.node.receive(now, session.context, frame)
+            answer = self.node.receive(now, side.session, frame)
         except Refused as refusal:
-            self.world.trace.add("node", f"refuses {session.context.identity}: {refusal}")
-            self._let_go(session)
+            self.world.trace.add("node", f"refuses {side.connection.identity}: {refusal}")
+            self._let_go(side)
             return
-        session.send(session.channel.served(frame[1], answer))
+        side.send(side.channel.served(frame[1], answer))
 
     # ---- into the node -----------------------------------------------------------------------------------------------
 
@@ -180,37 +180,37 @@ class Life:
             case Reply(ticket, identity, parts):
                 self._fill(ticket, identity, parts)
             case Close(identity, why):
-                session = self.sessions.get(identity)
+                side = self.sides.get(identity)
                 self.world.trace.add("node", f"closes {identity}: {why}")
-                if session is not None:
-                    self._let_go(session)
+                if side is not None:
+                    self._let_go(side)
             case Mute(identity, until):
-                session = self.sessions.get(identity)
-                if session is not None:
-                    session.muted_until_us = self.world.clock.us_of(until)
-                    self.world.agenda.at(session.muted_until_us, self._resume, session)
+                side = self.sides.get(identity)
+                if side is not None:
+                    side.muted_until_us = self.world.clock.us_of(until)
+                    self.world.agenda.at(side.muted_until_us, self._resume, side)
             case Sync() | Store():
                 self._disk_work.append(effect)
                 self._begin_disk_work()
 
     def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
-        session = self.sessions.get(identity)
-        if session is None:
+        side = self.sides.get(identity)
+        if side is None:
             return
-        leaving = session.channel.answered(ticket, parts)
+        leaving = side.channel.answered(ticket, parts)
         if leaving is None:
             raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
         if leaving:
-            session.send(leaving)
-        if session.frames:
-            self.world.agenda.after(0, self._resume, session)
+            side.send(leaving)
+        if side.frames:
+            self.world.agenda.after(0, self._resume, side)
 
-    def _let_go(self, session: Session) -> None:
+    def _let_go(self, side: NodeSide) -> None:
         """Close after what is already known to send."""
-        session.channel.close()
-        self.world.network.node_closes(session.connection)
-        if self.sessions.pop(session.context.identity, None) is not None:
-            self.node.disconnected(self.world.clock.now_ms, session.context)
+        side.channel.close()
+        self.world.network.node_closes(side.connection)
+        if self.sides.pop(side.connection.identity, None) is not None:
+            self.node.disconnected(self.world.clock.now_ms, side.connection.identity)
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -252,9 +252,9 @@ class Life:
         self.enter(self.node.tick)
         self._begin_disk_work()
         for connection in list(self.world.network.connections.values()):
-            session = self.sessions.get(connection.identity)
-            if session is not None:
-                self._resume(session)
+            side = self.sides.get(connection.identity)
+            if side is not None:
+                self._resume(side)
             elif self.alive:
                 connection.to_node.release()
 
@@ -408,7 +408,7 @@ class World:
 
     def _bury(self, life: Life, *, power_cut: bool, how: str) -> None:
         life.alive = False
-        life.sessions.clear()
+        life.sides.clear()
         self.trace.add("world", f"node {how}, power_cut={power_cut}")
         self.disk.fuse = None
         if self.died is not None:
