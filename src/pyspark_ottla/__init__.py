@@ -2,8 +2,8 @@
 class `DefaultSource` (python/pyspark/sql/worker/lookup_data_sources.py). All there is to it is in `ottla.spark`.
 """
 
-from ottla.spark.reader.source import OttlaSource
+from ottla.spark.format import OttlaSource
 
 
 class DefaultSource(OttlaSource):
-    """`format("ottla")`; see `ottla.spark.reader.source.OttlaSource`."""
+    """`format("ottla")`; see `ottla.spark.format.OttlaSource`."""

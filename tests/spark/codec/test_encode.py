@@ -16,8 +16,7 @@ from kafka.partitioner.default import murmur2
 from ottla.protocol.records import HEADER_BYTES, Record, build_batch, decode_records, has_valid_crc, iter_batches
 from ottla.protocol.records.compression import CODECS
 from ottla.protocol.records.record import write_record
-from ottla.spark.codec.encode import EncodeOptions, Encoder
-from ottla.spark.writer.destinations import Destination, WriteRefused
+from ottla.spark.codec.encode import Destination, EncodeOptions, Encoder, WriteRefused
 from ottla.testing import EmbeddedBroker
 
 TOPICS = {"a": Destination("a", 3, (0, 1, 2), 1_048_588), "b": Destination("b", 2, (1,), 700)}

@@ -22,7 +22,7 @@ print(hashlib.sha256(machine_code(module)).hexdigest(), "numba" in sys.modules)
 ENCODES = """
 import sys
 import pyarrow as pa
-from ottla.spark.writer.destinations import Destination
+from ottla.spark.codec.encode import Destination
 from ottla.spark.codec.encode import EncodeOptions, Encoder
 encoder = Encoder(EncodeOptions("a", 5000, 1000), lambda topic: Destination(topic, 2, (0, 1), 5000))
 print(len(encoder.encode(pa.table({"value": [b"v"]}))), "numba" in sys.modules)

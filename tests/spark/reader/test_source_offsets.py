@@ -11,12 +11,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
 from ottla.client import ConnectionClosed
+from ottla.spark.format import OttlaSource
 from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.reader.losses import RecordsLost
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import Offsets, offsets_as_dict, offsets_from
 from ottla.spark.reader.plan import Share
-from ottla.spark.reader.source import OttlaSource, StreamReader
+from ottla.spark.reader.source import StreamReader
 from ottla.testing import EmbeddedBroker
 from tests.spark.reader.source_stage import options_of, produce, rows_of
 from tests.spark.reader.test_source_reading import delete_records

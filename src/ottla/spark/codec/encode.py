@@ -21,7 +21,6 @@ from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import compress
 from ottla.spark.codec import encode_layout as at
 from ottla.spark.codec.native import loops
-from ottla.spark.writer.destinations import Destination, WriteRefused
 
 NOWHERE = (0, 0, 0)
 """The addresses of a column that is not there."""
@@ -30,6 +29,20 @@ NULL_TOPIC = (
     "topic."
 )
 _MICROS = pa.timestamp("us", tz="UTC")
+
+
+class WriteRefused(Exception):
+    """Rows that cannot be written, or not where they should: one sentence that names the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A topic: how many partitions, which of them can be reached now, how many bytes a batch may have."""
+
+    topic: str
+    partitions: int
+    available: tuple[int, ...]
+    batch_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def require_ottla(python: str) -> None:
     found = shutil.which(python)
     if found == sys.executable:
         return
-    code = "import ottla.spark.reader.source, pyspark_ottla"
+    code = "import pyspark_ottla"
     if found is None or subprocess.run([found, "-c", code], capture_output=True, stdin=subprocess.DEVNULL).returncode:
         raise PipelineFailed(
             f"Spark's workers run {found or python}, a Python without Ottla. Before the session is made, import "

@@ -1,4 +1,4 @@
-"""`spark.read.format("ottla")` and `spark.readStream.format("ottla")`: what Spark calls.
+"""The readers of `spark.read.format("ottla")` and `spark.readStream.format("ottla")`, as Spark calls them.
 
 Spark makes these objects in Python processes of its own: one that plans a batch, one that lives as long as a streaming
 query, and workers that read. Readers carry options alone, so that they can be sent from one to the other.
@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -46,7 +43,6 @@ from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import (
     Offsets,
     SourceOptions,
-    any_options,
     batch_options,
     offsets_as_dict,
     offsets_from,
@@ -82,32 +78,14 @@ RANGES = (
 """With `rangesOnly`: a row for each range, in the task that would have read it."""
 
 
-class OttlaSource(DataSource):
-    """Kafka topics as DataFrames and back, without a JVM jar: Ottla, Apache Kafka, Redpanda."""
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader of `spark.read`. Raises WrongOption."""
+    return BatchReader(_with_columns(batch_options(options), schema))
 
-    @classmethod
-    def name(cls) -> str:
-        return "ottla"
 
-    def schema(self) -> StructType:
-        """Spark asks when `load()` is called, so wrong options are refused there already."""
-        return columns_of(any_options(self.options))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(_with_columns(batch_options(self.options), schema))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(_with_columns(stream_options(self.options), schema))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.spark.writer.sink import batch_writer
-
-        return batch_writer(self.options, schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from ottla.spark.writer.sink import stream_writer
-
-        return stream_writer(self.options, schema, overwrite)
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of `spark.readStream`. Raises WrongOption."""
+    return StreamReader(_with_columns(stream_options(options), schema))
 
 
 def columns_of(options: SourceOptions) -> StructType:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.spark.codec.encode import Destination, WriteRefused
 
 TOPIC_RESOURCE = 2
 LIMIT = "max.message.bytes"
@@ -21,20 +21,6 @@ LIMIT_DEFAULT = 1_048_588
 """Kafka's default, where the broker does not say."""
 PAUSE_S = 0.1
 _NOT_YET = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
-
-
-class WriteRefused(Exception):
-    """Rows that cannot be written, or not where they should: one sentence that names the topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A topic: how many partitions, which of them can be reached now, how many bytes a batch may have."""
-
-    topic: str
-    partitions: int
-    available: tuple[int, ...]
-    batch_bytes_max: int
 
 
 class Destinations:

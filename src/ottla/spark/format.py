@@ -1,0 +1,46 @@
+"""`format("ottla")`: the data source that Spark makes readers and writers of. `pyspark_ottla` lets Spark find it.
+
+Knows nothing but who makes them: `reader/source.py` and `writer/sink.py`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from ottla.spark.reader.options import any_options
+from ottla.spark.reader.source import batch_reader, columns_of, stream_reader
+
+
+class OttlaSource(DataSource):
+    """Kafka topics as DataFrames and back, without a JVM jar: Ottla, Apache Kafka, Redpanda."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> StructType:
+        """Spark asks when `load()` is called, so wrong options are refused there already."""
+        return columns_of(any_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.writer.sink import batch_writer  # who reads has no need of it
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from ottla.spark.writer.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
