@@ -5,7 +5,6 @@ Each takes a `Client` and raises ClientFailure.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from ottla.protocol.messages.describe_share_group_offsets import (
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.read_share_group_state import PartitionData, ReadShareGroupStateRequest, ReadStateData
 from ottla.protocol.messages.share_group_describe import DescribedGroup, ShareGroupDescribeRequest
+from ottla.protocol.uuids import uuid_text
 
 SHARE = 2
 """The key type of a share coordinator."""
@@ -93,7 +93,7 @@ def records_archiving(client: Client, group: str) -> int:
     for name, partitions in topics.items():
         topic_id = client.known_topic(name).topic_id
         for partition in partitions:
-            key = f"{group}:{urlsafe_b64encode(topic_id).decode().rstrip('=')}:{partition}"
+            key = f"{group}:{uuid_text(topic_id)}:{partition}"
             asked = ReadShareGroupStateRequest(group, [ReadStateData(topic_id, [PartitionData(partition, -1)])])
             (result,) = client.coordinator(key, SHARE).send(asked).results
             (part,) = result.partitions

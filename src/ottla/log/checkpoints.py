@@ -8,12 +8,12 @@ PartitionMetadataFile.java, PropertiesUtils.java, CleanShutdownFileHandler.java.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla.log.files import FileSystem
+from ottla.protocol.uuids import parse_uuid, uuid_text
 
 HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
@@ -103,19 +103,6 @@ def write_unrecovered(files: FileSystem, data_directory: str, places: Iterable[t
         files.unlink(path)
 
 
-def encode_topic_id(topic_id: bytes) -> str:
-    """Kafka's Uuid.toString: base64url without padding."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
-
-
-def decode_topic_id(text: str) -> bytes:
-    """Raises ValueError unless the text stands for 16 bytes."""
-    topic_id = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(topic_id) != 16:
-        raise ValueError(f"a topic id has 16 bytes, {text!r} has {len(topic_id)}")
-    return topic_id
-
-
 def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> str:
     """Say whose directory this is, without waiting for the disk. The file's path."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
@@ -124,7 +111,7 @@ def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes)
 
 
 def _partition_metadata(topic_id: bytes) -> bytes:
-    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n".encode()
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
 
 
 def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> bool:
@@ -148,7 +135,7 @@ def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:
         return None
     try:
         fields = dict(line.split(":", 1) for line in text.decode().splitlines() if line.strip())
-        return decode_topic_id(fields["topic_id"].strip())
+        return parse_uuid(fields["topic_id"].strip())
     except (ValueError, KeyError) as error:
         raise CheckpointUnreadable(f"{path} is not a partition.metadata file: {error}") from error
 

@@ -14,10 +14,11 @@ Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/com
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
+
+from ottla.protocol.uuids import parse_uuid, uuid_text
 
 PREFIX: Final = "topic/"
 DELETED_PREFIX: Final = "deleted/"
@@ -90,7 +91,7 @@ class TopicRecord:
     def encode(self) -> bytes:
         return json.dumps(
             {
-                "topic_id": _id_text(self.topic_id),
+                "topic_id": uuid_text(self.topic_id),
                 "configs": self.configs,
                 "partitions": [partition.columns() for partition in self.partitions],
             },
@@ -102,7 +103,7 @@ class TopicRecord:
         """Raises ValueError, KeyError or TypeError where the value is not a topic's."""
         fields = json.loads(value)
         return TopicRecord(
-            topic_id=_id_of(fields["topic_id"]),
+            topic_id=parse_uuid(fields["topic_id"]),
             configs=texts(fields["configs"]),
             partitions=tuple(PartitionRecord.of(columns) for columns in fields["partitions"]),
         )
@@ -132,17 +133,6 @@ class DeletedTopic:
 
 def key_of(name: str) -> str:
     return PREFIX + name
-
-
-def _id_text(topic_id: bytes) -> str:
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
-
-
-def _id_of(text: str) -> bytes:
-    topic_id = base64.urlsafe_b64decode(text + "==")
-    if len(topic_id) != 16:
-        raise ValueError(f"{text!r} is no topic id")
-    return topic_id
 
 
 def texts(value: object) -> dict[str, str]:

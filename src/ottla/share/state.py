@@ -16,7 +16,6 @@ Sources: KIP-932; Kafka's ShareCoordinatorShard.java, PersisterStateBatchCombine
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -28,6 +27,7 @@ from ottla.protocol.messages import initialize_share_group_state as initialize
 from ottla.protocol.messages import read_share_group_state as read
 from ottla.protocol.messages import read_share_group_state_summary as summary
 from ottla.protocol.messages import write_share_group_state as write
+from ottla.protocol.uuids import uuid_text
 from ottla.share.records import (
     UNCHANGED,
     Key,
@@ -53,7 +53,7 @@ _UNINITIALIZED_READ = "Read operation on uninitialized share partition not allow
 
 def coordinator_key(group_id: str, topic_id: bytes, partition: int) -> str:
     """What decides which partition of `__share_group_state` keeps this key (SharePartitionKey.asCoordinatorKey)."""
-    return f"{group_id}:{urlsafe_b64encode(topic_id).decode().rstrip('=')}:{partition}"
+    return f"{group_id}:{uuid_text(topic_id)}:{partition}"
 
 
 @dataclass(frozen=True, slots=True)

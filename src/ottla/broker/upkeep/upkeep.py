@@ -12,7 +12,6 @@ Sources: Kafka's LogManager.scala, LogCleaner.java, MetaProperties.java.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Generator, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -37,6 +36,7 @@ from ottla.log.checkpoints import (
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 from ottla.metadata.store import Put, StoreFailed, decoded
+from ottla.protocol.uuids import uuid_text
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -150,7 +150,7 @@ class Upkeep:
                 )
         else:
             known = None if properties is None else properties.get("cluster.id")
-            node.cluster_id = known or _text_id(node.entropy.randbytes(16))
+            node.cluster_id = known or uuid_text(node.entropy.randbytes(16))
             node.store.commit([Put(CLUSTER_ID_KEY, node.cluster_id.encode())])
         if properties is None:
             # First: where the properties are, nobody looks whether the directory's own name is on the disk.
@@ -163,7 +163,7 @@ class Upkeep:
                     "version": "1",
                     "cluster.id": node.cluster_id,
                     "node.id": str(node.node_id),
-                    "directory.id": _text_id(node.entropy.randbytes(16)),
+                    "directory.id": uuid_text(node.entropy.randbytes(16)),
                 },
             )
 
@@ -565,8 +565,3 @@ def _interval(checkpoint: str) -> str:
         LOG_START: "log.flush.start.offset.checkpoint.interval.ms",
         HIGH_WATERMARK: "replica.high.watermark.checkpoint.interval.ms",
     }[checkpoint]
-
-
-def _text_id(identity: bytes) -> str:
-    """Kafka's Uuid.toString."""
-    return urlsafe_b64encode(identity).rstrip(b"=").decode()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
 from ottla.client.client import EARLIEST, LATEST
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.uuids import uuid_text
 from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.reader.losses import log, lose
 from ottla.spark.reader.options import AtTime, Edge, Offsets, Place, Position, SourceOptions, Specific
@@ -118,7 +118,8 @@ class Cluster:
         if not topics:
             return {}
         answer = self._asking(lambda client: client.metadata(topics))
-        return {topic.name: _id_text(bytes(topic.topic_id)) for topic in answer.topics if topic.error_code == 0}
+        ids = {topic.name: bytes(topic.topic_id) for topic in answer.topics if topic.error_code == 0}
+        return {name: uuid_text(topic_id) if any(topic_id) else "" for name, topic_id in ids.items()}
 
     # Offsets
 
@@ -240,10 +241,6 @@ class Cluster:
 
     def _lose(self, sentence: str) -> None:
         lose(self.options.fail_on_data_loss, sentence)
-
-
-def _id_text(topic_id: bytes) -> str:
-    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
 
 
 def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
