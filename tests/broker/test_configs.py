@@ -46,6 +46,7 @@ DEFAULTS = BrokerSettings.load({})
         ("leader.replication.throttled.replicas", "1:x", "must be the literal"),
         ("share.auto.offset.reset", "by_duration:1h", "by_duration:<PnDTnHnMn.nS>"),
         ("share.auto.offset.reset", "by_duration:PT", "by_duration:<PnDTnHnMn.nS>"),
+        ("share.auto.offset.reset", f"by_duration:PT{'9' * 400}S", "by_duration:<PnDTnHnMn.nS>"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_in_kafkas_words(name: str, value: str, sentence: str) -> None:

@@ -9,13 +9,13 @@ Source: ConsumerGroupCommand (KIP-122).
 from __future__ import annotations
 
 import csv
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ottla.broker.config.durations import duration_ms
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
 from ottla.cli.output import Failure, NotUnderstood, say
@@ -108,17 +108,12 @@ def parse_offset(text: str, expected: str = "a number") -> int:
     return int(text)
 
 
-DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,3}))?S)?)?", re.IGNORECASE)
-
-
 def parse_duration(text: str) -> int:
     """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
-    found = DURATION.fullmatch(text)
-    if found is None or not any(found.groups()) or text[-1] in "tT":
+    millis = duration_ms(text)
+    if millis is None:
         raise NotUnderstood(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
-    days, hours, minutes, seconds = (int(group or 0) for group in found.groups()[:4])
-    millis = int((found.group(5) or "").ljust(3, "0"))
-    return in_range(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis, text)
+    return in_range(millis, text)
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
+from ottla.broker.config.durations import duration_ms
+
 Value: TypeAlias = int | float | bool | str | tuple[str, ...] | None
 
 INT_MAX: Final = (1 << 31) - 1
@@ -50,9 +52,6 @@ class Update(Enum):
 _LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: (1 << 15) - 1, Kind.LONG: LONG_MAX}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _COMMA = re.compile(r"\s*,\s*")
-_DURATION = re.compile(
-    r"[+-]?P(?=.)([+-]?\d+D)?(T(?=.)([+-]?\d+H)?([+-]?\d+M)?([+-]?\d+([.,]\d{0,9})?S)?)?", re.ASCII | re.IGNORECASE
-)
 _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 
 
@@ -159,4 +158,4 @@ def _is_reset(text: str) -> bool:
     if text in ("earliest", "latest"):
         return True
     prefix, colon, duration = text.partition(":")
-    return prefix == "by_duration" and bool(colon) and _DURATION.fullmatch(duration) is not None
+    return prefix == "by_duration" and bool(colon) and duration_ms(duration) is not None

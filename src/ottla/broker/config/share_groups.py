@@ -3,12 +3,11 @@
 Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until it
 is told that the group's properties or the broker's settings have changed.
 
-Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240; ISO 8601 durations as java.time.Duration reads them.
+Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,11 +21,6 @@ from ottla.share.standing import ShareSettings
 PAUSED: Final = "share.delivery.paused"
 PAUSED_SINCE: Final = "share.delivery.paused.since.ms"
 PAUSED_BY: Final = "share.delivery.paused.by"
-
-_DURATION = re.compile(
-    r"([+-]?)P(?:([+-]?\d+)D)?(?:T(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d+(?:[.,]\d*)?)S)?)?",
-    re.ASCII | re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +103,3 @@ def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], at: Wa
 
 def _is_paused(overrides: Mapping[str, str]) -> bool:
     return PAUSED in overrides and bool(GROUP_CONFIGS[PAUSED].parse(overrides[PAUSED]))
-
-
-def duration_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration that passed the config's check."""
-    found = _DURATION.fullmatch(text.strip())
-    assert found is not None, text
-    sign, days, hours, minutes, seconds = found.groups()
-    total = int(days or 0) * 86_400_000 + int(hours or 0) * 3_600_000 + int(minutes or 0) * 60_000
-    total += round(float((seconds or "0").replace(",", ".")) * 1000)
-    return -total if sign == "-" else total

@@ -26,8 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from ottla.broker.config.durations import duration_ms
 from ottla.broker.config.live import Subscriber
-from ottla.broker.config.share_groups import GroupConfigs, duration_ms
+from ottla.broker.config.share_groups import GroupConfigs
 from ottla.broker.coordinators.shards import Errand
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import Letters
@@ -337,8 +338,10 @@ class ShareHost(Subscriber):
         if reset == "earliest":
             return log.log_start_offset
         if reset != "latest":
+            back_ms = duration_ms(reset.partition(":")[2])
+            assert back_ms is not None, reset
             try:
-                found = log.offset_for_timestamp(self._node.wall.at(now) - duration_ms(reset.partition(":")[2]))
+                found = log.offset_for_timestamp(self._node.wall.at(now) - back_ms)
             except OffsetOutOfRange:
                 found = None
             except OSError as error:

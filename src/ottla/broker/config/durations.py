@@ -1,0 +1,23 @@
+"""ISO 8601 durations of days, hours, minutes and seconds, as java.time.Duration reads them (PnDTnHnMn.nS)."""
+
+from __future__ import annotations
+
+import re
+
+_DURATION = re.compile(
+    r"([+-]?)P(?=.)(?:([+-]?\d{1,19})D)?"
+    r"(?:T(?=.)(?:([+-]?\d{1,19})H)?(?:([+-]?\d{1,19})M)?(?:([+-]?\d{1,19})(?:[.,](\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def duration_ms(text: str) -> int | None:
+    """Whole milliseconds; None where the text is no duration."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    sign, days, hours, minutes, seconds, fraction = found.groups(default="")
+    part_ms = int(fraction[:3].ljust(3, "0"))
+    total_ms = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60_000
+    total_ms += int(seconds or 0) * 1000 + (-part_ms if seconds.startswith("-") else part_ms)
+    return -total_ms if sign == "-" else total_ms
