@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.sim.clients import admins
-from ottla.sim.kernel.clock import BOOTED_MS, EPOCH_MS, MS, Clock
+from ottla.sim.kernel.clock import BOOTED_MS, EPOCH_MS, MS, HostClock
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_run import ShareRun
 from ottla.sim.workloads.workload import Plan
@@ -54,11 +54,12 @@ def test_nobody_notices_that_the_wall_clock_was_set(kind: type[CalmRun], monkeyp
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bug that was: the shell gives the node the time of a clock that somebody can set."""
 
-    def set_by(clock: Clock) -> int:
+    def set_by(clock: HostClock) -> int:
         return clock.wall_ahead_ms - (EPOCH_MS - BOOTED_MS)
 
-    monkeypatch.setattr(Clock, "now_ms", property(lambda clock: BOOTED_MS + clock.now_us // MS + set_by(clock)))
-    monkeypatch.setattr(Clock, "us_of", lambda clock, moment: (moment - BOOTED_MS - set_by(clock)) * MS)
+    shown = property(lambda clock: BOOTED_MS + clock.world.now_us // MS + set_by(clock))
+    monkeypatch.setattr(HostClock, "now_ms", shown)
+    monkeypatch.setattr(HostClock, "us_of", lambda clock, moment: (moment - BOOTED_MS - set_by(clock)) * MS)
 
 
 @pytest.mark.usefixtures("one_clock")

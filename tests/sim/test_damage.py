@@ -17,24 +17,24 @@ class Damage:
     """A clean stop, one byte of one coordinator's log flipped, some time, and the file from a backup."""
 
     def strike(self: Any, topic: str) -> None:
-        world = self.world
-        world.start_node()
+        world, host = self.world, self.host
+        host.start()
         self.faults.active = False
         world.run(12_000 * MS)
-        world.stop_node()
+        host.stop()
         path = max(
-            (f"/data/{name}/{0:020d}.log" for name in world.disk.listdir("/data") if name.startswith(f"{topic}-")),
-            key=world.disk.size,
+            (f"/data/{name}/{0:020d}.log" for name in host.disk.listdir("/data") if name.startswith(f"{topic}-")),
+            key=host.disk.size,
         )
-        content = world.disk._file(path).content
+        content = host.disk._file(path).content
         backup = bytes(content)
         batches = [position for _, position in iter_batches(backup)]
         content[batches[-1] + HEADER_BYTES + 3] ^= 4
         world.run(world.clock.now_us + 8_000 * MS)
-        assert world.up
-        host = {"__consumer_offsets": "groups", "__share_group_state": "share_state"}[topic]
-        assert len(getattr(node_of(world.life), host)._damaged) == 1
-        world.stop_node()
+        assert host.up
+        coordinator = {"__consumer_offsets": "groups", "__share_group_state": "share_state"}[topic]
+        assert len(getattr(node_of(host.life), coordinator)._damaged) == 1
+        host.stop()
         content[: len(backup)] = backup
         self.faults.heal()
         world.run(world.clock.now_us + 2_000 * MS)

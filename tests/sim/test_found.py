@@ -18,6 +18,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import node_of
 from ottla.sim.workloads.run import SimStore, make_node
@@ -34,6 +35,17 @@ def make_disk() -> Disk:
     disk.makedirs("/data")
     disk.sync_directory("/")
     return disk
+
+
+def make_host(settings: dict[str, str] | None = None) -> Host:
+    """A host whose node is not started yet; the settings of some plan, or these."""
+    world = World(1)
+    host = Host(world, "node", lambda host, same_boot: make_node(host, store, plan, same_boot))
+    store = SimStore(host.disk)
+    plan = draw_plan(world.stream("plan"))
+    if settings is not None:
+        plan = replace(plan, settings=settings)
+    return host
 
 
 def open_log(
@@ -81,13 +93,11 @@ def test_a_reader_at_the_end_of_a_segment_goes_on_in_the_next(max_bytes: int) ->
 
 def test_a_new_data_directory_survives_the_power_cut() -> None:
     """Nobody synced the name of the data directory itself, so all that was acknowledged could go with it."""
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    plan = draw_plan(world.stream("plan"))
-    assert world.start_node()
-    world.disk.rng = WorstCase()
-    world.kill_node(power_cut=True)
-    assert "meta.properties" in world.disk.listdir("/data")
+    host = make_host()
+    assert host.start()
+    host.disk.rng = WorstCase()
+    host.kill(power_cut=True)
+    assert "meta.properties" in host.disk.listdir("/data")
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -135,14 +145,10 @@ def test_all_five_batches_in_flight_are_known_as_duplicates_after_a_restart(deat
 
 def test_a_flush_behind_a_slow_disk_is_asked_for_once() -> None:
     """`tick` asked for the same flush again and again while the first was under way, and never returned."""
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    settings = {"ottla.durability": "page-cache", "log.flush.interval.ms": "50"}
-    plan = replace(draw_plan(world.stream("plan")), settings=settings)
-    assert world.start_node()
-    assert world.life is not None
-    node = node_of(world.life)
-    now = world.clock.now_ms
+    host = make_host({"ottla.durability": "page-cache", "log.flush.interval.ms": "50"})
+    assert host.start()
+    node = node_of(host.life)
+    now = host.clock.now_ms
     partition = node.topics.create(now, "t", 1, {}).partitions[0]
     partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
     syncs = 0
@@ -203,15 +209,13 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_it_counts(synced: 
 
 def test_a_clean_stop_on_a_full_disk_is_no_crash() -> None:
     """Checkpoints that could not be written made `stop` raise."""
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    plan = draw_plan(world.stream("plan"))
-    assert world.start_node()
-    world.disk.capacity = world.disk.used
-    world.stop_node()
-    assert ".kafka_cleanshutdown" not in world.disk.listdir("/data")
-    world.disk.capacity = None
-    assert world.start_node()
+    host = make_host()
+    assert host.start()
+    host.disk.capacity = host.disk.used
+    host.stop()
+    assert ".kafka_cleanshutdown" not in host.disk.listdir("/data")
+    host.disk.capacity = None
+    assert host.start()
 
 
 def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted() -> None:
@@ -237,36 +241,31 @@ def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted(
 
 def test_a_node_with_nothing_left_to_compact_rests() -> None:
     """After a compaction `deadline` stayed in the past, and the loop went round as fast as it could."""
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    settings = {"log.cleaner.backoff.ms": "1000", "log.roll.ms": "500", "log.cleaner.min.cleanable.ratio": "0.01"}
-    plan = replace(draw_plan(world.stream("plan")), settings=settings)
-    assert world.start_node()
-    assert world.life is not None
-    node = node_of(world.life)
-    partition = node.topics.create(world.clock.now_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
+    host = make_host(
+        {"log.cleaner.backoff.ms": "1000", "log.roll.ms": "500", "log.cleaner.min.cleanable.ratio": "0.01"}
+    )
+    assert host.start()
+    node = node_of(host.life)
+    partition = node.topics.create(host.clock.now_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
     for _ in range(10):
-        world.run(world.clock.now_us + 300_000)
-        now = world.clock.now_ms
+        host.world.run(host.world.clock.now_us + 300_000)
+        now = host.clock.now_ms
         partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
-    world.run(world.clock.now_us + 3_000_000)
+    host.world.run(host.world.clock.now_us + 3_000_000)
     assert len(partition.log.segments) < 6
-    before = world.agenda.events_run
-    world.run(world.clock.now_us + 60_000_000)
-    assert world.agenda.events_run - before < 1_000
+    before = host.world.agenda.events_run
+    host.world.run(host.world.clock.now_us + 60_000_000)
+    assert host.world.agenda.events_run - before < 1_000
 
 
 def test_no_coordinator_while_the_store_is_full() -> None:
     """FindCoordinator let the store's failure out, and the connection was closed without an answer."""
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    plan = draw_plan(world.stream("plan"))
-    assert world.start_node()
-    assert world.life is not None
-    world.disk.capacity = world.disk.used
+    host = make_host()
+    assert host.start()
+    host.disk.capacity = host.disk.used
     header = RequestHeader(10, 6, 7, "test")
     frame = memoryview(encode_request(header, FindCoordinatorRequest(coordinator_keys=["g"])))[4:]
-    answer = node_of(world.life).receive(world.clock.now_ms, Session(Address(1, "test")), frame)
+    answer = node_of(host.life).receive(host.clock.now_ms, Session(Address(1, "test")), frame)
     assert isinstance(answer, list)
     _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
     assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -306,28 +305,25 @@ def test_a_compacted_log_does_not_keep_the_indexes_of_the_old_one() -> None:
 def test_a_deleted_topic_and_a_full_store() -> None:
     """The failure of the last commit of a deletion went out of `tick`; a full disk filled the log with one sentence."""
     notes: list[str] = []
-    world = World(1, lambda world, same_boot: make_node(world, store, plan, same_boot))
-    store = SimStore(world.disk)
-    plan = draw_plan(world.stream("plan"))
-    assert world.start_node()
-    assert world.life is not None
-    node = node_of(world.life)
+    host = make_host()
+    assert host.start()
+    node = node_of(host.life)
     node.notes = notes.append
-    now = world.clock.now_ms
+    now = host.clock.now_ms
     topic = node.topics.create(now, "t", 1, {})
     other = node.topics.create(now, "u", 1, {}).partitions[0]
     node.topics.delete(now, topic)
-    world.disk.capacity = world.disk.used
+    host.disk.capacity = host.disk.used
     node.tick(now)
     for _ in range(3):
         with pytest.raises(StorageFailed) as failed:
             other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
         node.upkeep.storage_failed(now, other, str(failed.value))
     assert len(notes) == 2
-    world.disk.capacity = None
-    world.kill_node(power_cut=False)
-    assert world.start_node()
-    assert not any("t-0" in name for name in world.disk.listdir("/data"))
+    host.disk.capacity = None
+    host.kill(power_cut=False)
+    assert host.start()
+    assert not any("t-0" in name for name in host.disk.listdir("/data"))
 
 
 def test_syncs_under_way_end_one_by_one_when_one_has_failed() -> None:

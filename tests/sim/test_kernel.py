@@ -5,51 +5,53 @@ import random
 import pytest
 
 from ottla.sim.kernel.clock import MS, Agenda, Clock
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 
 from .toy import ToyClient, ToyNode, check_notes
 
 
-def run_toy(seed: int, *, lies: bool = False, **flags: bool) -> World:
+def run_toy(seed: int, *, lies: bool = False, **flags: bool) -> Host:
     """One seed: three clients, random deaths of the node, then a last power cut, a start and the check."""
-    world = World(seed, lambda world, same_boot: ToyNode(world.disk, **flags))
-    world.disk.lies = lies
+    world = World(seed)
+    host = Host(world, "node", lambda host, same_boot: ToyNode(host.disk, **flags))
+    host.disk.lies = lies
     rng = world.stream("faults")
 
     def start() -> None:
-        if not world.up and not world.start_node():
+        if not host.up and not host.start():
             world.agenda.after(50 * MS, start)
 
     def fault() -> None:
         chance = rng.random()
         if chance < 0.4:
-            world.kill_node(power_cut=rng.random() < 0.7)
+            host.kill(power_cut=rng.random() < 0.7)
             world.agenda.after(50 * MS, start)
         elif chance < 0.7:
-            world.cuts_power = rng.random() < 0.7
-            world.disk.fuse = rng.randrange(1, 6)
+            host.cuts_power = rng.random() < 0.7
+            host.disk.fuse = rng.randrange(1, 6)
             world.agenda.after(300 * MS, start)
         elif alive := world.network.alive():
             world.network.break_off(rng.choice(alive))
         world.agenda.after(rng.randrange(500 * MS), fault)
 
     start()
-    clients = [ToyClient(world, f"writer-{i}", 1_000_000 * i) for i in range(3)]
+    clients = [ToyClient(host, f"writer-{i}", 1_000_000 * i) for i in range(3)]
     world.agenda.after(rng.randrange(200 * MS), fault)
     world.run(3_000 * MS)
-    world.kill_node(power_cut=True)
-    while not world.up:
-        world.start_node()
-    check_notes(world, clients)
+    host.kill(power_cut=True)
+    while not host.up:
+        host.start()
+    check_notes(host, clients)
     assert sum(len(client.acknowledged) for client in clients) > 20
-    return world
+    return host
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_correct_node_passes(seed: int) -> None:
-    world = run_toy(seed)
-    assert world.lives > 1
+    host = run_toy(seed)
+    assert host.lives > 1
 
 
 @pytest.mark.parametrize(
@@ -68,8 +70,8 @@ def test_planted_bugs_are_found(bug: dict[str, bool]) -> None:
 
 
 def test_one_seed_one_trace() -> None:
-    assert run_toy(7).trace.digest() == run_toy(7).trace.digest()
-    assert run_toy(7).trace.digest() != run_toy(8).trace.digest()
+    assert run_toy(7).world.trace.digest() == run_toy(7).world.trace.digest()
+    assert run_toy(7).world.trace.digest() != run_toy(8).world.trace.digest()
 
 
 def test_agenda_runs_in_order_of_time_then_booking() -> None:

@@ -3,7 +3,7 @@
 import random
 
 from ottla.sim.kernel.clock import MS, Agenda, Clock
-from ottla.sim.kernel.network import Connection, Network
+from ottla.sim.kernel.network import Connection, Endpoint, Network
 
 
 class Ear:
@@ -32,6 +32,13 @@ def make_network(seed: int) -> tuple[Agenda, Network]:
     return agenda, network
 
 
+def connect(network: Network, client: Ear, node: Ear) -> Connection:
+    network.listen(Endpoint("node"), node)
+    connection = network.connect("client", client, Endpoint("node"))
+    assert connection is not None
+    return connection
+
+
 def run(agenda: Agenda, until_us: int) -> None:
     while agenda.run_next(until_us):
         pass
@@ -40,20 +47,20 @@ def run(agenda: Agenda, until_us: int) -> None:
 def test_bytes_arrive_once_and_in_order() -> None:
     agenda, network = make_network(1)
     node = Ear()
-    connection = network.connect("c", Ear(), node)
+    connection = connect(network, Ear(), node)
     sent = bytearray()
     for i in range(200):
         octets = bytes([i]) * (i % 70)
         sent += octets
-        agenda.at(i * 300, connection.to_node.write, octets)
-    agenda.at(30 * MS, connection.to_node.hold)
-    agenda.at(90 * MS, connection.to_node.release)
-    agenda.at(100 * MS, connection.to_node.finish)
+        agenda.at(i * 300, connection.to_server.write, octets)
+    agenda.at(30 * MS, connection.to_server.hold)
+    agenda.at(90 * MS, connection.to_server.release)
+    agenda.at(100 * MS, connection.to_server.finish)
     run(agenda, 9_000 * MS)
     assert node.heard == sent
     assert node.ended
     assert node.pieces > 200
-    assert connection.to_node.in_flight == 0
+    assert connection.to_server.in_flight == 0
 
 
 def test_a_break_leaves_a_prefix_and_sometimes_half_a_write() -> None:
@@ -61,9 +68,9 @@ def test_a_break_leaves_a_prefix_and_sometimes_half_a_write() -> None:
     for seed in range(60):
         agenda, network = make_network(seed)
         client, node = Ear(), Ear()
-        connection = network.connect("c", client, node)
+        connection = connect(network, client, node)
         for i in range(20):
-            agenda.at(i * 500, connection.to_node.write, b"0123456789")
+            agenda.at(i * 500, connection.to_server.write, b"0123456789")
         agenda.at(random.Random(seed).randrange(10 * MS), network.break_off, connection)
         run(agenda, 9_000 * MS)
         assert (b"0123456789" * 20).startswith(node.heard)
@@ -76,8 +83,8 @@ def test_a_break_leaves_a_prefix_and_sometimes_half_a_write() -> None:
 def test_a_lingering_client_is_heard_to_the_end() -> None:
     agenda, network = make_network(3)
     client, node = Ear(), Ear()
-    connection = network.connect("c", client, node)
-    connection.to_node.write(b"please do this")
+    connection = connect(network, client, node)
+    connection.to_server.write(b"please do this")
     network.client_closes(connection, lingering=True)
     connection.to_client.write(b"done")
     run(agenda, 9_000 * MS)

@@ -9,8 +9,8 @@ from ottla.broker.requests import Parked, Session
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.kernel.world import World
 
 DIRECTORY = "/data"
 PATH = "/data/notes"
@@ -114,8 +114,8 @@ class ToyNode:
 class ToyClient(Client):
     """Writes its own numbers, a few at a time, and remembers which were acknowledged."""
 
-    def __init__(self, world: World, name: str, first: int) -> None:
-        super().__init__(world, name)
+    def __init__(self, host: Host, name: str, first: int) -> None:
+        super().__init__(host.world, name, host.endpoint)
         self.next = first
         self.acknowledged: list[int] = []
         self.asked: list[int] = []
@@ -147,10 +147,10 @@ class ToyClient(Client):
         self.after(10 * MS, self.connect)
 
 
-def check_notes(world: World, clients: list[ToyClient]) -> None:
+def check_notes(host: Host, clients: list[ToyClient]) -> None:
     """Every acknowledged note is in the file, once, each client's in order."""
-    notes, end = decode_notes(world.disk.read_bytes(PATH))
-    if end != world.disk.size(PATH):
+    notes, end = decode_notes(host.disk.read_bytes(PATH))
+    if end != host.disk.size(PATH):
         raise Broken("there is something else behind the notes")
     for client in clients:
         mine = set(client.acknowledged)

@@ -1,6 +1,6 @@
 """The other shell: the node under a simulated clock, disk and network, with faults, from one seed.
 
-    kernel/      the world: time, disks, the network, and the lives of the node in it; knows nothing of Kafka
+    kernel/      the world: time, the network, hosts with a disk, a clock and a node each; knows nothing of Kafka
     clients/     simulated client processes that speak Kafka, and what they were told, held against the promises
     workloads/   one run: who is there, what goes wrong, what must hold, the reckoning
     __main__.py  `python -m ottla.sim`

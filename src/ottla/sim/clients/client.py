@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.clock import MS, Booking, Micros
-from ottla.sim.kernel.network import Connection
+from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.world import World
 
 RECONNECT_MIN_US = 20 * MS
@@ -18,11 +18,12 @@ RECONNECT_MAX_US = 200 * MS
 
 
 class Client:
-    """A client process, given by its name."""
+    """A client process on a host of its own, both given by its name. `bootstrap` is where it connects to."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, bootstrap: Endpoint) -> None:
         self.world = world
         self.name = name
+        self.bootstrap = bootstrap
         self.rng: random.Random = world.stream(name)
         self.connection: Connection | None = None
         self.paused = False
@@ -47,16 +48,16 @@ class Client:
         """Try until it works; then `connected`."""
         if self.connection is not None or not self.running:
             return
-        if not self.world.up:
+        self.connection = self.world.network.connect(self.name, self, self.bootstrap)
+        if self.connection is None:
             self.after(self.rng.randrange(RECONNECT_MIN_US, RECONNECT_MAX_US), self.connect)
             return
-        self.connection = self.world.network.connect(self.name, self, self.world)
         self._splitter = FrameSplitter()
         self.connected()
 
     def send(self, frame: bytes) -> None:
         if self.connection is not None:
-            self.connection.to_node.write(len(frame).to_bytes(4, "big") + frame)
+            self.connection.to_server.write(len(frame).to_bytes(4, "big") + frame)
 
     def hang_up(self, *, lingering: bool = False) -> None:
         """Let go of the connection. `lingering`: the node will not notice for a while, and does what was asked."""
@@ -75,7 +76,7 @@ class Client:
     def closed(self, connection: Connection) -> None:
         if connection is self.connection:
             self.connection = None
-            connection.to_node.finish()
+            connection.to_server.finish()
             self.lost()
 
     # ---- time --------------------------------------------------------------------------------------------------------

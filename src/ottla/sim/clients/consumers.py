@@ -284,14 +284,14 @@ class GroupMember(Reader):
             return
         code = message.error_code
         if code == ErrorCode.NONE:
-            self._safe_until_us, self._safe_in_life = sent_us + SESSION_TIMEOUT_MS * MS, self.world.lives
+            self._safe_until_us, self._safe_in_life = sent_us + SESSION_TIMEOUT_MS * MS, self.workload.lives
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._commit()
             self.state = "unjoined"
             self._join()
         elif code in FENCED:
             early_us = self._safe_until_us - self.world.clock.now_us
-            if code == ErrorCode.UNKNOWN_MEMBER_ID and early_us > 0 and self._safe_in_life == self.world.lives:
+            if code == ErrorCode.UNKNOWN_MEMBER_ID and early_us > 0 and self._safe_in_life == self.workload.lives:
                 raise Broken(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
             self._fenced(code)
         elif code in COORDINATOR_AWAY:

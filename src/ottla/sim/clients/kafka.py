@@ -69,7 +69,7 @@ class KafkaClient(Client):
     """See the module. `connected` is final here: subclasses begin in `ready`, when metadata is known."""
 
     def __init__(self, workload: Surroundings, name: str, topics: tuple[str, ...] = ()) -> None:
-        super().__init__(workload.world, name)
+        super().__init__(workload.world, name, workload.bootstrap)
         self.workload = workload
         self.history = workload.history
         self.topics = topics
@@ -107,14 +107,14 @@ class KafkaClient(Client):
         until_us = self.world.clock.now_us + patience_us
         self._pending[self._correlation_id] = Pending(key, version, until_us, answer, args)
         frame = encode_request(RequestHeader(key, version, self._correlation_id, self.name), message)
-        self.connection.to_node.write(bytes(frame))
+        self.connection.to_server.write(bytes(frame))
 
     def tell(self, key: int, message: Message) -> None:
         """Ask for something that is not answered (acks=0)."""
         if self.connection is not None:
             self._correlation_id += 1
             header = RequestHeader(key, self.versions[key], self._correlation_id, self.name)
-            self.connection.to_node.write(bytes(encode_request(header, message)))
+            self.connection.to_server.write(bytes(encode_request(header, message)))
 
     def frame_arrived(self, frame: memoryview) -> None:
         expected = next(iter(self._pending), None)

@@ -81,8 +81,8 @@ class ShareMember(KafkaClient):
     # ---- a session's life --------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        if self._life != self.world.lives:
-            self._life = self.world.lives
+        if self._life != self.workload.lives:
+            self._life = self.workload.lives
             self._given.clear()
         self._busy = False
         self._begin_anew()

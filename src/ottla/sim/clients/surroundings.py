@@ -5,6 +5,7 @@ from typing import Protocol
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.share_history import ShareHistory
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.world import World
 
 
@@ -16,6 +17,16 @@ class Surroundings(Protocol):
 
     @property
     def history(self) -> History: ...
+
+    @property
+    def bootstrap(self) -> Endpoint:
+        """Where the node listens."""
+        ...
+
+    @property
+    def lives(self) -> int:
+        """The number of the node's present life."""
+        ...
 
     @property
     def rules(self) -> Mapping[str, TopicRule]:

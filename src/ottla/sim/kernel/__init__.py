@@ -1,6 +1,6 @@
-"""The simulated world: time and what happens when, the disk and what it may forget, the network and how it breaks.
+"""The simulated world: time and what happens when, hosts with their disks and clocks, the network and how it breaks.
 
-clock.py    time and what happens when           disk.py   the file system, and what it may forget
-network.py  connections, and how they break      world.py  drives one node, kills it, starts it again
-trace.py    what happened, and its hash
+world.py    what everything in a run has in common     host.py   a machine: drives its node, kills it, starts it again
+clock.py    time, and what the hosts' clocks show      disk.py   the file system, and what it may forget
+network.py  connections, paths, and how they break     trace.py  what happened, and its hash
 """

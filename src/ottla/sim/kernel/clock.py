@@ -1,4 +1,5 @@
-"""Simulated time: a clock that only moves when told, and the agenda of what happens when.
+"""Simulated time: a clock that only moves when told, what the hosts' clocks show then, and the agenda of what happens
+when.
 
 Knows: microseconds since the start of the simulation, events ordered by (time, sequence). Knows nothing of what the
 events do. Invariants: time never goes back; two events at one time run in the order in which they were booked; so the
@@ -19,6 +20,8 @@ Micros: TypeAlias = int
 MS = 1_000
 """Microseconds in a millisecond."""
 
+MILLION = 1_000_000
+
 BOOTED_MS: Millis = 1_000_000
 """What the monotonic clock shows when the simulation begins: a moment is never mistaken for a timestamp."""
 
@@ -27,7 +30,8 @@ EPOCH_MS = 1_800_000_000_000
 
 
 class Clock:
-    """The time of the simulated world: `now_us` is what it counts by, `now_ms` and `wall_ms` what a process reads."""
+    """The time of the simulated world: `now_us` is what it counts by, `now_ms` and `wall_ms` what a process reads on a
+    host whose clock is right."""
 
     __slots__ = ("now_us", "wall_ahead_ms")
 
@@ -45,9 +49,39 @@ class Clock:
         """The clock that somebody may set."""
         return WallMillis(self.now_ms + self.wall_ahead_ms)
 
+
+class HostClock:
+    """The clock of one host. It may have been started at another moment than the others' (`booted_ms`), be set wrong
+    (`wall_off_ms`), and run fast or, below zero, slow (`drift_ppm`, microseconds in a second)."""
+
+    __slots__ = ("booted_ms", "drift_ppm", "wall_off_ms", "world")
+
+    def __init__(
+        self, world: Clock, *, booted_ms: Millis = BOOTED_MS, wall_off_ms: int = 0, drift_ppm: int = 0
+    ) -> None:
+        self.world = world
+        self.booted_ms = booted_ms
+        self.wall_off_ms = wall_off_ms
+        self.drift_ppm = drift_ppm
+
+    @property
+    def now_ms(self) -> Millis:
+        """The monotonic clock."""
+        return self.booted_ms + self.world.now_us * (MILLION + self.drift_ppm) // (MILLION * MS)
+
+    @property
+    def wall_ahead_ms(self) -> int:
+        """How far the wall clock is ahead of the monotonic one; it changes only when somebody sets the clock."""
+        return self.world.wall_ahead_ms + BOOTED_MS - self.booted_ms + self.wall_off_ms
+
+    @property
+    def wall_ms(self) -> WallMillis:
+        """The clock that somebody may set."""
+        return WallMillis(self.now_ms + self.wall_ahead_ms)
+
     def us_of(self, moment: Millis) -> Micros:
-        """When the monotonic clock shows this."""
-        return (moment - BOOTED_MS) * MS
+        """When, in the world's time, the monotonic clock first shows this."""
+        return -((self.booted_ms - moment) * MS * MILLION // (MILLION + self.drift_ppm))
 
 
 class Booking:

@@ -1,28 +1,50 @@
-"""The simulated network: connections between clients and the node, each a pair of byte streams.
+"""The simulated network: connections between hosts, each a pair of byte streams, and the paths they take.
 
-Knows: latency, fragmentation, cuts. Does not know frames or Kafka: it carries bytes. Invariants: within one direction
-of one connection bytes arrive once and in order, or not at all from some point on (TCP's promise); nothing is promised
-between connections, nor between the two directions. A cut falls anywhere, so a frame may arrive by half. The two sides
-learn of a cut at different times: a client that has given up may have its old requests carried out long after it sent
-them again on a new connection, which is how a network duplicates.
+A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. Knows: latency,
+fragmentation, loss, paths that carry nothing for a while. Does not know frames or Kafka: it carries bytes.
+
+Invariants: within one direction of one connection bytes arrive once and in order, or not at all from some point on
+(TCP's promise); nothing is promised between connections, nor between the two directions. A break falls anywhere, so a
+frame may arrive by half. The two sides learn of a break at different times: a client that has given up may have its old
+requests carried out long after it sent them again on a new connection, which is how a network duplicates.
+
+A path that is cut loses nothing, for TCP sends again: what is on its way over it, and that a connection was closed,
+arrives once the path is mended. Who can't wait so long has to give up by itself.
 """
 
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ottla.sim.kernel.clock import MS, Agenda, Micros
 
 BYTEWISE_MAX = 48
 """So many bytes of a bytewise write arrive one by one; the rest follows in one piece."""
 
+RESENT_AFTER_US = 200 * MS
+"""What a lost piece is late by; and after a mended path TCP's next try may be that far off."""
+
+CONNECT_PATIENCE_US = 5_000 * MS
+"""Who connects over a cut path to where nobody listens learns nothing for so long."""
+
+Path: TypeAlias = tuple[str, str]
+"""From one host to another; the way back is another path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where somebody may listen."""
+
+    host: str
+    port: int = 9092
+
 
 @dataclass(slots=True)
 class Weather:
-    """How the network behaves now; faults change it, healing puts the defaults back. Probabilities are per write."""
+    """How a path behaves now; faults change it, healing puts the defaults back. Probabilities are per write."""
 
     latency_min_us: Micros = 50
     latency_max_us: Micros = 2 * MS
@@ -30,6 +52,8 @@ class Weather:
     bytewise: float = 0.01
     spike: float = 0.01
     spike_max_us: Micros = 80 * MS
+    loss: float = 0.0
+    """A piece has to be sent again, and what was sent behind it waits for it."""
 
 
 class End(Protocol):
@@ -45,10 +69,22 @@ class End(Protocol):
 class Pipe:
     """One direction. Pieces wait in order, each with the time from which it may be taken."""
 
-    __slots__ = ("_connection", "_due_us", "_pieces", "_receiver", "closed", "drained", "held", "in_flight", "network")
+    __slots__ = (
+        "_connection",
+        "_due_us",
+        "_pieces",
+        "_receiver",
+        "closed",
+        "drained",
+        "held",
+        "in_flight",
+        "network",
+        "path",
+    )
 
-    def __init__(self, network: "Network", connection: "Connection", receiver: End) -> None:
+    def __init__(self, network: "Network", connection: "Connection", path: Path, receiver: End) -> None:
         self.network = network
+        self.path = path
         self._connection = connection
         self._receiver = receiver
         self._pieces: deque[tuple[Micros, bytes | None]] = deque()
@@ -64,13 +100,14 @@ class Pipe:
         if self.closed or not octets:
             return
         self.in_flight += len(octets)
-        for piece in self.network.pieces_of(octets):
-            self._book(piece, self.network.latency())
+        weather = self.network.weather_of(self.path)
+        for piece in self.network.pieces_of(octets, weather):
+            self._book(piece, self.network.latency(weather))
 
     def finish(self) -> None:
         """Everything written still arrives, then the receiver is told that it was the last."""
         if not self.closed:
-            self._book(None, self.network.latency())
+            self._book(None, self.network.latency(self.network.weather_of(self.path)))
 
     def cut(self, delay_us: Micros) -> None:
         """What is in flight is lost; the receiver learns of it after the delay."""
@@ -93,15 +130,23 @@ class Pipe:
 
     def release(self) -> None:
         self.held = False
-        self._take()
+        self.take()
+
+    @property
+    def waits(self) -> bool:
+        """Something is on its way, or would be if the path carried it."""
+        return bool(self._pieces)
 
     def _book(self, piece: bytes | None, delay_us: Micros) -> None:
         now_us = self.network.agenda.clock.now_us
         self._due_us = max(self._due_us, now_us + delay_us)
         self._pieces.append((self._due_us, piece))
-        self.network.agenda.at(self._due_us, self._take)
+        self.network.agenda.at(self._due_us, self.take)
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Give the receiver what has come, if the path carries anything."""
+        if self.network.is_cut(self.path):
+            return
         now_us = self.network.agenda.clock.now_us
         pieces = self._pieces
         while pieces and pieces[0][0] <= now_us and not self.held and not self.closed:
@@ -117,20 +162,35 @@ class Pipe:
 
 
 class Connection:
-    """One connection; `identity` is never used twice in a run."""
+    """One connection: `client_host` opened it, somebody accepted it at `endpoint`. `identity` is never used twice in a
+    run."""
 
-    __slots__ = ("client", "host", "identity", "to_client", "to_node")
+    __slots__ = ("client_host", "endpoint", "identity", "to_client", "to_server")
 
-    def __init__(self, network: "Network", identity: int, host: str, client: End, node: End) -> None:
+    def __init__(
+        self, network: "Network", identity: int, client_host: str, client: End, endpoint: Endpoint, server: End
+    ) -> None:
         self.identity = identity
-        self.host = host
-        self.client = client
-        self.to_node = Pipe(network, self, node)
-        self.to_client = Pipe(network, self, client)
+        self.client_host = client_host
+        self.endpoint = endpoint
+        self.to_server = Pipe(network, self, (client_host, endpoint.host), server)
+        self.to_client = Pipe(network, self, (endpoint.host, client_host), client)
 
     @property
     def over(self) -> bool:
-        return self.to_node.closed and self.to_client.closed
+        return self.to_server.closed and self.to_client.closed
+
+    def pipes_to(self, host: str) -> list[Pipe]:
+        """The directions that end at this host."""
+        return [pipe for pipe in (self.to_server, self.to_client) if pipe.path[1] == host]
+
+
+class Nobody:
+    """The other end where nobody listens."""
+
+    def arrived(self, connection: Connection, piece: bytes) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
 
 
 class Network:
@@ -140,57 +200,128 @@ class Network:
         self.agenda = agenda
         self.rng = rng
         self.weather = Weather()
+        """Of every path that has none of its own."""
+        self.weathers: dict[Path, Weather] = {}
         self.connections: dict[int, Connection] = {}
         self._identities = 0
+        self._listening: dict[Endpoint, End] = {}
+        self._cut: set[Path] = set()
+        self._apart: list[frozenset[str]] = []
 
-    def connect(self, host: str, client: End, node: End) -> Connection:
+    # ---- connections -------------------------------------------------------------------------------------------------
+
+    def listen(self, endpoint: Endpoint, server: End) -> None:
+        """Whoever connects to this endpoint has to do with `server`."""
+        assert endpoint not in self._listening, f"somebody listens at {endpoint}"
+        self._listening[endpoint] = server
+
+    def connect(self, client_host: str, client: End, endpoint: Endpoint) -> Connection | None:
+        """A new connection, on which the client may write at once. None: nobody listens there, which is known at once
+        where the path carries anything."""
+        server = self._listening.get(endpoint)
+        way, back = (client_host, endpoint.host), (endpoint.host, client_host)
+        if server is None and not self.is_cut(way) and not self.is_cut(back):
+            return None
         self._identities += 1
-        connection = Connection(self, self._identities, host, client, node)
+        connection = Connection(self, self._identities, client_host, client, endpoint, server or Nobody())
         self.connections[connection.identity] = connection
+        if server is None:
+            connection.to_server.deafen()
+            connection.to_client.cut(CONNECT_PATIENCE_US)
         return connection
 
-    def client_closes(self, connection: Connection, *, lingering: bool) -> None:
+    def client_closes(self, connection: Connection, *, lingering: bool = False) -> None:
         """The client lets go. `lingering`: what it sent still arrives, and the node learns of the close much later."""
         connection.to_client.deafen()
         if lingering:
             delay_us = self.rng.randrange(3_000 * MS)
-            self.agenda.after(delay_us, connection.to_node.finish)
+            self.agenda.after(delay_us, connection.to_server.finish)
         else:
-            connection.to_node.finish()
+            connection.to_server.finish()
         self._sweep()
 
-    def node_closes(self, connection: Connection) -> None:
-        """The node lets go after what it wrote; requests still under way to it are lost."""
-        connection.to_node.deafen()
+    def server_closes(self, connection: Connection) -> None:
+        """The server lets go after what it wrote; requests still under way to it are lost."""
+        connection.to_server.deafen()
         connection.to_client.finish()
         self._sweep()
 
     def break_off(self, connection: Connection) -> None:
-        """The path fails: what is in flight is lost both ways, each side learns of it in its own time."""
+        """The connection fails: what is in flight is lost both ways, each side learns of it in its own time."""
         connection.to_client.cut(self.rng.randrange(200 * MS))
-        connection.to_node.cut(self.rng.randrange(2_000 * MS))
+        connection.to_server.cut(self.rng.randrange(2_000 * MS))
 
-    def node_died(self) -> None:
-        """Nobody listens any more; clients learn of it by the reset or, if the machine is gone too, by and by."""
+    def host_died(self, host: str) -> None:
+        """Nobody listens there any more, and nobody hears. The other sides learn of it by the reset or, if the machine
+        is gone too, by and by."""
+        for endpoint in [endpoint for endpoint in self._listening if endpoint.host == host]:
+            del self._listening[endpoint]
         for connection in list(self.connections.values()):
-            connection.to_node.deafen()
-            connection.to_client.cut(self.rng.randrange(300 * MS))
+            if connection.endpoint.host == host:
+                connection.to_server.deafen()
+                connection.to_client.cut(self.rng.randrange(300 * MS))
+            elif connection.client_host == host:
+                connection.to_client.deafen()
+                connection.to_server.cut(self.rng.randrange(300 * MS))
         self._sweep()
 
     def alive(self) -> list[Connection]:
         self._sweep()
-        return [c for c in self.connections.values() if not c.to_node.closed and not c.to_client.closed]
+        return [c for c in self.connections.values() if not c.to_server.closed and not c.to_client.closed]
 
-    def latency(self) -> Micros:
-        rng, weather = self.rng, self.weather
+    def _sweep(self) -> None:
+        over = [identity for identity, connection in self.connections.items() if connection.over]
+        for identity in over:
+            del self.connections[identity]
+
+    # ---- paths -------------------------------------------------------------------------------------------------------
+
+    def is_cut(self, path: Path) -> bool:
+        """Whether the path carries nothing now."""
+        if path in self._cut:
+            return True
+        return bool(self._apart) and any((path[0] in hosts) != (path[1] in hosts) for hosts in self._apart)
+
+    def cut_path(self, source: str, target: str) -> None:
+        """From now on nothing that `source` sends reaches `target`. The way back is another path."""
+        self._cut.add((source, target))
+
+    def part(self, hosts: Collection[str]) -> None:
+        """Cut every path between these hosts and all others: the network falls into two parts."""
+        self._apart.append(frozenset(hosts))
+
+    def mend_path(self, source: str, target: str) -> None:
+        self._cut.discard((source, target))
+        self._send_again()
+
+    def mend(self) -> None:
+        """Every path carries again."""
+        self._cut.clear()
+        self._apart.clear()
+        self._send_again()
+
+    def _send_again(self) -> None:
+        """What waited for a path arrives when TCP tries the next time."""
+        for connection in list(self.connections.values()):
+            for pipe in (connection.to_server, connection.to_client):
+                if pipe.waits and not self.is_cut(pipe.path):
+                    self.agenda.after(self.rng.randrange(RESENT_AFTER_US), pipe.take)
+
+    def weather_of(self, path: Path) -> Weather:
+        return self.weathers.get(path, self.weather)
+
+    def latency(self, weather: Weather) -> Micros:
+        rng = self.rng
+        resent_us = 0
+        while weather.loss and rng.random() < weather.loss:
+            resent_us += RESENT_AFTER_US
         if rng.random() < weather.spike:
-            return rng.randrange(weather.spike_max_us)
-        return rng.randrange(weather.latency_min_us, weather.latency_max_us)
+            return resent_us + rng.randrange(weather.spike_max_us)
+        return resent_us + rng.randrange(weather.latency_min_us, weather.latency_max_us)
 
-    def pieces_of(self, octets: bytes) -> list[bytes]:
+    def pieces_of(self, octets: bytes, weather: Weather) -> list[bytes]:
         """Cut a write as a network may: whole, in a few pieces, or its head byte by byte."""
         chance = self.rng.random()
-        weather = self.weather
         if chance >= weather.split + weather.bytewise or len(octets) < 2:
             return [octets]
         if chance < weather.bytewise:
@@ -200,8 +331,3 @@ class Network:
         cuts = sorted(self.rng.randrange(1, len(octets)) for _ in range(self.rng.randrange(1, 4)))
         edges = [0, *cuts, len(octets)]
         return [octets[a:b] for a, b in itertools.pairwise(edges) if a < b]
-
-    def _sweep(self) -> None:
-        over = [identity for identity, connection in self.connections.items() if connection.over]
-        for identity in over:
-            del self.connections[identity]

@@ -22,8 +22,8 @@ from ottla.machine import Ticket
 from ottla.sim.clients.batches import Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.kernel.world import Life
 from ottla.sim.workloads.workload import Workload
 
 LOOK_EVERY = 25
@@ -37,8 +37,8 @@ LOOKUPS = 12
 class Watch:
     """Looks at the node every few steps."""
 
-    def __init__(self, workload: Workload) -> None:
-        self._world = workload.world
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._steps = 0
         self._life: Life | None = None
         self._high_watermarks: dict[Partition, int] = {}
@@ -64,9 +64,9 @@ class Watch:
 
     def _look_at_waiting(self, node: Node) -> None:
         """What is left of a request's time when it is first seen passes as the world's does, whatever clocks say."""
-        now_us, before, self._due_us = self._world.clock.now_us, self._due_us, {}
+        now_us, before, self._due_us = self._host.world.clock.now_us, self._due_us, {}
         for ticket, deadline in node.parking.deadlines():
-            left_us = (deadline - self._world.clock.now_ms) * MS
+            left_us = (deadline - self._host.clock.now_ms) * MS
             due_us = self._due_us[ticket] = before.get(ticket, now_us + left_us)
             if due_us + TICKET_LATE_MAX_MS * MS < now_us:
                 raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
@@ -74,7 +74,7 @@ class Watch:
     def _look_at_epoch(self, node: Node, partition: Partition) -> None:
         key = (node.topics.by_name[partition.topic_name].id, partition.index)
         life, epoch = self._epochs.get(key, (0, -1))
-        now = (self._world.lives, partition.leader_epoch)
+        now = (self._host.lives, partition.leader_epoch)
         if now != (life, epoch):
             if partition.leader_epoch <= epoch:
                 raise Broken(f"{partition.name}: life {now[0]} leads in epoch {now[1]}, life {life} did in {epoch}")
@@ -98,7 +98,8 @@ class Watch:
         self._high_watermarks[partition] = high
 
 
-def node_of(life: Life) -> Node:
+def node_of(life: Life | None) -> Node:
+    assert life is not None
     assert isinstance(life.node, Node)
     return life.node
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 
 from ottla.sim.kernel.clock import MS, Booking
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Weather
-from ottla.sim.kernel.world import World
 from ottla.sim.workloads.workload import Plan, Workload
 
 STEPS_TO_CUT_MAX = 400
@@ -23,11 +23,12 @@ LEAP_APART_US = 30_000 * MS
 class Faults:
     """The source of trouble of one run."""
 
-    def __init__(self, world: World, workload: Workload, plan: Plan) -> None:
-        self.world = world
+    def __init__(self, host: Host, workload: Workload, plan: Plan) -> None:
+        self.host = host
+        self.world = host.world
         self.workload = workload
         self.plan = plan
-        self.rng: random.Random = world.stream("faults")
+        self.rng: random.Random = self.world.stream("faults")
         self.active = True
         self._restart: Booking | None = None
         self._leapt_us = -LEAP_APART_US
@@ -48,8 +49,8 @@ class Faults:
         ]
         self._kinds = [(act, weight) for act, weight in kinds if self.rng.random() < 0.7]
         self._gap_us = self.rng.choice((250, 600, 1_500)) * MS
-        world.agenda.after(self.rng.randrange(2_000 * MS), self._next)
-        world.agenda.after(700 * MS, self._write_back)
+        self.world.agenda.after(self.rng.randrange(2_000 * MS), self._next)
+        self.world.agenda.after(700 * MS, self._write_back)
 
     def _next(self) -> None:
         if not self.active:
@@ -61,7 +62,7 @@ class Faults:
 
     def _write_back(self) -> None:
         """The kernel's own writing back; no fault, so it goes on after healing."""
-        self.world.disk.write_back()
+        self.host.disk.write_back()
         self.world.agenda.after(self.rng.randrange(2_000 * MS), self._write_back)
 
     # ---- the node ----------------------------------------------------------------------------------------------------
@@ -77,30 +78,30 @@ class Faults:
 
     def _start(self) -> None:
         self._restart = None
-        if self.world.up:
+        if self.host.up:
             return
         if self.active and self.rng.random() < 0.15:
             self._light_fuse(100)
-        self.world.start_node()
+        self.host.start()
 
     def _draws_power_cut(self) -> bool:
         return self.plan.power_cuts and self.rng.random() < 0.6
 
     def kill(self) -> None:
-        self.world.kill_node(power_cut=self._draws_power_cut())
+        self.host.kill(power_cut=self._draws_power_cut())
 
     def cut_in_mid_step(self) -> None:
         self._light_fuse(STEPS_TO_CUT_MAX)
 
     def _light_fuse(self, steps_max: int) -> None:
-        self.world.cuts_power = self._draws_power_cut()
-        self.world.disk.fuse = self.rng.randrange(1, self.rng.choice((4, steps_max)))
+        self.host.cuts_power = self._draws_power_cut()
+        self.host.disk.fuse = self.rng.randrange(1, self.rng.choice((4, steps_max)))
 
     def stop_cleanly(self) -> None:
-        self.world.stop_node(power_cut=self._draws_power_cut())
+        self.host.stop(power_cut=self._draws_power_cut())
 
     def stall_node(self) -> None:
-        life = self.world.life
+        life = self.host.life
         if life is not None and life.alive and not life.paused:
             self.world.trace.add("faults", "the node stands still")
             life.pause()
@@ -119,7 +120,7 @@ class Faults:
         alive = self.world.network.alive()
         if alive:
             connection = self.rng.choice(alive)
-            self.world.trace.add("faults", f"connection {connection.identity} of {connection.host} breaks")
+            self.world.trace.add("faults", f"connection {connection.identity} of {connection.client_host} breaks")
             self.world.network.break_off(connection)
 
     def client_gives_up(self) -> None:
@@ -152,31 +153,31 @@ class Faults:
 
     def slow_disk(self) -> None:
         self.world.trace.add("faults", "the disk is slow")
-        self.world.disk_latency_max_us = self.rng.choice((100, 1_000, 4_000)) * MS
+        self.host.disk_latency_max_us = self.rng.choice((100, 1_000, 4_000)) * MS
         self.world.agenda.after(self.rng.randrange(4_000 * MS), self._quicken_disk)
 
     def _quicken_disk(self) -> None:
-        self.world.disk_latency_max_us = CALM_DISK_US
+        self.host.disk_latency_max_us = CALM_DISK_US
 
     def full_disk(self) -> None:
-        disk = self.world.disk
+        disk = self.host.disk
         disk.capacity = disk.used + self.rng.randrange(2_000)
         self.world.trace.add("faults", f"the disk has room for {disk.capacity - disk.used} bytes")
         self.world.agenda.after(self.rng.randrange(2_000 * MS), self._cure_disk)
 
     def failing_syncs(self) -> None:
-        self.world.disk.sync_failures = self.rng.choice((0.05, 0.5))
+        self.host.disk.sync_failures = self.rng.choice((0.05, 0.5))
         self.world.trace.add("faults", "syncs begin to fail")
         self.world.agenda.after(self.rng.randrange(1_500 * MS), self._cure_disk)
 
     def _cure_disk(self) -> None:
         """Somebody made room or changed the cable, and starts the node again, as a log that has failed asks for."""
-        disk = self.world.disk
+        disk = self.host.disk
         if disk.ails:
             disk.capacity = None
             disk.sync_failures = 0.0
             self.world.trace.add("faults", "the disk is well again")
-            self.world.kill_node(power_cut=False)
+            self.host.kill(power_cut=False)
 
     def clock_leaps(self) -> None:
         by_ms = self.rng.choice((-HOUR_MS, -1_500, -100, 300, 2_500, 15_000, 60_000, HOUR_MS))
@@ -192,15 +193,15 @@ class Faults:
     def heal(self) -> None:
         """From now on nothing goes wrong."""
         self.active = False
-        world = self.world
-        world.trace.add("faults", "everything heals")
-        world.disk.fuse = None
+        host = self.host
+        self.world.trace.add("faults", "everything heals")
+        host.disk.fuse = None
         self._cure_disk()
         self._quicken_disk()
         self._clear_up()
-        if world.life is not None:
-            world.life.resume()
+        if host.life is not None:
+            host.life.resume()
         for client in self.workload.clients:
             client.resume()
-        if not world.up:
+        if not host.up:
             self._start_after(0)

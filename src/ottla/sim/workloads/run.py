@@ -21,8 +21,9 @@ from ottla.sim.clients.consumers import GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.host import Host, NodeUnderTest
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.kernel.world import NodeUnderTest, World
+from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
 from ottla.sim.workloads.faults import Faults
 from ottla.sim.workloads.workload import Plan, Workload, draw_plan
@@ -73,20 +74,20 @@ class SimStore(MemoryStore):
         return generation
 
 
-NodeMaker = Callable[[World, SimStore, Plan, bool], NodeUnderTest]
+NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
 
 
-def make_node(world: World, store: SimStore, plan: Plan, same_boot: bool) -> Node:
+def make_node(host: Host, store: SimStore, plan: Plan, same_boot: bool) -> Node:
     """The node under test, as a shell makes it."""
     return Node(
         BrokerSettings.load(plan.settings, {}),
-        world.disk,
+        host.disk,
         DIRECTORY,
         store,
-        entropy=world.stream(f"entropy-{world.lives}"),
+        entropy=host.stream(f"entropy-{host.lives}"),
         same_boot=same_boot,
-        notes=lambda note: world.trace.add("node", note),
-        wall=WallClock(world.clock.wall_ahead_ms),
+        notes=lambda note: host.world.trace.add(host.name, note),
+        wall=WallClock(host.clock.wall_ahead_ms),
     )
 
 
@@ -95,29 +96,29 @@ class Run:
 
     def __init__(self, seed: int, *, keep_all: bool = False, make: NodeMaker = make_node, lies: bool = False) -> None:
         self._make = make
-        self.world = World(seed, self._build, keep_all=keep_all)
-        self.world.disk.lies = lies
-        self.store = SimStore(self.world.disk)
+        self.world = World(seed, keep_all=keep_all)
+        self.host = Host(self.world, "node", self._build)
+        self.host.disk.lies = lies
+        self.store = SimStore(self.host.disk)
         self.plan = self.make_plan()
         self.workload = self.make_workload()
-        self.faults = Faults(self.world, self.workload, self.plan)
-        self.watch = Watch(self.workload)
-        self.world.watch = self.watch
-        self.world.died = self._died
+        self.faults = Faults(self.host, self.workload, self.plan)
+        self.watch = Watch(self.host)
+        self.host.watch = self.watch
+        self.host.died = self._died
 
     def make_plan(self) -> Plan:
         return draw_plan(self.world.stream("plan"))
 
     def make_workload(self) -> Workload:
-        return Workload(self.world, self.plan)
+        return Workload(self.host, self.plan)
 
-    def _build(self, world: World, same_boot: bool) -> NodeUnderTest:
-        return self._make(world, self.store, self.plan, same_boot)
+    def _build(self, host: Host, same_boot: bool) -> NodeUnderTest:
+        return self._make(host, self.store, self.plan, same_boot)
 
     def _died(self, power_cut: bool) -> None:
         if power_cut and self.plan.may_lose:
-            assert self.world.life is not None
-            logs = partitions_of(node_of(self.world.life))
+            logs = partitions_of(node_of(self.host.life))
             fsynced: dict[TopicPartition, int] = {(p.topic_name, p.index): p.log.recovery_point for p in logs}
             self.workload.history.forget_beyond(fsynced)
         self.faults.node_died()
@@ -126,9 +127,9 @@ class Run:
 
     def go(self) -> None:
         """Raises Broken, or whatever the node lets out."""
-        world = self.world
+        world, host = self.world, self.host
         world.trace.add("run", str(self.plan))
-        world.start_node()
+        host.start()
         world.run(self.plan.safety_ms * MS)
         self.faults.heal()
         self.workload.wind_down()
@@ -145,7 +146,7 @@ class Run:
 
     def _missing(self) -> str | None:
         """What has not come to rest yet, as a sentence; None: everything has."""
-        life = self.world.life
+        life = self.host.life
         if life is None or not life.alive:
             return "the node is down"
         node = node_of(life)
@@ -183,10 +184,10 @@ class Run:
         return None
 
     def _reckon(self) -> None:
-        world = self.world
-        assert world.life is not None
-        node = node_of(world.life)
-        self.watch.look(world.life)
+        world, host = self.world, self.host
+        node = node_of(host.life)
+        assert host.life is not None
+        self.watch.look(host.life)
         parked = len(node.parking) - len(node.parking.of_connection(NODE_ITSELF))
         if parked > len(self.workload.clients):
             raise Broken(f"{parked} requests are parked, and there are {len(self.workload.clients)} clients")
@@ -195,26 +196,26 @@ class Run:
             client.running = False
             client.hang_up()
         world.trace.add("run", "everything is at rest; one more death")
-        world.kill_node(power_cut=self.plan.power_cuts and not self.plan.may_lose)
-        if not world.up:
-            world.start_node()
-        audit(self.workload, node_of(world.life))
+        host.kill(power_cut=self.plan.power_cuts and not self.plan.may_lose)
+        if not host.up:
+            host.start()
+        audit(self.workload, node_of(host.life))
 
     def _image_after_replay(self) -> dict[str, object]:
         """What a second node makes of a copy of the disk and the store."""
-        world = self.world
-        disk = world.disk.clone(world.stream("clone"))
+        host = self.host
+        disk = host.disk.clone(host.stream("clone"))
         twin = Node(
             BrokerSettings.load(self.plan.settings, {}),
             disk,
             DIRECTORY,
             copy.deepcopy(self.store),
-            entropy=world.stream("twin"),
+            entropy=host.stream("twin"),
             same_boot=True,
             notes=lambda note: None,
-            wall=WallClock(world.clock.wall_ahead_ms),
+            wall=WallClock(host.clock.wall_ahead_ms),
         )
-        now = world.clock.now_ms
+        now = host.clock.now_ms
         twin.start(now)
         while twin.groups.deadline() == 0:
             twin.groups.tick(now)
@@ -237,7 +238,7 @@ class Run:
             world.trace.digest(),
             failure,
             list(world.trace.lines),
-            world.lives,
+            self.host.lives,
             world.agenda.events_run,
             history.acknowledged_count,
             history.seen_count,

@@ -14,8 +14,8 @@ from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import decode_records
 from ottla.share.state import ShareStateShard
 from ottla.sim.clients.share_clients import LETTERS
+from ottla.sim.kernel.host import Life
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.kernel.world import Life
 from ottla.sim.workloads.checkers import Watch, node_of
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_workload import JOBS, ShareWorkload
@@ -39,8 +39,8 @@ class ShareRun(Run):
 
     def __init__(self, seed: int, **how: Any) -> None:
         super().__init__(seed, **how)
-        self.watch = ShareWatch(self.workload)
-        self.world.watch = self.watch
+        self.watch = ShareWatch(self.host)
+        self.host.watch = self.watch
 
     def make_plan(self) -> Plan:
         plan = super().make_plan()
@@ -55,7 +55,7 @@ class ShareRun(Run):
         return replace(plan, settings={**plan.settings, **settings})
 
     def make_workload(self) -> ShareWorkload:
-        return ShareWorkload(self.world, self.plan)
+        return ShareWorkload(self.host, self.plan)
 
     def _died(self, power_cut: bool) -> None:
         super()._died(power_cut)
@@ -74,12 +74,11 @@ class ShareRun(Run):
         workload = self.workload
         if workload.share_admin is None or not workload.share_admin.at_rest:
             return "the groups are not configured"
-        assert self.world.life is not None
-        node = node_of(self.world.life)
+        node = node_of(self.host.life)
         for partition, _ in node.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        in_sight = node.share.in_sight(self.world.clock.now_ms)
+        in_sight = node.share.in_sight(self.host.clock.now_ms)
         seen = {(each.group_id, each.topic, each.partition): each for each in in_sight}
         for group in workload.shares:
             for partition in node.topics.by_name[JOBS].partitions:
@@ -94,14 +93,13 @@ class ShareRun(Run):
         return None
 
     def _reckon(self) -> None:
-        assert self.world.life is not None
-        node = node_of(self.world.life)
+        node = node_of(self.host.life)
         self._nothing_is_lost(node)
         before = _state_of(node)
         super()._reckon()
-        node = node_of(self.world.life)
+        node = node_of(self.host.life)
         while node.share_state.deadline() == 0:
-            node.share_state.tick(self.world.clock.now_ms)
+            node.share_state.tick(self.host.clock.now_ms)
         after = _state_of(node)
         if before != after:
             raise Broken(f"the share state was {before} and is {after} after the restart")

@@ -6,7 +6,7 @@ from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.share_clients import LETTERS, LOCK_MS, ShareAdmin, ShareMember
 from ottla.sim.clients.share_history import ShareHistory
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.world import World
+from ottla.sim.kernel.host import Host
 from ottla.sim.workloads.checkers import node_of
 from ottla.sim.workloads.workload import Plan, Workload
 
@@ -16,8 +16,8 @@ JOBS = "jobs"
 class ShareWorkload(Workload):
     """Producers of one topic and the members of its share groups."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
-        super().__init__(world, plan)
+    def __init__(self, host: Host, plan: Plan) -> None:
+        super().__init__(host, plan)
         rng = self.rng
         self.rules = {JOBS: TopicRule(JOBS, rng.randrange(1, 4), dense=True)}
         self.history = History(self.rules.values(), groups_vanish=False)
@@ -61,9 +61,9 @@ class ShareWorkload(Workload):
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
         """Where the group's window begins, if the node is still in that life and has loaded it."""
-        if not self.world.up or self.world.lives != life or self.world.life is None:
+        if not self.host.up or self.host.lives != life or self.host.life is None:
             return None
-        node = node_of(self.world.life)
+        node = node_of(self.host.life)
         hosted = node.share.known(group, (node.topics.by_name[where[0]].id, where[1]))
         return None if hosted is None or hosted.machine is None else hosted.machine.start
 

@@ -14,8 +14,8 @@ from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.kernel.world import World
 
 FSYNC = "fsync"
 PAGE_CACHE = "page-cache"
@@ -64,10 +64,12 @@ def draw_plan(rng: random.Random) -> Plan:
 class Workload:
     """The clients of one run."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
-        self.world = world
+    def __init__(self, host: Host, plan: Plan) -> None:
+        self.host = host
+        self.world = host.world
+        self.bootstrap = host.endpoint
         self.plan = plan
-        self.rng = world.stream("workload")
+        self.rng = self.world.stream("workload")
         self.rules = {
             rule.name: rule
             for rule in (
@@ -85,6 +87,10 @@ class Workload:
         self.committers: list[Committer] = []
         self.admin = Admin(self, "admin")
         self._producer_ids: set[int] = set()
+
+    @property
+    def lives(self) -> int:
+        return self.host.lives
 
     @property
     def clients(self) -> list[KafkaClient]:

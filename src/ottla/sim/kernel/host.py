@@ -1,0 +1,467 @@
+"""A simulated host: a disk, a clock, a name in the network, and the lives of the node that runs on it.
+
+`Life` drives a node exactly as the real shell does: frames in the order of arrival, answers in the order of the
+requests of each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told
+when done. `Host` does what the real one cannot: kills the process or cuts the power at any step, then starts it again.
+
+Knows: lives of a node, connections of its clients and those that the node opens itself. Does not know what is in a
+frame.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ottla.broker.channel import Channel, Owed
+from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.requests import Address, Parked, Refused, Session
+from ottla.log.files import FileSlice
+from ottla.machine import Millis, Ticket
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.framing import FrameSplitter
+from ottla.sim.kernel.clock import MS, Booking, HostClock, Micros
+from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
+from ottla.sim.kernel.network import Connection, End, Endpoint
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
+
+UNSENT_MAX = 16 << 10
+"""Bytes a connection may have on the way to a slow reader before its requests wait."""
+
+RINGS_A_SECOND_MAX = 700
+"""More ticks than that in a simulated second, and a real node would burn a core."""
+
+
+class NodeUnderTest(Protocol):
+    """What runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
+
+    def start(self, now: Millis) -> None: ...
+
+    def stop(self, now: Millis) -> None: ...
+
+    def receive(self, now: Millis, session: Session, frame: memoryview) -> Sequence[Part] | Parked | None: ...
+
+    def disconnected(self, now: Millis, connection: int) -> None: ...
+
+    def deadline(self) -> Millis | None: ...
+
+    def tick(self, now: Millis) -> None: ...
+
+    def take_effects(self, now: Millis) -> list[Effect]: ...
+
+    def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
+
+    def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
+
+    def not_stored(self, path: str) -> None: ...
+
+
+class NodeSide:
+    """The node's side of one connection: frames that have come and were not served yet, and answers on their way."""
+
+    __slots__ = ("channel", "connection", "frames", "muted_until_us", "session", "splitter")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        listener = connection.endpoint
+        self.session = Session(
+            Address(connection.identity, connection.client_host, advertised=(listener.host, listener.port))
+        )
+        self.splitter = FrameSplitter()
+        self.frames: deque[memoryview] = deque()
+        self.channel = Channel()
+        self.muted_until_us: Micros = 0
+
+    def send(self, leaving: Sequence[Owed]) -> None:
+        for owed in leaving:
+            parts = owed.parts or ()
+            octets = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+            if octets:
+                self.connection.to_client.write(octets)
+
+
+class Life:
+    """One life of the node's process: the shell around it, until it dies."""
+
+    def __init__(self, host: "Host", node: NodeUnderTest) -> None:
+        self.host = host
+        self.world = host.world
+        self.node = node
+        self.alive = False
+        self.paused = False
+        self.sides: dict[int, NodeSide] = {}
+        self._alarm: Booking | None = None
+        self._alarm_us: Micros = 0
+        self._rings = 0
+        self._rings_second = 0
+        self._disk_work: deque[Sync | Store] = deque()
+        self._disk_busy: tuple[Sync | Store, list[int]] | None = None
+        self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
+
+    # ---- from the network --------------------------------------------------------------------------------------------
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        if not self.alive:
+            return
+        side = self.sides.get(connection.identity)
+        if side is None:
+            side = self.sides[connection.identity] = NodeSide(connection)
+            connection.to_client.drained = self._drained
+        side.frames.extend(side.splitter.feed(piece))
+        if self.paused:
+            connection.to_server.hold()
+        else:
+            self._serve(side)
+
+    def closed(self, connection: Connection) -> None:
+        side = self.sides.pop(connection.identity, None)
+        if side is not None and self.alive:
+            connection.to_client.cut(0)
+            self.enter(self.node.disconnected, connection.identity)
+
+    def _serve(self, side: NodeSide) -> None:
+        """Carry out the frames that are whole, unless the connection is muted or its reader too slow."""
+        frames, channel = side.frames, side.channel
+        while self.alive and not self._halts(side) and frames and channel.may_serve(frames[0]):
+            self.enter(self._receive, side, frames.popleft())
+
+    def _halts(self, side: NodeSide) -> bool:
+        """Whether the connection serves nothing now; then it takes nothing from the network either."""
+        channel, connection = side.channel, side.connection
+        channel.note_unsent(connection.to_client.in_flight > UNSENT_MAX)
+        channel.mute(side.muted_until_us > self.world.clock.now_us)
+        if channel.halted and not channel.closing and not connection.to_server.held:
+            connection.to_server.hold()
+        return channel.halted
+
+    def _drained(self, connection: Connection) -> None:
+        side = self.sides.get(connection.identity)
+        if side is not None and connection.to_server.held and not self.paused:
+            self._resume(side)
+
+    def _resume(self, side: NodeSide) -> None:
+        if self.sides.get(side.connection.identity) is not side:
+            return
+        if self.alive and not self.paused and not self._halts(side):
+            self._serve(side)
+            if self.alive and side.connection.to_server.held and not self._halts(side):
+                side.connection.to_server.release()
+
+    def _receive(self, now: Millis, side: NodeSide, frame: memoryview) -> None:
+        try:
+            answer = self.node.receive(now, side.session, frame)
+        except Refused as refusal:
+            self.world.trace.add(self.host.name, f"refuses {side.connection.identity}: {refusal}")
+            self._let_go(side)
+            return
+        side.send(side.channel.served(frame[1], answer))
+
+    def connect(self, endpoint: Endpoint, end: End) -> Connection | None:
+        """Open a connection from here; `end` is part of the node, and is told what comes as long as this life lasts.
+        None: nobody listens there."""
+        return self.world.network.connect(self.host.name, Inside(self, end), endpoint)
+
+    # ---- into the node -----------------------------------------------------------------------------------------------
+
+    def enter(self, act: Callable[..., None], *args: object) -> None:
+        """Call into the node with the time as first argument, then carry out what it wants. The process may die in
+        the middle of it."""
+        if not self.alive:
+            return
+        clock = self.host.clock
+        try:
+            if self._wall_ahead_ms != clock.wall_ahead_ms:
+                self._wall_ahead_ms = clock.wall_ahead_ms
+                self.node.wall_clock_is(clock.now_ms, self._wall_ahead_ms)
+            act(clock.now_ms, *args)
+            while effects := self.node.take_effects(clock.now_ms):
+                for effect in effects:
+                    self._carry_out(effect)
+        except PowerCut:
+            self.host.fell()
+            return
+        self._set_alarm()
+        if self.host.watch is not None:
+            self.host.watch(self)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(ticket, identity, parts):
+                self._fill(ticket, identity, parts)
+            case Close(identity, why):
+                side = self.sides.get(identity)
+                self.world.trace.add(self.host.name, f"closes {identity}: {why}")
+                if side is not None:
+                    self._let_go(side)
+            case Mute(identity, until):
+                side = self.sides.get(identity)
+                if side is not None:
+                    side.muted_until_us = self.host.clock.us_of(until)
+                    self.world.agenda.at(side.muted_until_us, self._resume, side)
+            case Sync() | Store():
+                self._disk_work.append(effect)
+                self._begin_disk_work()
+
+    def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
+        side = self.sides.get(identity)
+        if side is None:
+            return
+        leaving = side.channel.answered(ticket, parts)
+        if leaving is None:
+            raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
+        if leaving:
+            side.send(leaving)
+        if side.frames:
+            self.world.agenda.after(0, self._resume, side)
+
+    def _let_go(self, side: NodeSide) -> None:
+        """Close after what is already known to send."""
+        side.channel.close()
+        self.world.network.server_closes(side.connection)
+        if self.sides.pop(side.connection.identity, None) is not None:
+            self.node.disconnected(self.host.clock.now_ms, side.connection.identity)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        deadline = self.node.deadline()
+        if deadline is None:
+            return
+        host = self.host
+        due_us = max(host.clock.us_of(deadline), self.world.clock.now_us)
+        if self._alarm is not None:
+            if self._alarm_us <= due_us + MS:
+                return
+            self._alarm.cancel()
+        due_us += host.shell_rng.randrange(MS)
+        self._alarm_us = due_us
+        self._alarm = self.world.agenda.at(due_us, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self.paused:
+            return
+        second = self.world.clock.now_us // (1_000 * MS)
+        self._rings = self._rings + 1 if second == self._rings_second else 1
+        self._rings_second = second
+        if self._rings > RINGS_A_SECOND_MAX:
+            raise Broken(f"the node spins: {self._rings} ticks in one second")
+        self.enter(self.node.tick)
+
+    def pause(self) -> None:
+        """The process stands still (a stopped process, a long swap-in); the world goes on."""
+        self.paused = True
+        for connection in self.world.network.connections.values():
+            for pipe in connection.pipes_to(self.host.name):
+                pipe.hold()
+
+    def resume(self) -> None:
+        if not self.alive or not self.paused:
+            return
+        self.paused = False
+        self.enter(self.node.tick)
+        self._begin_disk_work()
+        for connection in list(self.world.network.connections.values()):
+            side = self.sides.get(connection.identity)
+            if side is not None:
+                self._resume(side)
+            elif self.alive:
+                for pipe in connection.pipes_to(self.host.name):
+                    pipe.release()
+
+    # ---- the disk thread ---------------------------------------------------------------------------------------------
+
+    def _begin_disk_work(self) -> None:
+        """One at a time, in order. A sync covers what is written when it begins."""
+        if self._disk_busy or not self._disk_work or not self.alive:
+            return
+        work = self._disk_work.popleft()
+        self._disk_busy = work, self._marks(work)
+        self.world.agenda.after(self.host.disk_latency(), self._end_disk_work)
+
+    def _marks(self, work: Sync | Store) -> list[int]:
+        if isinstance(work, Store):
+            return []
+        return [file.begin_sync() if isinstance(file, SimFile) else 0 for file in work.files]
+
+    def _end_disk_work(self) -> None:
+        if not self.alive or self._disk_busy is None:
+            return
+        if self.paused:
+            self.world.agenda.after(10 * MS, self._end_disk_work)
+            return
+        work, marks = self._disk_busy
+        try:
+            failures = self._do_disk_work(work, marks)
+        except PowerCut:
+            self.host.fell()
+            return
+        self._disk_busy = None
+        if isinstance(work, Sync):
+            self.enter(self._synced, work.token, failures)
+        self._begin_disk_work()
+
+    def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> dict[int, str]:
+        """What went wrong, as the system says it, by position in a Sync's files."""
+        failures: dict[int, str] = {}
+        if isinstance(work, Store):
+            try:
+                self.host.disk.write_atomically(work.path, bytes(work.content))
+            except OSError:
+                self.node.not_stored(work.path)
+            return failures
+        for at, (file, mark) in enumerate(zip(work.files, marks, strict=True)):
+            try:
+                if isinstance(file, SimFile):
+                    file.end_sync(mark)
+                else:
+                    file.sync()
+            except OSError as error:
+                failures[at] = error.strerror or str(error)
+        return failures
+
+    def _synced(self, now: Millis, token: int, failures: dict[int, str]) -> None:
+        self.node.synced(now, token, failures)
+
+    def finish_disk_work(self) -> None:
+        """A clean stop waits for the disk thread, and tells the node nothing any more."""
+        if self._disk_busy is not None:
+            self._do_disk_work(*self._disk_busy)
+            self._disk_busy = None
+        while self._disk_work:
+            work = self._disk_work.popleft()
+            self._do_disk_work(work, self._marks(work))
+
+
+class Inside:
+    """The node's end of a connection that it opened itself: what comes there is a call into the node like any other."""
+
+    def __init__(self, life: Life, end: End) -> None:
+        self._life = life
+        self._end = end
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        self._life.enter(self._arrived, connection, piece)
+
+    def closed(self, connection: Connection) -> None:
+        self._life.enter(self._closed, connection)
+
+    def _arrived(self, now: Millis, connection: Connection, piece: bytes) -> None:
+        self._end.arrived(connection, piece)
+
+    def _closed(self, now: Millis, connection: Connection) -> None:
+        self._end.closed(connection)
+
+
+class Host:
+    """A machine of the simulated world, with one node on it. It listens at `endpoint` while the node is up."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        build: "Callable[[Host, bool], NodeUnderTest]",
+        *,
+        clock: HostClock | None = None,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.endpoint = Endpoint(name)
+        self.clock = HostClock(world.clock) if clock is None else clock
+        self._streams = world.add_host(name)
+        self.disk = Disk(self.stream("disk"))
+        self.shell_rng = self.stream("shell")
+        self.lives = 0
+        self.life: Life | None = None
+        self.cuts_power = False
+        """Which death the disk's fuse means: the machine's or only the process's."""
+        self.watch: Callable[[Life], None] | None = None
+        """Called after every step of the node: the checkers that look inside."""
+        self.died: Callable[[bool], None] | None = None
+        """Called when the node has died, before the disk forgets; the argument says whether the power went."""
+        self.disk_latency_max_us: Micros = 4 * MS
+        self._build = build
+        self._boot = 1
+        self._boot_noted = 0
+
+    def stream(self, name: str) -> random.Random:
+        """A source of randomness of its own for each part of the host."""
+        return self.world.stream(self._streams + name)
+
+    def disk_latency(self) -> Micros:
+        return self.shell_rng.randrange(50, self.disk_latency_max_us)
+
+    @property
+    def up(self) -> bool:
+        return self.life is not None and self.life.alive
+
+    def start(self) -> bool:
+        """A new life. False where the power went during the start."""
+        assert not self.up, "the node is up"
+        self.lives += 1
+        same_boot = self._boot_noted == self._boot
+        life = self.life = Life(self, self._build(self, same_boot))
+        self.world.trace.add("world", f"life {self.lives} begins, same_boot={same_boot}")
+        life.alive = True
+        self.world.network.listen(self.endpoint, self)
+        try:
+            life.node.start(self.clock.now_ms)
+        except PowerCut:
+            self.fell()
+            return False
+        except (OSError, StoreFailed) as error:
+            if not self.disk.ails:
+                raise
+            self.world.trace.add(self.name, f"can't start: {error}")
+            self._bury(life, power_cut=False, how="refuses to start")
+            return False
+        self._boot_noted = self._boot  # a start that does not end may leave what only a full recovery repairs
+        life.enter(life.node.tick)
+        return self.up
+
+    def stop(self, *, power_cut: bool = False) -> None:
+        """A clean stop, and perhaps the machine goes off right after it."""
+        life = self.life
+        if life is None or not life.alive:
+            return
+        try:
+            life.finish_disk_work()
+            life.node.stop(self.clock.now_ms)
+        except PowerCut:
+            self.fell()
+            return
+        self._bury(life, power_cut=power_cut, how="stops")
+
+    def kill(self, *, power_cut: bool) -> None:
+        if self.life is not None and self.life.alive:
+            self._bury(self.life, power_cut=power_cut, how="crashes" if power_cut else "is killed")
+
+    def fell(self) -> None:
+        """The disk's fuse burnt down in the middle of the node's work."""
+        assert self.life is not None
+        self._bury(self.life, power_cut=self.cuts_power, how="falls in mid-step")
+
+    def _bury(self, life: Life, *, power_cut: bool, how: str) -> None:
+        life.alive = False
+        life.sides.clear()
+        self.world.trace.add("world", f"{self.name} {how}, power_cut={power_cut}")
+        self.disk.fuse = None
+        if self.died is not None:
+            self.died(power_cut)
+        self.world.network.host_died(self.name)
+        if power_cut:
+            self.disk.crash()
+            self._boot += 1
+        else:
+            self.disk.kill()
+
+    # ---- as the network sees it: whoever listens here ----------------------------------------------------------------
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        if self.life is not None:
+            self.life.arrived(connection, piece)
+
+    def closed(self, connection: Connection) -> None:
+        if self.life is not None:
+            self.life.closed(connection)
