@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,10 +17,12 @@ from ottla.client.connection import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import Record, build_batch, decode_records
+from ottla.server import main
+from ottla.server.decoding import Decoding
 from ottla.testing import EmbeddedBroker
 
 
@@ -156,6 +159,17 @@ def test_a_frame_that_means_nothing_closes_the_connection(raw, frame):
 def resident_bytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_long_request_is_not_read_before_its_client_is_authenticated(broker, monkeypatch):
+    read: list[int] = []
+    monkeypatch.setattr(Decoding, "decode", lambda self, frame, done: read.append(len(frame)))
+    monkeypatch.setattr(main, "Address", partial(main.Address, security_protocol="SASL_PLAINTEXT"))
+    names = [MetadataRequestTopic(name=f"{index:0100}") for index in range(1000)]
+    with connect(broker) as sock:
+        sock.sendall(encode_request(RequestHeader(3, 9, 1, "t"), MetadataRequest(names)))
+        assert is_closed(sock)
+    assert read == []
 
 
 def test_promised_bytes_take_no_memory(broker):

@@ -39,6 +39,7 @@ from ottla.broker.parking import Parking
 from ottla.broker.partitions.commits import GroupCommit
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
+from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
@@ -247,7 +248,7 @@ class Node:
 
         `decoded`: what `decode` gave for it, where the shell has asked. Returns the parts of the answer, `Parked`, or
         None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
-        unsupported version, a frame that does not parse.
+        unsupported version, a frame that does not parse, a client that has yet to say who it is.
         """
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
@@ -255,6 +256,8 @@ class Node:
         served = self._served.get(api_key)
         if served is None:
             raise Refused(f"API key {api_key} is not served")
+        if not session.authenticated and api_key not in BEFORE_AUTHENTICATION:
+            raise Refused(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
         if not served.min_version <= version <= served.max_version and not served.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
         try:

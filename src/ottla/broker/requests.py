@@ -25,6 +25,11 @@ class Address:
     security_protocol: str = "PLAINTEXT"
     advertised: tuple[str, int] = ("127.0.0.1", 0)
 
+    @property
+    def requires_authentication(self) -> bool:
+        """Whether clients of this listener have to say who they are before they ask for anything else."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
 
 NODE_ITSELF: Final = Address(-1, "")
 """Where a request comes from that the node sends to itself."""
@@ -32,13 +37,17 @@ NODE_ITSELF: Final = Address(-1, "")
 
 class Session:
     """Who speaks on a connection, as far as that is known by now. What is kept for longer than a request is kept by the
-    address's identity, never by who spoke then."""
+    address's identity, never by who spoke then.
 
-    __slots__ = ("address", "principal")
+    `authenticated`: it may ask for everything; until then see `security.authentication`.
+    """
 
-    def __init__(self, address: Address, principal: str = ANONYMOUS) -> None:
+    __slots__ = ("address", "authenticated", "principal")
+
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self.principal = principal
+        self.authenticated = not address.requires_authentication
+        self.principal = ANONYMOUS
 
 
 class Request:

@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             if began >= turn_ends:
                 self._ask_turn()
                 break
-            if size > LONG_FRAME_BYTES and frame[:2] != PRODUCE:
+            if size > LONG_FRAME_BYTES and frame[:2] != PRODUCE and session.authenticated:
                 position = start + size
                 self._decode_beside(frame, began)
                 continue

@@ -1,0 +1,55 @@
+"""What a client may ask for before it has said who it is, on a listener that requires that and on one that does not."""
+
+from pathlib import Path
+
+import pytest
+from node_stage import NodeStage
+
+from ottla.broker.api import SERVED
+from ottla.broker.requests import Address, Refused, Session
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.wire import Message
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> NodeStage:
+    return NodeStage(tmp_path / "node")
+
+
+def session_of(security_protocol: str) -> Session:
+    return Session(Address(1, "127.0.0.1", listener="CLIENT", security_protocol=security_protocol))
+
+
+def error_of(stage: NodeStage, session: Session, message: Message) -> int:
+    frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 7, "t"), message)
+    answer = stage.node.receive(stage.now, session, memoryview(frame)[4:])
+    assert isinstance(answer, list)
+    assert isinstance(answer[0], bytes | bytearray)
+    _, response = decode_response(message.API_KEY, message.MAX_VERSION, memoryview(answer[0])[4:])
+    return response.error_code
+
+
+@pytest.mark.parametrize("security_protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_all_but_the_way_to_authenticate_is_refused(stage: NodeStage, security_protocol: str) -> None:
+    session = session_of(security_protocol)
+    for api_key in SERVED.keys() - {18}:
+        with pytest.raises(Refused, match="during SASL handshake"):
+            stage.node.receive(stage.now, session, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
+    assert error_of(stage, session, ApiVersionsRequest("t", "1")) == 0
+
+
+def test_everything_is_let_through_once_the_session_has_changed(stage: NodeStage) -> None:
+    session = session_of("SASL_SSL")
+    with pytest.raises(Refused):
+        error_of(stage, session, MetadataRequest())
+    session.principal, session.authenticated = "User:ada", True
+    assert error_of(stage, session, MetadataRequest()) == 0
+
+
+@pytest.mark.parametrize("security_protocol", ["PLAINTEXT", "SSL"])
+def test_other_listeners_ask_nobody_who_they_are(stage: NodeStage, security_protocol: str) -> None:
+    session = session_of(security_protocol)
+    assert error_of(stage, session, MetadataRequest()) == 0
+    assert session.principal == "User:ANONYMOUS"
