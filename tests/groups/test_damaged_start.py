@@ -8,7 +8,7 @@ import pytest
 from host_stage import HostStage
 from test_shard_host import commit
 
-from ottla.broker.upkeep.upkeep import StartRefused
+from ottla.broker.upkeep.identity import StartRefused
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch

@@ -318,7 +318,7 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     for _ in range(3):
         with pytest.raises(StorageFailed) as failed:
             other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
-        node.upkeep.storage_failed(now, other, str(failed.value))
+        node.failures.storage_failed(now, other, str(failed.value))
     assert len(notes) == 2
     host.disk.capacity = None
     host.kill(power_cut=False)

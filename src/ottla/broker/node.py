@@ -36,7 +36,6 @@ from ottla.broker.effects import Effect, Outbox, Part
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
-from ottla.broker.partitions.commits import GroupCommit
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
@@ -44,10 +43,13 @@ from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics.topics import Topic, Topics
+from ottla.broker.upkeep.clean_stop import completing
+from ottla.broker.upkeep.identity import identify
 from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
-from ottla.machine import Millis, WallClock
+from ottla.machine import Entropy, Millis, WallClock
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -90,16 +92,6 @@ UNREADABLE_MAX = 16
 """Places in one log that are remembered because they could not be read."""
 
 
-class Entropy(Protocol):
-    """Where ids and random choices come from: `random.Random` in both shells, seeded in the simulator."""
-
-    def randbytes(self, n: int, /) -> bytes: ...
-
-    def randrange(self, stop: int, /) -> int: ...
-
-    def random(self) -> float: ...
-
-
 class Node:
     """A single broker. See the module's docstring for how a shell drives it."""
 
@@ -135,13 +127,13 @@ class Node:
         self.metrics = Metrics()
         self.outbox = Outbox()
         self.parking = Parking(self.outbox, faults)
-        self.upkeep = Upkeep(self)
-        self.commits = GroupCommit(
-            self.outbox, self.upkeep, by_fsync=settings["ottla.durability"] == "fsync", files=files
+        self.upkeep = Upkeep(
+            files, directory, self.settings, self.outbox, notes=notes, fault=faults, taken_back=self._taken_back
         )
+        self.failures = self.upkeep.failures
         self.topics = Topics(self)
-        self.fetch_sessions = FetchSessions(self)
-        self.slices = Slices(self)
+        self.fetch_sessions = FetchSessions(self.settings, entropy)
+        self.slices = Slices(self.parking, self.outbox)
         self._resting: dict[str, Millis] = {}
         self._served = api.load()
 
@@ -150,30 +142,33 @@ class Node:
     def start(self, now: Millis) -> None:
         """Load metadata, open every log, begin to load the coordinators.
 
-        Raises StartRefused (broker.upkeep) with one sentence when the directory belongs to another node or version.
+        Raises StartRefused with one sentence when the directory belongs to another node or version.
         """
-        clean = self.upkeep.begin(now)
+        self.files.makedirs(self.directory)
+        self.cluster_id = identify(self.files, self.directory, self.store, self.node_id, self.entropy)
+        self.upkeep.checkpoints.read(self.notes)
+        clean = take_clean_shutdown(self.files, self.directory) is not None
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
         if GROUPS_TOPIC in self.topics.by_name:
             self.groups.start(now)
         if SHARE_STATE_TOPIC in self.topics.by_name:
             self.share_state.start(now)
-        self.upkeep.watch_all(now)
+        self.upkeep.start(now)
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.
 
         Send back what failed: the place in the batch, and the system's sentence. `stop` does the same one by one.
         """
-        return self.upkeep.completing()
+        return completing(list(self.upkeep.partitions), self.files.pins_max // 2)
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
         for host in self._in_use("groups", "share_state"):
             host.stop()
         self.topics.graves.finish(now)
-        self.upkeep.finish(now)
+        self.upkeep.finish(now, self.store)
 
     # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
     # need one, and their modules are a third of what a node imports.
@@ -297,19 +292,18 @@ class Node:
                 if any(segment.file is part.file for segment in log.segments):
                     if part not in log.unreadable:
                         log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
-                    self.upkeep.read_failed(partition, why)
+                    self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
         self.outbox.deadline_moved = True
-        if not self.commits.synced(now, token, failures):
-            self.upkeep.synced(now, token, failures)
+        self.upkeep.synced(now, token, failures)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: what it should have held is asked for again."""
-        self.upkeep.not_stored(path)
+        self.upkeep.checkpoints.not_stored(path)
 
-    def taken_back(self, now: Millis, partition: Partition) -> None:
+    def _taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
         for host in self._in_use("groups", "share_state"):
             host.taken_back(now, partition)
@@ -319,7 +313,7 @@ class Node:
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         self.outbox.deadline_moved = False
-        times = [self.parking.deadline(), self.commits.deadline()]
+        times = [self.parking.deadline(), self.upkeep.commits.deadline()]
         for name, part in self._parts():
             rest = self._resting.get(name)
             times.append(part.deadline() if rest is None else rest)
@@ -327,7 +321,7 @@ class Node:
 
     def tick(self, now: Millis) -> None:
         self.outbox.deadline_moved = True
-        self.commits.tick(now)
+        self.upkeep.commits.tick(now)
         self.parking.tick(now)
         for name, part in self._parts():
             if self._resting.get(name, now) > now:
@@ -357,7 +351,7 @@ class Node:
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
         self.parking.serve_ready(now)
-        self.commits.begin(now)
+        self.upkeep.commits.begin(now)
         return self.outbox.take()
 
     # ---- topics ----------------------------------------------------------------------------------------------------
@@ -371,7 +365,6 @@ class Node:
         self.metrics.topic_deleted(topic.name)
         for partition in topic.partitions:
             partition.resign(now)
-            self.commits.forget(partition)
             self.upkeep.forget(partition)
         for host in self._in_use("groups", "share_state", "share"):
             host.topic_deleted(now, topic)

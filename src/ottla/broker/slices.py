@@ -18,16 +18,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from ottla.broker.effects import Part
-from ottla.broker.parking import ParkedWork
+from ottla.broker.effects import Outbox, Part
+from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Parked, Request
 from ottla.machine import Millis, Ticket
 from ottla.protocol.wire import Encoded, Struct
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 SLICE_STEPS = 200
 
@@ -37,7 +34,7 @@ class Piece(Request):
 
     __slots__ = ("serve", "whole")
 
-    def __init__(self, request: Request, body: Any, serve: Callable[[Node, Request], Any]) -> None:
+    def __init__(self, request: Request, body: Any, serve: Callable[[Request], Any]) -> None:
         super().__init__(
             request.session,
             request.api_key,
@@ -84,8 +81,9 @@ class SlicedWork(ParkedWork):
 class Slices:
     """The requests of a node that are answered in slices."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parking: Parking, outbox: Outbox) -> None:
+        self._parking = parking
+        self._outbox = outbox
         self._works: deque[SlicedWork] = deque()
 
     def begin(self, request: Request, work: Work, *, is_long: bool) -> Any:
@@ -100,7 +98,7 @@ class Slices:
                 goes_on = self._step(request.now, sliced)
             except StopIteration as done:
                 return done.value
-        sliced.ticket = self._node.parking.park(request, None, sliced)
+        sliced.ticket = self._parking.park(request, None, sliced)
         if goes_on:
             self._works.append(sliced)
         return Parked(sliced.ticket)
@@ -113,7 +111,7 @@ class Slices:
             return True
         piece.now = now
         piece.whole = sliced
-        answer = piece.serve(self._node, piece)
+        answer = piece.serve(piece)
         if isinstance(answer, Parked):
             return False
         sliced.reply = answer
@@ -122,7 +120,7 @@ class Slices:
     def _go_on(self, sliced: SlicedWork) -> None:
         """What its last piece waited for is there."""
         self._works.append(sliced)
-        self._node.outbox.deadline_moved = True
+        self._outbox.deadline_moved = True
 
     def deadline(self) -> Millis | None:
         return 0 if self._works else None
@@ -140,11 +138,11 @@ class Slices:
         except StopIteration as done:
             answer: Any = done.value
             if isinstance(answer, list):
-                self._node.parking.reply(sliced.ticket, cast("list[Part]", answer))
+                self._parking.reply(sliced.ticket, cast("list[Part]", answer))
             else:
-                self._node.parking.answer(sliced.ticket, answer)
+                self._parking.answer(sliced.ticket, answer)
         except Exception as error:
-            self._node.parking.give_up(sliced.ticket, "a long request", error)
+            self._parking.give_up(sliced.ticket, "a long request", error)
         else:
             if goes_on:
                 works.append(sliced)
@@ -160,7 +158,7 @@ def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
     return done
 
 
-def in_pieces(request: Request, serve: Callable[[Node, Request], Any], asked: str, answered: str) -> Work:
+def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Work:
     """The answer to a request whose elements each stand for themselves, a slice of them at a time.
 
     `asked` and `answered`: the lists of the request and of the answer; what else the answer says is the last piece's.

@@ -20,7 +20,7 @@ from ottla.groups.admin import delete_groups, describe, list_groups
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
 from ottla.groups.classic.records import GroupRecord, encode_group
-from ottla.groups.classic.requests import ClassicProtocol, Entropy
+from ottla.groups.classic.requests import ClassicProtocol
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
@@ -45,6 +45,7 @@ from ottla.machine import (
     AppliedRecord,
     Call,
     Decision,
+    Entropy,
     Millis,
     ShardRecord,
     Ticket,

@@ -51,6 +51,16 @@ class WallClock:
         return timestamp - self.ahead_ms
 
 
+class Entropy(Protocol):
+    """Where ids and random choices come from: `random.Random` in both shells, seeded in the simulator."""
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def random(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
     """One record to append to the shard's partition, key and value already encoded; value None is a tombstone."""

@@ -23,7 +23,7 @@ from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Close, Mute, Reply, Store, Sync
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
-from ottla.broker.upkeep.upkeep import StartRefused
+from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.machine import Millis, WallClock
 from ottla.metadata.sqlite import SqliteStore

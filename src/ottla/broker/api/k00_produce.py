@@ -249,7 +249,7 @@ def append_one(
         return
     except StorageFailed as failed:
         partition.log.not_written(records)
-        node.upkeep.storage_failed(now, partition, str(failed))
+        node.failures.storage_failed(now, partition, str(failed))
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         node.metrics.produce_failed(topic.name)
         return

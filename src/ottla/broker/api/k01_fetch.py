@@ -257,7 +257,7 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
         answer.error = int(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer
     except OSError as failed:
-        node.upkeep.read_failed(partition, str(failed))
+        node.failures.read_failed(partition, str(failed))
         answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
         return answer
     answer.partition = partition

@@ -119,7 +119,7 @@ def _answer(
     try:
         found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
     except OSError as error:
-        node.upkeep.read_failed(partition, str(error))
+        node.failures.read_failed(partition, str(error))
         return ErrorCode.KAFKA_STORAGE_ERROR
     if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
         return ErrorCode.LEADER_NOT_AVAILABLE

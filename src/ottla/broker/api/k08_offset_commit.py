@@ -80,7 +80,7 @@ def _long_answer(node: Node, request: Request) -> Work:
         good, failed = _sort_out(node, request, gone)
         taken = [topic for topic in taken if topic.topic_id in node.topics.by_id] + good
         refused += failed
-    answer = yield Piece(request, body, partial(_commit, taken, refused))
+    answer = yield Piece(request, body, partial(_commit, taken, refused, node))
     answer.topics = yield from encoded_topics(answer.topics, request.version)
     return answer
 

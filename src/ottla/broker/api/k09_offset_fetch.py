@@ -113,7 +113,7 @@ def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGro
         sorted_out.append((wanted, refused))
         steps += _steps(group)
         if steps >= SLICE_STEPS or position == len(asked):
-            answer = yield Piece(request, request.body, partial(_ask, some, sorted_out))
+            answer = yield Piece(request, request.body, partial(_ask, some, sorted_out, node))
             some, sorted_out, steps = [], [], 0
             for each in answer.groups if request.version >= _MANY_GROUPS_SINCE else [answer]:
                 each.topics = yield from encoded_topics(each.topics, request.version)

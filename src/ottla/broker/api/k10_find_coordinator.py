@@ -13,6 +13,7 @@ for ever).
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.requests import Parked, Request
@@ -41,7 +42,7 @@ _NO_NODE: Final = (-1, "", -1)
 
 def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
     if len(request.body.coordinator_keys) > SLICE_STEPS:
-        work = in_pieces(request, _find, "coordinator_keys", "coordinators")
+        work = in_pieces(request, partial(_find, node), "coordinator_keys", "coordinators")
         return node.slices.begin(request, work, is_long=True)
     return _find(node, request)
 

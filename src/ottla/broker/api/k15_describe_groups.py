@@ -10,6 +10,7 @@ What is skipped: nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.group_calls import by_shard, call_of
@@ -54,7 +55,9 @@ class Describe(Errand):
 
 def handle(node: Node, request: Request) -> Any:
     if len(request.body.groups) > SLICE_STEPS:
-        return node.slices.begin(request, in_pieces(request, _describe, "groups", "groups"), is_long=True)
+        return node.slices.begin(
+            request, in_pieces(request, partial(_describe, node), "groups", "groups"), is_long=True
+        )
     return _describe(node, request)
 
 

@@ -79,9 +79,9 @@ def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int
     except OffsetOutOfRange:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     except (OSError, StorageFailed) as failed:
-        node.upkeep.storage_failed(now, partition, str(failed))
+        node.failures.storage_failed(now, partition, str(failed))
         return ErrorCode.KAFKA_STORAGE_ERROR
     if moved:
-        node.commits.look_soon(now, partition)
+        node.upkeep.commits.look_soon(now, partition)
         partition.wake_all_fetches()
     return log.log_start_offset

@@ -10,6 +10,7 @@ What is skipped: nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.group_calls import by_shard, call_of
@@ -33,7 +34,9 @@ def handle(node: Node, request: Request) -> Any:
     names = request.body.groups_names
     if len(names) > SLICE_STEPS:
         request.body.groups_names = list(dict.fromkeys(names))
-        return node.slices.begin(request, in_pieces(request, _delete_all, "groups_names", "results"), is_long=True)
+        return node.slices.begin(
+            request, in_pieces(request, partial(_delete_all, node), "groups_names", "results"), is_long=True
+        )
     return _delete_all(node, request)
 
 

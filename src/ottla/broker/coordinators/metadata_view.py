@@ -13,11 +13,10 @@ from ottla.broker.config.values import group_value
 from ottla.groups.metadata_view import ShareGroupConfig
 from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.shard import GroupShard
-from ottla.machine import Call, Millis, WallClock
+from ottla.machine import Call, Entropy, Millis, WallClock
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Entropy
     from ottla.broker.topics.topics import Topics
 
 

@@ -30,7 +30,18 @@ from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
-from ottla.machine import AppliedBatch, AppliedRecord, Call, Decision, Millis, Shard, ShardRecord, Ticket, WallClock
+from ottla.machine import (
+    AppliedBatch,
+    AppliedRecord,
+    Call,
+    Decision,
+    Entropy,
+    Millis,
+    Shard,
+    ShardRecord,
+    Ticket,
+    WallClock,
+)
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
@@ -39,7 +50,7 @@ from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Entropy, Node
+    from ottla.broker.node import Node
     from ottla.broker.partitions.partition import Partition
 
 LOAD_SLICE_BYTES: Final = 128 * 1024

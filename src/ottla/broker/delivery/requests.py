@@ -299,7 +299,7 @@ class ShareFetching(ShareExchange):
             )
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
-            self.node.upkeep.read_failed(hosted.partition, str(failed))
+            self.node.failures.read_failed(hosted.partition, str(failed))
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
                 answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
         self.node.share.settle(now, hosted)

@@ -13,13 +13,11 @@ Source: KIP-227, Kafka's FetchSession.scala.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from ottla.machine import Millis
+from ottla.broker.config.live import LiveSettings
+from ottla.machine import Entropy, Millis
 from ottla.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 TopicKey: TypeAlias = str | bytes
 """A topic's name (up to version 12) or its id (from 13)."""
@@ -121,8 +119,9 @@ class FetchSession:
 class FetchSessions:
     """All sessions of a node, least recently used first."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, settings: LiveSettings, entropy: Entropy) -> None:
+        self._settings = settings
+        self._entropy = entropy
         self._sessions: dict[int, FetchSession] = {}
         self._of_connection: dict[int, dict[int, None]] = {}
 
@@ -133,14 +132,14 @@ class FetchSessions:
         self, now: Millis, connection: int, partitions: dict[tuple[TopicKey, int], FetchPartition]
     ) -> FetchSession | None:
         """A new session, or None when the cache is full of better ones: the client then goes on without."""
-        slots: int = self._node.settings["max.incremental.fetch.session.cache.slots"]
+        slots: int = self._settings["max.incremental.fetch.session.cache.slots"]
         if not self._make_room(len(partitions), None):
             return None
         if len(self._sessions) >= slots and not self._evict(now, len(partitions)):
             return None
         identity = 0
         while identity == 0 or identity in self._sessions:
-            identity = 1 + self._node.entropy.randrange(0x7FFF_FFFE)
+            identity = 1 + self._entropy.randrange(0x7FFF_FFFE)
         session = FetchSession(identity, connection, now, partitions)
         self._sessions[identity] = session
         self._of_connection.setdefault(connection, {})[identity] = None

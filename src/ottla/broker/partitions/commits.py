@@ -44,7 +44,7 @@ class GroupCommit:
     def __init__(self, outbox: Outbox, care: Care, *, by_fsync: bool, files: FileSystem) -> None:
         self.by_fsync = by_fsync
         self.appended_to: dict[Partition, None] = {}
-        self.look_at: Millis | None = None
+        self._look_at: Millis | None = None
         self._outbox = outbox
         self._care = care
         self._files = files
@@ -57,7 +57,7 @@ class GroupCommit:
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """An append, or something else, may have brought the log's next deadline nearer."""
         if not self.appended_to:
-            self.look_at = now + LOOK_AFTER_MS
+            self._look_at = now + LOOK_AFTER_MS
             self._outbox.deadline_moved = True
         self.appended_to[partition] = None
 
@@ -65,6 +65,10 @@ class GroupCommit:
         """The partitions to look at; they are forgotten here."""
         taken, self.appended_to = self.appended_to, {}
         return taken
+
+    def look_deadline(self) -> Millis | None:
+        """When housekeeping looks at the partitions that were appended to; None where there are none."""
+        return self._look_at if self.appended_to else None
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round."""

@@ -234,7 +234,7 @@ class Topics(Subscriber):
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
-            write_again=node.commits.by_fsync,
+            write_again=node.upkeep.commits.by_fsync,
             interrupted=interrupted,
             notes=node.notes,
             wall=node.wall,
@@ -243,7 +243,7 @@ class Topics(Subscriber):
     def _open_or_leave(self, now: Millis, name: str, record: TopicRecord, index: int, clean_shutdown: bool) -> Log:
         """The log of a partition that was there before; what can't be read takes its partition out of service alone."""
         node = self._node
-        checkpoint = node.upkeep.checkpoint_of(name, index)
+        checkpoint = node.upkeep.checkpoints.of(name, index)
         directory = f"{node.directory}/{name}-{index}"
         why = self._unowned.get((name, index))
         interrupted = self.unopened.is_interrupted((name, index))
@@ -274,7 +274,7 @@ class Topics(Subscriber):
         try:
             if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
                 return False
-            checkpoint = node.upkeep.checkpoint_of(topic.name, partition.index)
+            checkpoint = node.upkeep.checkpoints.of(topic.name, partition.index)
             log = self._open_log(
                 now, topic.name, topic.record, partition.index, checkpoint, clean_shutdown=False, interrupted=True
             )
@@ -299,7 +299,7 @@ class Topics(Subscriber):
             leader_epoch=placed.leader_epoch,
             partition_epoch=placed.partition_epoch,
             traffic=node.metrics.traffic(topic.name),
-            commits=node.commits,
+            commits=node.upkeep.commits,
             wakes=node.parking,
         )
         topic.partitions.append(partition)
@@ -311,9 +311,9 @@ class Topics(Subscriber):
         log.assign_epoch(partition.leader_epoch)
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
-        elif node.commits.by_fsync and log.recovery_point < log.log_end_offset:
+        elif node.upkeep.commits.by_fsync and log.recovery_point < log.log_end_offset:
             partition.holding = True
-            node.commits.sync_soon(partition)
+            node.upkeep.commits.sync_soon(partition)
         else:
             log.advance_high_watermark(log.log_end_offset)
         node.partition_opened(now, partition)
@@ -350,7 +350,7 @@ class Topics(Subscriber):
         for (name, _), why in self._unowned.items():
             if name in records:
                 raise StoreFailed(f"a directory is in the way of {name}: {why}")
-        self._node.upkeep.names_made(records.keys())
+        self._node.upkeep.checkpoints.names_made(records.keys())
         version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
         created: list[Topic] = []
         for name, record in records.items():

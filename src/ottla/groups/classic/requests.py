@@ -8,7 +8,6 @@ KIP-394 member ids first, KIP-814 skip_assignment.
 """
 
 import uuid
-from typing import Protocol
 
 from ottla.groups.classic.group import Group, GroupState, Member, Protocols
 from ottla.groups.classic.rebalance import NO_MEMBER_ID, Rebalances, assigned_reply, joined_reply, member_list
@@ -16,7 +15,7 @@ from ottla.groups.classic.records import encode_group
 from ottla.groups.classic.replies import join_reply, leave_reply
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
-from ottla.machine import Call, Millis, Ticket
+from ottla.machine import Call, Entropy, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest
@@ -27,12 +26,6 @@ _MEMBER_ID_REQUIRED_SINCE = 4
 _SYNC_NAMES_PROTOCOL_SINCE = 5
 _SKIP_ASSIGNMENT_SINCE = 9
 _BATCHED_LEAVE_SINCE = 3
-
-
-class Entropy(Protocol):
-    """Where member ids come from."""
-
-    def randbytes(self, n: int, /) -> bytes: ...
 
 
 class ClassicProtocol:

@@ -1,0 +1,128 @@
+"""The offset checkpoints of a data directory: how far each log is on the disk, where it starts, what is committed.
+
+Knows which files are stale and writes those. Files in Kafka's formats (cluster notes, rule 12):
+`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`.
+
+Invariant: a checkpoint never claims more than the logs hold: it is made from the logs as they are, and recovery clamps.
+Source: Kafka's LogManager.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from ottla.broker.config.live import LiveSettings
+from ottla.broker.effects import Outbox, Store
+from ottla.broker.partitions.partition import Partition
+from ottla.log.checkpoints import CheckpointUnreadable, encode_checkpoint, read_offsets, write_offsets
+from ottla.log.files import FileSystem
+from ottla.machine import Millis
+
+RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
+LOG_START: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK: Final = "replication-offset-checkpoint"
+CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK)
+_INTERVALS: Final = {
+    RECOVERY_POINT: "log.flush.offset.checkpoint.interval.ms",
+    LOG_START: "log.flush.start.offset.checkpoint.interval.ms",
+    HIGH_WATERMARK: "replica.high.watermark.checkpoint.interval.ms",
+}
+
+
+class Checkpoints:
+    """The checkpoint files of one node. `partitions`: those that are open, kept by whoever opens and deletes them."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        settings: LiveSettings,
+        outbox: Outbox,
+        partitions: Collection[Partition],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._settings = settings
+        self._outbox = outbox
+        self._partitions = partitions
+        self._read: dict[str, dict[tuple[str, int], int]] = {name: {} for name in CHECKPOINTS}
+        self._written: dict[str, bytes] = {}
+        self._gone: set[str] = set()
+        """Names of deleted topics that the files may still have."""
+        self._due: dict[str, Millis] = {}
+
+    def read(self, notes: Callable[[str], None]) -> None:
+        """Read what the last life of the node wrote; a file that can't be read is noted and done without."""
+        for name in CHECKPOINTS:
+            try:
+                self._read[name] = read_offsets(self._files, self._path(name)) or {}
+            except CheckpointUnreadable as unreadable:
+                notes(f"{unreadable}; recovery does without it")
+
+    def of(self, topic: str, index: int) -> tuple[int, int, int]:
+        """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""
+        key = (topic, index)
+        recovery_point, log_start, high_watermark = (self._read[name].get(key, 0) for name in CHECKPOINTS)
+        return recovery_point, log_start, high_watermark
+
+    def start(self, now: Millis) -> None:
+        """Every log is open: write each file once its interval has passed."""
+        self._due = {name: now + self._settings[_INTERVALS[name]] for name in CHECKPOINTS}
+        here = {(partition.topic_name, partition.index) for partition in self._partitions}
+        self._gone = {topic for known in self._read.values() for topic, _ in known.keys() - here}
+
+    def deadlines(self) -> list[Millis]:
+        return list(self._due.values())
+
+    def take_due(self, now: Millis) -> list[str]:
+        """The files whose interval has passed; the next one begins."""
+        due = [name for name, at in self._due.items() if at <= now]
+        for name in due:
+            self._due[name] = now + self._settings[_INTERVALS[name]]
+        return due
+
+    def store(self, name: str) -> None:
+        """Replace this file, if it would say anything else."""
+        offsets = self._offsets(name)
+        content = encode_checkpoint(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
+        if self._written.get(name) != content:
+            if name == LOG_START:
+                self.store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
+            self._written[name] = content
+            self._outbox.add(Store(self._path(name), content))
+
+    def not_stored(self, path: str) -> None:
+        """A file could not be written: the next time it is due it is written even if nothing changed."""
+        self._written.pop(path.rpartition("/")[2], None)
+
+    def write_all(self) -> None:
+        """Write every file at once, for a clean stop. Raises OSError."""
+        for name in CHECKPOINTS:
+            write_offsets(self._files, self._path(name), self._offsets(name))
+
+    def topic_deleted(self, name: str) -> None:
+        """The files may know this name for a while yet."""
+        self._gone.add(name)
+
+    def names_made(self, names: AbstractSet[str]) -> None:
+        """New topics get these names. They must not begin where a deleted one of the name did: the files that still
+        know it are replaced before any fsync of the new one ends."""
+        if not self._gone.isdisjoint(names):
+            self._gone.clear()
+            self.store(LOG_START)
+            self.store(RECOVERY_POINT)
+
+    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+        logs = ((partition.topic_name, partition.index, partition.log) for partition in self._partitions)
+        match name:
+            case "recovery-point-offset-checkpoint":
+                return {(topic, index): log.recovery_point for topic, index, log in logs}
+            case "log-start-offset-checkpoint":
+                return {(topic, index): log.log_start_offset for topic, index, log in logs if log.log_start_offset}
+            case _:
+                return {(topic, index): log.high_watermark for topic, index, log in logs}
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"

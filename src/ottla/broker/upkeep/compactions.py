@@ -1,0 +1,150 @@
+"""Which log is compacted next, and the compaction under way: one at a time, in slices between requests.
+
+Knows which log needs it most and which have had their turn in this round. Does not know how a log is compacted
+(`ottla.log.compaction`).
+
+Source: Kafka's LogCleaner.java and LogCleanerManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from ottla.broker.config.live import LiveSettings
+from ottla.broker.effects import Outbox
+from ottla.broker.partitions.partition import Partition
+from ottla.log.syncing import Syncable
+from ottla.machine import Millis
+
+NOTED_MAX: Final = 1_000
+SLICE_PAUSE_MS: Final = 5
+"""Between two slices of a compaction, so that it takes at most about half of the loop."""
+
+
+class Compactions:
+    """The compactions of one node's logs. `partitions`: those that are open."""
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        outbox: Outbox,
+        partitions: Iterable[Partition],
+        notes: Callable[[str], None],
+        fault: Callable[[str, Exception], None],
+    ) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._partitions = partitions
+        self._notes = notes
+        self._fault = fault
+        self._round_at: Millis | None = None
+        self._slice_at: Millis | None = None
+        self._under_way: tuple[Partition, Iterator[Syncable | None]] | None = None
+        self._token: int | None = None
+        """Of the sync that the compaction under way waits for."""
+        self._compacted: set[Partition] = set()
+        self._uncleanable: set[Partition] = set()
+        self._noted: set[str] = set()
+
+    def start(self, now: Millis) -> None:
+        """Every log is open: begin a round once the interval has passed."""
+        self._round_at = now + self._settings["log.cleaner.backoff.ms"]
+
+    def stop(self) -> None:
+        """Leave the compaction under way; the log is as it was."""
+        self._under_way = None
+
+    def forget(self, partition: Partition) -> None:
+        """This partition is deleted."""
+        self._compacted.discard(partition)
+        self._uncleanable.discard(partition)
+        # One that waits for the disk ends when that is done: its file is pinned.
+        if self._under_way is not None and self._under_way[0] is partition and self._token is None:
+            self._under_way = None
+
+    def deadline(self) -> Millis | None:
+        """When the next round or slice is due; a compaction that waits for the disk has no next slice."""
+        return self._round_at if self._under_way is None else self._slice_at
+
+    def tick(self, now: Millis) -> None:
+        """Run one slice of the compaction under way, or choose the log that needs one most."""
+        if self._under_way is None and self._round_at is not None and self._round_at <= now:
+            self._round_at = now + self._settings["log.cleaner.backoff.ms"]
+            self._compacted.clear()
+            self._begin(now)
+        if self._under_way is None or self._slice_at is None or self._slice_at > now:
+            return
+        partition, slices = self._under_way
+        try:
+            file = next(slices)
+        except StopIteration:
+            self._under_way = None
+            self._slice_at = now
+            self._begin(now)
+            return
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+            return
+        except Exception as error:
+            self._under_way = None
+            self._uncleanable.add(partition)
+            self._fault(f"compaction of {partition.name} failed and ends until the node starts again", error)
+            return
+        if file is None:
+            self._slice_at = now + SLICE_PAUSE_MS
+        else:
+            self._slice_at = None  # until the file is on the disk
+            self._token = self._outbox.sync([file])
+
+    def synced(self, now: Millis, token: int, failed: str | None) -> bool:
+        """A sync has ended; False where no compaction waits for it."""
+        if token != self._token:
+            return False
+        self._token = None
+        self._slice_at = now
+        if failed is not None and self._under_way is not None:
+            self._give_up(failed)
+        return True
+
+    def _give_up(self, why: str) -> None:
+        """The log is as it was; the next round tries again."""
+        if self._under_way is not None:
+            self._notes(f"compaction of {self._under_way[0].name} gave up: {why}")
+            self._under_way = None
+
+    def _begin(self, now: Millis) -> None:
+        """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
+        ratios = {
+            partition: self._cleanable_ratio(now, partition)
+            for partition in list(self._partitions)
+            if partition.log.config.compacted
+            and partition not in self._compacted
+            and partition not in self._uncleanable
+        }
+        best = max(ratios, key=lambda partition: ratios[partition], default=None)
+        if best is not None and ratios[best] > 0:
+            from ottla.log.compaction import Compaction  # most nodes never need it, and all of them start
+
+            self._compacted.add(best)
+            self._under_way = (best, iter(Compaction(best.log, now, notes=self._note_once)))
+            self._slice_at = now
+
+    def _note_once(self, note: str) -> None:
+        """What every compaction of a log meets again need not be said again."""
+        if note not in self._noted:
+            if len(self._noted) >= NOTED_MAX:
+                self._noted.clear()
+            self._noted.add(note)
+            self._notes(note)
+
+    def _cleanable_ratio(self, now: Millis, partition: Partition) -> float:
+        """How much one log needs it; a log that can't say so does not keep the others from theirs."""
+        try:
+            return partition.log.cleanable_ratio(now)
+        except OSError as error:
+            self._notes(f"{partition.name} can't be compacted now: {error}")
+        except Exception as error:
+            self._uncleanable.add(partition)
+            self._fault(f"compaction of {partition.name} failed and ends until the node starts again", error)
+        return 0.0

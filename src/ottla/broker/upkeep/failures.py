@@ -1,0 +1,104 @@
+"""What is wrong with which partition: writes, reads and fsyncs that failed, said once until they work again.
+
+Knows what is done about each: a write is tried again with the next append, a read with the next fetch, and a log whose
+fsync failed is cut back to what is known to be on the disk, or stays shut. Does not know how a log does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from ottla.broker.partitions.partition import Partition
+from ottla.machine import Millis
+
+WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
+"""What may be wrong with a partition."""
+REOPEN_MS: Final = 5_000
+"""How often a log that an fsync closed is looked at again."""
+
+
+class Failures:
+    """The failures of one node's partitions; a `partitions.commits.Care`.
+
+    `partitions`: those that are open. `taken_back` hears of a partition whose end was cut off: nobody was told of it
+    but a coordinator in this node.
+    """
+
+    def __init__(
+        self,
+        notes: Callable[[str], None],
+        taken_back: Callable[[Millis, Partition], None],
+        partitions: Container[Partition],
+    ) -> None:
+        self._notes = notes
+        self._taken_back = taken_back
+        self._partitions = partitions
+        self._wrong: dict[Partition, str] = {}
+        self._reopen_at: Millis | None = None
+
+    def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
+        """A write of this log failed. Where that closed the log, who waits for a commit is told."""
+        if partition.log.failed is None:
+            self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
+        elif partition in self._partitions:
+            self._note(partition, SHUT, f"takes no more writes: {why}")
+            partition.resign(now)
+
+    def read_failed(self, partition: Partition, why: str) -> None:
+        """A read of this log failed: nothing of it is changed, and other partitions go on."""
+        self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
+
+    def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
+        """An fsync of this log failed: what it should have covered may never reach the disk. Who waits for it is told
+        and it is taken back; where somebody knows of it already the log stays shut."""
+        log = partition.log
+        log.sync_failed(OSError(why))
+        if partition not in self._partitions:
+            return  # deleted meanwhile
+        partition.resign(now)
+        if not self._reopen(now, partition, why):
+            self._note(partition, SHUT, f"takes no more writes: {log.failed}")
+            self._reopen_at = self._reopen_at or now + REOPEN_MS
+
+    def write_worked(self, partition: Partition) -> None:
+        """An append to this log ended well."""
+        self._works_again(partition, WRITE, "takes writes again")
+
+    def sync_worked(self, partition: Partition) -> None:
+        """An fsync of this log ended well."""
+        self._works_again(partition, SYNC, "can be synced again")
+
+    def forget(self, partition: Partition) -> None:
+        """This partition is deleted."""
+        self._wrong.pop(partition, None)
+
+    def deadline(self) -> Millis | None:
+        return self._reopen_at
+
+    def tick(self, now: Millis) -> None:
+        """Try to open the shut logs again, where a cut that failed is all that keeps them shut."""
+        if self._reopen_at is not None and self._reopen_at <= now:
+            shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
+            left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
+            self._reopen_at = now + REOPEN_MS if left else None
+
+    def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
+        if not partition.log.reopen(now):
+            return False
+        partition.holding = False
+        self._note(
+            partition, SYNC, f"could not be synced ({why}): what nobody had been told of was cut off, appends go on"
+        )
+        self._taken_back(now, partition)
+        return True
+
+    def _note(self, partition: Partition, what: str, sentence: str) -> None:
+        if self._wrong.get(partition) != what:
+            self._wrong[partition] = what
+            self._notes(f"{partition.name} {sentence}")
+
+    def _works_again(self, partition: Partition, what: str, sentence: str) -> None:
+        if self._wrong and self._wrong.get(partition) == what:
+            del self._wrong[partition]
+            self._notes(f"{partition.name} {sentence}")

@@ -1,0 +1,75 @@
+"""Whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node.
+
+Source: Kafka's MetaProperties.java.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from os.path import dirname
+from typing import Final
+
+from ottla.log.checkpoints import CheckpointUnreadable, read_properties, write_properties
+from ottla.log.files import FileSystem
+from ottla.machine import Entropy
+from ottla.metadata.store import MetadataStore, Put, decoded
+from ottla.protocol.uuids import uuid_text
+
+META_PROPERTIES: Final = "meta.properties"
+CLUSTER_ID_KEY: Final = "cluster/id"
+
+
+class StartRefused(Exception):
+    """The node can't start on this directory; one sentence why."""
+
+
+def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy) -> str:
+    """The id of the cluster, which a fresh directory and a fresh store are given. Raises StartRefused, StoreFailed."""
+    path = f"{directory}/{META_PROPERTIES}"
+    try:
+        properties = read_properties(files, path)
+    except CheckpointUnreadable as unreadable:
+        raise StartRefused(f"{unreadable}. Restore the file or choose another data directory.") from unreadable
+    if properties is not None:
+        if properties.get("version") != "1":
+            raise StartRefused(
+                f"The data directory {directory} has version {properties.get('version')} of meta.properties; "
+                "this node reads version 1."
+            )
+        if properties.get("node.id") != str(node_id):
+            raise StartRefused(
+                f"The data directory {directory} belongs to node {properties.get('node.id')}, not to node "
+                f"{node_id}. Set node.id to match, or choose another directory."
+            )
+    cluster_id = _cluster_id(directory, store, properties, entropy)
+    if properties is None:
+        # First: where the properties are, nobody looks whether the directory's own name is on the disk.
+        with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
+            files.sync_directory(dirname(directory) or ".")
+        write_properties(
+            files,
+            path,
+            {
+                "version": "1",
+                "cluster.id": cluster_id,
+                "node.id": str(node_id),
+                "directory.id": uuid_text(entropy.randbytes(16)),
+            },
+        )
+    return cluster_id
+
+
+def _cluster_id(directory: str, store: MetadataStore, properties: dict[str, str] | None, entropy: Entropy) -> str:
+    stored = store.get(CLUSTER_ID_KEY)
+    if stored is None:
+        known = None if properties is None else properties.get("cluster.id")
+        cluster_id = known or uuid_text(entropy.randbytes(16))
+        store.commit([Put(CLUSTER_ID_KEY, cluster_id.encode())])
+        return cluster_id
+    cluster_id = decoded(store, CLUSTER_ID_KEY, bytes.decode, stored.value)
+    if properties is not None and properties.get("cluster.id") != cluster_id:
+        raise StartRefused(
+            f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, its "
+            f"metadata to cluster {cluster_id}. Restore one of both from the same backup."
+        )
+    return cluster_id
