@@ -21,7 +21,6 @@ from ottla.broker.api import (
     k32_describe_configs,
     k42_delete_groups,
 )
-from ottla.broker.node import Node
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -214,8 +213,8 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
 def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
     asked = Request(SESSION, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
 
-    def wait(node: Node, request: Request) -> Parked:
-        return Parked(node.parking.park(request, None, ParkedFor()))
+    def wait(request: Request) -> Parked:
+        return Parked(stage.node.parking.park(request, None, ParkedFor()))
 
     stage.node.slices.begin(asked, slices.in_pieces(asked, wait, "groups", "groups"), is_long=True)
     assert len(stage.node.parking) == 2
