@@ -205,4 +205,4 @@ def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.Monk
         return True
 
     monkeypatch.setattr(doubt, "reopen", forgiving)
-    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", wanted=is_durable)
+    assert_found("lost", "nothing at", "acknowledges", "stood", "more was read", "answers 45", wanted=is_durable)
