@@ -533,7 +533,6 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
         with monkeypatch.context() as patched:
             if trouble in ("write", "read"):
                 patched.setattr(DiskFile, trouble, fails)
-                patched.setattr(DiskFile, "readinto", fails)
             if trouble == "roll":
                 patched.setattr(type(stage.node.files), "open", fails)
             for _ in range(2):

@@ -110,9 +110,9 @@ def test_kept_answers_are_bounded(broker: EmbeddedBroker) -> None:
 
 
 def test_raw_frames(connection: Connection) -> None:
-    header = struct.pack(">hhih", 18, 0, 99, -1)
-    connection.send_raw(header)
-    connection.send_bytes(struct.pack(">i", len(header)) + header)
+    frame = struct.pack(">ihhih", 10, 18, 0, 99, -1)
+    for _ in range(2):
+        connection.send_bytes(frame)
     for _ in range(2):
         frame = connection.receive_raw()
         assert struct.unpack_from(">i", frame) == (99,)
@@ -122,7 +122,7 @@ def test_raw_frames(connection: Connection) -> None:
 
 
 def test_an_unknown_api_key_ends_the_connection(connection: Connection) -> None:
-    connection.send_raw(struct.pack(">hhih", 999, 0, 1, -1))
+    connection.send_bytes(struct.pack(">ihhih", 10, 999, 0, 1, -1))
     with pytest.raises(ConnectionClosed, match="hung up"):
         connection.receive_raw()
     with pytest.raises(ConnectionClosed):

@@ -153,7 +153,7 @@ class Stage:
         """Send bytes as they are (with their length in front); `read` says as which answer to decode what comes."""
         connection = self.connection(on)
         try:
-            connection.send_raw(frame)
+            connection.send_bytes(len(frame).to_bytes(4, "big") + frame)
             answer = connection.receive_raw()
         except ConnectionClosed:
             self.hang_up(on)

@@ -177,7 +177,8 @@ def test_a_replay_notices_when_its_segment_is_replaced() -> None:
     replay = Replay(log)
     assert replay.read(1)
     log.delete_records_before(log.bases[1])
-    log.maintain(stage.now)
+    for file in log.maintaining(stage.now):
+        file.sync()
     with pytest.raises(Replaced):
         replay.read(1)
     again = Replay(log)

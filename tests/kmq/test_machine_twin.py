@@ -209,7 +209,7 @@ class TrackerAndTwin(RuleBasedStateMachine):
 
     @invariant()
     def it_knows_what_is_open(self) -> None:
-        assert sorted(self.machine.open_offsets()) == sorted(self.twin.open_at(self.position, self.since))
+        assert sorted(self.machine._open) == sorted(self.twin.open_at(self.position, self.since))
 
     @invariant()
     def nothing_open_is_behind_the_commit(self) -> None:
@@ -248,7 +248,7 @@ class FullTrackerAndTwin(TrackerAndTwin):
     def it_knows_what_is_open(self) -> None:
         self.furthest = max(self.furthest, self.position)
         known = {offset for at in (self.position, self.furthest) for offset in self.twin.open_at(at, self.since)}
-        assert set(self.machine.open_offsets()) <= known
+        assert set(self.machine._open) <= known
 
 
 TestTwin = TrackerAndTwin.TestCase

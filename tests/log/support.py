@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ottla.log import retention
 from ottla.log.answers import Isolation
 from ottla.log.config import LogConfig
 from ottla.log.files import FileSystem
 from ottla.log.log import Log
+from ottla.log.syncing import Syncable
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.sim.kernel.disk import Disk
@@ -74,6 +76,29 @@ def put(log: Log, octets: memoryview, *, now: int = NOW, epoch: int = 0, **how: 
     appended = log.append_as_leader(octets, now=now, leader_epoch=epoch, **how)
     log.advance_high_watermark(log.log_end_offset)
     return appended.base_offset
+
+
+def sync_all(steps: Iterator[Syncable]) -> int:
+    """Take these steps, syncing what each yields before the next. How many there were."""
+    count = 0
+    for count, file in enumerate(steps, 1):  # noqa: B007
+        file.pin()
+        file.sync()
+        file.unpin()
+    return count
+
+
+def maintain(log: Log, now: int) -> bool:
+    """All that is due, here and now. True if the log start moved."""
+    before = log.log_start_offset
+    sync_all(log.maintaining(now))
+    return log.log_start_offset != before
+
+
+def delete_old_segments(log: Log, now: int) -> int:
+    """Apply retention by log start, time and size, here and now. How many segments went."""
+    before, _ = set(log.bases), sync_all(retention.deleting_old(log, now))
+    return len(before.difference(log.bases))
 
 
 def raw(

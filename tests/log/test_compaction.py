@@ -18,20 +18,33 @@ from ottla.log.log import Log
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, iter_batches, peek, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
 
-from .support import DIRECTORY, NOW, batch, disk, keyed, marker, open_log, put, raw, records, small, values
+from .support import (
+    DIRECTORY,
+    NOW,
+    batch,
+    delete_old_segments,
+    disk,
+    keyed,
+    maintain,
+    marker,
+    open_log,
+    put,
+    raw,
+    records,
+    small,
+    values,
+)
 
 COMPACT = small(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, file_delete_delay_ms=10)
 HORIZON = COMPACT.delete_retention_ms
 
 
-def compact(log: Log, now: int = NOW, **how: Any) -> Compaction:
+def compact(log: Log, now: int = NOW, **how: Any) -> None:
     """Run one to its end, doing what a shell does with what it yields."""
-    compaction = Compaction(log, now, **how)
-    for wanted in compaction:
+    for wanted in Compaction(log, now, **how):
         if wanted is not None:
             wanted.sync()
     log.check()
-    return compaction
 
 
 def filled(files: Disk, config: LogConfig = COMPACT, **how: Any) -> Log:
@@ -58,7 +71,7 @@ def test_the_last_value_of_each_key_stays_with_its_offset() -> None:
     fill(log, 60)
     before = {record.offset: record for record in records(log)}
     expected = table(log)
-    compaction = compact(log)
+    compact(log)
     after = records(log)
     assert len(after) < len(before)
     assert all(before[record.offset] == record for record in after)
@@ -66,7 +79,7 @@ def test_the_last_value_of_each_key_stays_with_its_offset() -> None:
     dirty_end = log.active.base_offset if log.active else 0
     clean = [record for record in after if record.offset < dirty_end]
     assert len({record.key for record in clean}) == len(clean)
-    assert compaction.stats.cleaned_to == dirty_end
+    assert log.cleaned_to == dirty_end
     assert (log.log_start_offset, log.log_end_offset) == (0, 60)
     octets = raw(log)
     for header, position in iter_batches(memoryview(octets)):
@@ -86,7 +99,7 @@ def test_segments_are_grouped_and_old_ones_go_after_the_delay() -> None:
     assert len(log.segments) <= 4, "but what was left of them does"
     assert any(name.endswith(".deleted") for name in files.listdir(DIRECTORY))
     assert not any(name.endswith((".swap", ".cleaned")) for name in files.listdir(DIRECTORY))
-    log.maintain(NOW + 10)
+    maintain(log, NOW + 10)
     assert not any(name.endswith(".deleted") for name in files.listdir(DIRECTORY))
 
 
@@ -97,7 +110,7 @@ def test_readers_keep_what_they_were_given() -> None:
     assert result.slice is not None
     octets = result.slice.read()
     compact(log)
-    log.maintain(NOW + 100)
+    maintain(log, NOW + 100)
     assert result.slice.read() == octets
 
 
@@ -107,7 +120,8 @@ def test_the_ratio_says_when_and_the_checkpoint_where() -> None:
     assert log.cleanable_ratio(NOW) == 0.0
     fill(log, 60)
     assert log.cleanable_ratio(NOW) == 1.0
-    cleaned_to = compact(log).stats.cleaned_to
+    compact(log)
+    cleaned_to = log.cleaned_to
     assert log.cleanable_ratio(NOW) == 0.0
     assert files.read_bytes("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % cleaned_to
     log.close(NOW)
@@ -135,7 +149,8 @@ def test_the_ratio_says_when_and_the_checkpoint_where() -> None:
 def test_truncation_cuts_the_checkpoint() -> None:
     log = filled(disk())
     fill(log, 60)
-    cleaned_to = compact(log).stats.cleaned_to
+    compact(log)
+    cleaned_to = log.cleaned_to
     log.truncate_to(cleaned_to - 10, now=NOW)
     fill(log, 60, tag=b"new")
     expected = table(log)
@@ -201,7 +216,8 @@ def test_more_keys_than_the_map_holds_take_several_rounds() -> None:
     expected = table(log)
     ends: list[int] = []
     while log.cleanable_ratio(NOW) > 0:
-        ends.append(compact(log, map_bytes_max=200 * 15).stats.cleaned_to)
+        compact(log, map_bytes_max=200 * 15)
+        ends.append(log.cleaned_to)
         assert table(log) == expected
     assert len(ends) > 3
     assert ends == sorted(set(ends))
@@ -304,7 +320,7 @@ def test_it_gives_up_when_the_log_changes_under_it(interfere: str) -> None:
                         log.delete()
                     case "retention":
                         log.delete_records_before(20)
-                        log.delete_old_segments(NOW)
+                        delete_old_segments(log, NOW)
                     case "append":
                         put(log, keyed((b"key-0", b"meanwhile")))
                     case _:

@@ -12,7 +12,7 @@ from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
 from ottla.sim.kernel.disk import Disk
 
-from .support import DIRECTORY, NOW, batch, disk, marker, offsets, open_log, put, records
+from .support import DIRECTORY, NOW, batch, delete_old_segments, disk, maintain, marker, offsets, open_log, put, records
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=150)
 SEEDS = 150
@@ -85,8 +85,8 @@ def use(log: Log) -> None:
     log.advance_high_watermark(log.log_end_offset)
     log.check()
     log.deadline(NOW + 10**6)
-    log.maintain(NOW + 10**6)
-    log.delete_old_segments(NOW + 10**9)
+    maintain(log, NOW + 10**6)
+    delete_old_segments(log, NOW + 10**9)
     log.close(NOW)
 
 

@@ -17,7 +17,7 @@ def test_descriptors_stay_below_the_bound_and_come_back(tmp_path: Path) -> None:
     for lap in range(3):
         for number, handle in enumerate(handles):
             handle.write(b"%d-%d;" % (number, lap))
-            assert files.descriptors <= 8
+            assert len(files._with_descriptor) <= 8
     for number, handle in enumerate(handles):
         assert handle.read(0, 100) == b"".join(b"%d-%d;" % (number, lap) for lap in range(3))
 
@@ -105,9 +105,6 @@ def test_several_buffers_go_in_one_write_and_truncation_is_followed(tmp_path: Pa
     file.truncate(3)
     file.write(b"X")
     assert file.read(0, 10) == b"abcX"
-    target = bytearray(10)
-    assert file.readinto(1, memoryview(target)) == 3
-    assert target[:3] == b"bcX"
 
 
 def test_a_full_disk_raises_and_tells_how_much_was_written(tmp_path: Path) -> None:

@@ -141,10 +141,10 @@ def test_the_cache_lets_the_longest_unused_index_go() -> None:
             index.append(entry, entry * 100)
         index.deactivate()
         indexes.append(index)
-    assert sum(index.in_memory for index in indexes) == 3
+    assert sum(index._offsets is not None for index in indexes) == 3
     for index in indexes:
         assert index.lookup(5) == 500
-    assert sum(index.in_memory for index in indexes) == 3
+    assert sum(index._offsets is not None for index in indexes) == 3
 
 
 def test_pending_entries_are_written_in_groups() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.log.answers import AppendRefused
-from ottla.log.producers import ProducerState, SnapshotUnreadable, decode_snapshot, last_sequence
+from ottla.log.producers import ProducerState, SnapshotUnreadable, decode_snapshot
 from ottla.protocol.errors import ErrorCode
 
 DAY = 86_400_000
@@ -66,8 +66,6 @@ def test_after_the_last_sequence_comes_zero() -> None:
     known.add(7, 0, 0, 2, 2, 1, transactional=False)
     known.add(7, 0, 1, 3, 3, 1, transactional=False)
     assert known.find_duplicate(7, 0, MAX - 1, 1) is not None
-    assert last_sequence(MAX, 1) == 0
-    assert last_sequence(MAX - 2, 5) == 2
 
 
 def test_the_last_five_batches_are_recognised() -> None:

@@ -16,7 +16,7 @@ from ottla.log.snapshots import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
 from ottla.sim.kernel.disk import Disk, PowerCut
 
-from .support import DIRECTORY, NOW, batch, disk, marker, open_log, put, raw, small, values
+from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
 KILLED: dict[str, Any] = {"clean_shutdown": False}
 POWER: dict[str, Any] = {"clean_shutdown": False, "same_boot": False}
@@ -337,7 +337,7 @@ def workload(files: Disk, acknowledged: list[bytes], synced: list[int]) -> None:
             log.flush()
             synced.append(log.log_end_offset)
         if number % 9 == 8:
-            log.maintain(NOW + number)
+            maintain(log, NOW + number)
         if number == 25:
             del acknowledged[22:]
             synced[:] = [min(offset, 22) for offset in synced]

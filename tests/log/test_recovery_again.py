@@ -155,7 +155,7 @@ def test_a_file_that_was_put_back_is_read_by_the_next_attempt(tmp_path: Path) ->
     checkpoint.mkdir()
     with pytest.raises(IsADirectoryError):
         open_log(files, CONFIG, directory, **KILLED)
-    assert files.descriptors == 0
+    assert not files._with_descriptor
     checkpoint.rmdir()
     Path(f"{directory}/aside").rename(checkpoint)
     Path(f"{path}.restored").write_bytes(whole)

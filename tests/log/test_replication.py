@@ -10,7 +10,7 @@ from ottla.log.answers import DivergingOffset, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
 
-from .support import DIRECTORY, NOW, batch, disk, marker, open_log, put, raw, small, values
+from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
 
 def transactional(producer_id: int, sequence: int, *payload: bytes, epoch: int = 0) -> memoryview:
@@ -191,7 +191,7 @@ def test_deleting_records_moves_the_start_and_keeps_producers() -> None:
     assert log.log_start_offset == 13
     assert log.producers.entries[1].last_sequence == 29
     assert log.earliest() == (-1, 13, 0)
-    log.maintain(NOW)
+    maintain(log, NOW)
     assert log.bases[0] <= 13 < log.bases[1]
     assert values(log, start=13)
     log.delete()

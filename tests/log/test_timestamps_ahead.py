@@ -11,7 +11,7 @@ from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.kernel.disk import Disk
 
-from .support import NOW, batch, disk, open_log, put, records, small
+from .support import NOW, batch, delete_old_segments, disk, maintain, open_log, put, records, small
 
 DAY = 86_400_000
 FAR = NOW + 50 * 365 * DAY
@@ -33,7 +33,7 @@ def test_a_header_that_lies_about_its_records_is_put_right(codec: str) -> None:
     put(log, claiming(FAR, NOW - 5, NOW - 1, NOW - 9, codec=codec))
     assert log.segments[0].max_timestamp()[0] == NOW - 1
     assert [record.timestamp_ms for record in records(log)] == [NOW - 5, NOW - 1, NOW - 9]
-    assert log.delete_old_segments(NOW + 8 * DAY) == 1
+    assert delete_old_segments(log, NOW + 8 * DAY) == 1
     assert log.log_start_offset == 3
 
 
@@ -56,12 +56,12 @@ def test_what_is_stored_already_does_not_stop_retention() -> None:
     log = stored_ahead(files)
     log.roll(NOW + DAY)
     put(log, batch(b"w", at=NOW + 2 * DAY), now=NOW + 2 * DAY)
-    assert log.delete_old_segments(NOW + 2 * DAY) == 0
+    assert delete_old_segments(log, NOW + 2 * DAY) == 0
     due = log.deadline(NOW + 2 * DAY)
     assert due is not None
     assert due <= NOW + 9 * DAY
-    assert log.delete_old_segments(NOW + 8 * DAY) == 0
-    assert log.delete_old_segments(NOW + 8 * DAY + 1) == 1, "a week after it was closed"
+    assert delete_old_segments(log, NOW + 8 * DAY) == 0
+    assert delete_old_segments(log, NOW + 8 * DAY + 1) == 1, "a week after it was closed"
     assert [record.value for record in records(log)] == [b"w"]
 
 
@@ -75,12 +75,12 @@ def test_a_segment_that_was_never_closed_is_closed_when_retention_looks() -> Non
     due = again.deadline(NOW + DAY)
     assert due is not None
     assert again.deadline(due) == due
-    again.maintain(due)
+    maintain(again, due)
     assert len(again.segments) == 2
     assert again.segments[0].created_ms == due < NOW + DAY + 3_600_000
-    assert again.maintain(due + 7 * DAY) is False
-    assert again.delete_old_segments(due + 7 * DAY) == 0
-    assert again.delete_old_segments(due + 7 * DAY + 1) == 1
+    assert maintain(again, due + 7 * DAY) is False
+    assert delete_old_segments(again, due + 7 * DAY) == 0
+    assert delete_old_segments(again, due + 7 * DAY + 1) == 1
     assert again.log_start_offset == again.log_end_offset == 2
 
 
@@ -92,13 +92,13 @@ def test_a_clock_that_steps_back_deletes_nothing() -> None:
         put(log, batch(b"v", at=NOW + day * DAY), now=NOW + day * DAY)
         log.roll(NOW + day * DAY)
     for now in (NOW + 3 * DAY, NOW, NOW - 300 * DAY):
-        assert log.delete_old_segments(now) == 0
-        assert open_log(files.clone(files.rng), CONFIG, now=now).delete_old_segments(now) == 0
-    assert log.delete_old_segments(NOW + 7 * DAY + 1) == 1
+        assert delete_old_segments(log, now) == 0
+        assert delete_old_segments(open_log(files.clone(files.rng), CONFIG, now=now), now) == 0
+    assert delete_old_segments(log, NOW + 7 * DAY + 1) == 1
 
 
 def test_timestamps_of_the_future_count_where_they_are_allowed() -> None:
     log = open_log(disk(), small(retention_ms=7 * DAY, message_timestamp_after_max_ms=2**63 - 1))
     put(log, batch(b"v", at=FAR))
     log.roll(NOW)
-    assert log.delete_old_segments(NOW + 30 * DAY) == 0
+    assert delete_old_segments(log, NOW + 30 * DAY) == 0

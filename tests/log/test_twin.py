@@ -15,7 +15,7 @@ from ottla.log.log import Log
 from ottla.log.syncing import Syncable
 from ottla.protocol.records import decode_records, iter_batches
 
-from .support import DIRECTORY, NOW, TOPIC_ID, batch, disk
+from .support import DIRECTORY, NOW, TOPIC_ID, batch, delete_old_segments, disk, maintain
 
 CONFIG = LogConfig(
     segment_bytes=800, index_interval_bytes=100, retention_bytes=-1, retention_ms=-1, file_delete_delay_ms=50
@@ -157,7 +157,7 @@ class LogTwin(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 2000))
     def retain_by_size(self, keep: int) -> None:
         self.log.configure(replace(CONFIG, retention_bytes=keep))
-        self.log.delete_old_segments(self.now)
+        delete_old_segments(self.log, self.now)
         self.log.configure(CONFIG)
         self.follow_retention()
         if self.high_watermark == self.end:
@@ -166,7 +166,7 @@ class LogTwin(RuleBasedStateMachine):
     @rule(age=st.integers(0, 200))
     def retain_by_time(self, age: int) -> None:
         self.log.configure(replace(CONFIG, retention_ms=age))
-        self.log.delete_old_segments(self.now)
+        delete_old_segments(self.log, self.now)
         self.log.configure(CONFIG)
         self.follow_retention()
 
@@ -182,7 +182,7 @@ class LogTwin(RuleBasedStateMachine):
         self.now += later
         deadline = self.log.deadline(self.now)
         assert deadline is None or deadline >= 0
-        self.log.maintain(self.now)
+        maintain(self.log, self.now)
         self.follow_retention()
         again = self.log.deadline(self.now)
         assert again is None or again > self.now

@@ -18,7 +18,7 @@ from ottla.log.files import DiskFiles
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk, PowerCut
 
-from .support import DIRECTORY, NOW, batch, disk, open_log, put, raw, small, values
+from .support import DIRECTORY, NOW, batch, delete_old_segments, disk, maintain, open_log, put, raw, small, values
 
 
 def fill(log: Log, count: int, *, step: int = 1, size: int = 20) -> None:
@@ -47,15 +47,15 @@ def test_an_idle_empty_log_has_no_deadline() -> None:
 def test_retention_by_time_comes_when_the_oldest_segment_is_too_old() -> None:
     log = open_log(disk(), small(retention_ms=1000))
     fill(log, 60, step=10)
-    log.maintain(NOW + 600)
+    maintain(log, NOW + 600)
     now = NOW + 40_000
     log = open_log(log.files, small(retention_ms=100_000))
     deadline = log.deadline(now)
     oldest = log.segments[0].largest_timestamp(log.wall)
     assert deadline is not None
     assert deadline == oldest + 100_001
-    assert log.maintain(deadline - 1) is False
-    assert log.maintain(deadline + 300_000) is True
+    assert maintain(log, deadline - 1) is False
+    assert maintain(log, deadline + 300_000) is True
     assert log.log_start_offset == log.segments[0].base_offset > 0
 
 
@@ -63,10 +63,10 @@ def test_everything_too_old_leaves_an_empty_segment() -> None:
     files = disk()
     log = open_log(files, small(file_delete_delay_ms=500))
     fill(log, 60)
-    log.maintain(NOW + 8 * DAY_MS)
+    maintain(log, NOW + 8 * DAY_MS)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes, len(log.segments)) == (60, 60, 0, 1)
     assert log.deadline(NOW + 8 * DAY_MS) == NOW + 8 * DAY_MS + 500, "to unlink the files"
-    log.maintain(NOW + 8 * DAY_MS + 500)
+    maintain(log, NOW + 8 * DAY_MS + 500)
     assert not any(name.endswith(".deleted") for name in files.listdir(DIRECTORY))
     assert log.deadline(NOW + 9 * DAY_MS) is None
     assert open_log(files, small()).log_end_offset == 60
@@ -77,18 +77,18 @@ def test_retention_waits_for_the_high_watermark() -> None:
     log = open_log(disk(), small(retention_bytes=0))
     for number in range(60):
         log.append_as_leader(batch(b"v", at=NOW + number), now=NOW, leader_epoch=0)
-    assert log.delete_old_segments(NOW) == 0
+    assert delete_old_segments(log, NOW) == 0
     log.advance_high_watermark(log.bases[2])
-    assert log.delete_old_segments(NOW) == 2
+    assert delete_old_segments(log, NOW) == 2
     assert log.log_start_offset == log.high_watermark
 
 
 def test_compact_only_logs_keep_everything_above_their_start() -> None:
     log = open_log(disk(), small(retention_bytes=0, cleanup_policy=frozenset({"compact"})))
     fill(log, 60)
-    assert log.delete_old_segments(NOW) == 0
+    assert delete_old_segments(log, NOW) == 0
     log.delete_records_before(30)
-    assert log.delete_old_segments(NOW) > 0
+    assert delete_old_segments(log, NOW) > 0
     assert log.log_start_offset == 30
 
 
@@ -102,7 +102,7 @@ def test_flush_configs_are_reported() -> None:
     assert not log.flush_due(NOW)
     assert log.recovery_point == log.log_end_offset
     log.configure(LogConfig(flush_ms=50))
-    log.maintain(NOW)
+    maintain(log, NOW)
     fill(log, 1)
     assert log.deadline(NOW + 7) == NOW + 57
     assert not log.flush_due(NOW + 56)
@@ -120,7 +120,7 @@ def test_producers_expire_with_upkeep() -> None:
         assert deadline is not None
         assert deadline > now
         now = deadline
-        log.maintain(now)
+        maintain(log, now)
     assert NOW + DAY_MS <= now <= NOW + DAY_MS + 600_000
 
 
@@ -248,7 +248,7 @@ def test_a_thousand_logs_share_few_descriptors(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     for number in range(0, 1000, 5):
         put(logs[number], batch(b"%d" % number))
-    assert files.descriptors <= 50
+    assert len(files._with_descriptor) <= 50
     for log in logs:
         log.close(NOW)
     assert len(os.listdir(tmp_path)) == 200
@@ -257,7 +257,7 @@ def test_a_thousand_logs_share_few_descriptors(tmp_path: Path) -> None:
         log = open_log(files, LogConfig(), f"{tmp_path}/t-{number}")
         assert values(log) == ([b"%d" % number] if number % 5 == 0 else [])
         assert log.deadline(NOW) == (NOW + 30_000 if number % 5 == 0 else None)
-    assert files.descriptors <= 50
+    assert len(files._with_descriptor) <= 50
 
 
 def test_a_slice_outlives_retention_and_deletion(tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ def test_a_slice_outlives_retention_and_deletion(tmp_path: Path) -> None:
     assert result.slice is not None
     octets = result.slice.read()
     log.configure(replace(log.config, retention_bytes=0))
-    log.delete_old_segments(NOW)
-    log.maintain(NOW)
+    delete_old_segments(log, NOW)
+    maintain(log, NOW)
     assert result.slice.read() == octets
     second = log.read(log.log_start_offset, 500, Isolation.LOG_END)
     log.delete()
@@ -334,8 +334,8 @@ def test_a_power_cut_while_retention_takes_everything_leaves_the_log_where_it_wa
         log.flush()
         files.fuse = step
         try:
-            log.delete_old_segments(NOW + 5_000)
-            log.delete_old_segments(NOW + 6_000)
+            delete_old_segments(log, NOW + 5_000)
+            delete_old_segments(log, NOW + 6_000)
         except PowerCut:
             done = False
         else:

@@ -13,6 +13,7 @@ from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSlice, FileSystem
 from ottla.log.log import Log
+from ottla.log.retention import deleting_old
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -386,7 +387,8 @@ def test_producers_outlive_the_segments_that_retention_takes() -> None:
     again.advance_high_watermark(again.log_end_offset)
     assert sorted(again.producers.entries) == [7, 8]
     again.delete_records_before(5)
-    again.delete_old_segments(NOW)
+    for file in deleting_old(again, NOW):
+        file.sync()
     assert again.segments[0].base_offset > 2
     disk.kill()
     assert sorted(open_log(disk, config, same_boot=True).producers.entries) == [7, 8]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.sim.workloads.run import run_seed
+from ottla.sim.workloads.run import Run
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 KEPT = [int(line.split()[0]) for line in SEEDS_FILE.read_text().splitlines() if line and not line.startswith("#")]
@@ -19,7 +19,7 @@ FRESH = range(1_000, 1_012)
 
 @pytest.mark.parametrize("seed", [*KEPT, *FRESH])
 def test_all_promises_hold(seed: int) -> None:
-    outcome = run_seed(seed)
+    outcome = Run(seed).outcome()
     assert outcome.failure is None, "\n".join(
         [*list(outcome.lines)[-20:], f"again: python -m ottla.sim --workload log --seed {seed}"]
     )
@@ -29,7 +29,7 @@ def test_all_promises_hold(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [3, 1_001])
 def test_one_seed_is_one_trace_under_any_hash_seed(seed: int) -> None:
-    script = f"from ottla.sim.workloads.run import run_seed; print(run_seed({seed}).digest)"
+    script = f"from ottla.sim.workloads.run import Run; print(Run({seed}).outcome().digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -41,4 +41,4 @@ def test_one_seed_is_one_trace_under_any_hash_seed(seed: int) -> None:
         for hash_seed in ("1", "2")
     }
     assert len(digests) == 1, digests
-    assert digests == {f"{run_seed(seed).digest}\n"}
+    assert digests == {f"{Run(seed).outcome().digest}\n"}

@@ -41,7 +41,6 @@ from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
-from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.broker.topics.topics import Topic, Topics
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import identify
@@ -51,6 +50,7 @@ from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, WallClock
 from ottla.metadata.store import MetadataStore
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import has_elements
@@ -150,9 +150,9 @@ class Node:
         clean = take_clean_shutdown(self.files, self.directory) is not None
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
-        if GROUPS_TOPIC in self.topics.by_name:
+        if CONSUMER_OFFSETS_TOPIC in self.topics.by_name:
             self.groups.start(now)
-        if SHARE_STATE_TOPIC in self.topics.by_name:
+        if SHARE_GROUP_STATE_TOPIC in self.topics.by_name:
             self.share_state.start(now)
         self.upkeep.start(now)
 
@@ -184,7 +184,7 @@ class Node:
         """The coordinator of consumer and share groups."""
         from ottla.broker.coordinators.shards import ShardHost
 
-        return ShardHost(self, GROUPS_TOPIC, self.group_shards)
+        return ShardHost(self, CONSUMER_OFFSETS_TOPIC, self.group_shards)
 
     @cached_property
     def share_state(self) -> ShardHost:
@@ -192,7 +192,7 @@ class Node:
         from ottla.broker.coordinators.shards import ShardHost
         from ottla.share.state import ShareStateShard
 
-        return ShardHost(self, SHARE_STATE_TOPIC, ShareStateShard)
+        return ShardHost(self, SHARE_GROUP_STATE_TOPIC, ShareStateShard)
 
     @cached_property
     def share(self) -> ShareHost:

@@ -25,7 +25,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.wire import Buffer, Message
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
-GROUP, TRANSACTION = 0, 1
+GROUP = 0
 
 _RETRIED = {
     ErrorCode.LEADER_NOT_AVAILABLE,

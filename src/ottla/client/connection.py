@@ -159,10 +159,6 @@ class Connection:
 
     # Frames
 
-    def send_raw(self, frame: Buffer) -> None:
-        """Write a frame as it is, its length put in front."""
-        self.send_bytes(struct.pack(">i", len(frame)) + bytes(frame))
-
     def send_bytes(self, data: Buffer) -> None:
         """Write bytes as they are, without any length."""
         try:

@@ -52,6 +52,7 @@ from ottla.machine import (
     WallClock,
 )
 from ottla.machine.timers import Timers
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -88,7 +89,7 @@ def _silent(note: str) -> None:
 class GroupShard:
     """A `machine.Shard`. See the module's docstring."""
 
-    TOPIC = "__consumer_offsets"
+    TOPIC = CONSUMER_OFFSETS_TOPIC
 
     def __init__(
         self,

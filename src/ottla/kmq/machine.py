@@ -160,10 +160,6 @@ class MarkersPartition:
             bounds.append(order[0][0])
         return min(bounds, default=None)
 
-    def open_offsets(self) -> list[int]:
-        """The messages that are open, in no order."""
-        return list(self._open)
-
     def due_times_ms(self) -> Iterator[int]:
         """When each of the open messages is, or was, due."""
         return (entry[1] for entry in self._open.values())

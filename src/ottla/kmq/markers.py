@@ -31,7 +31,6 @@ from typing import Final
 
 END: Final = b"\x00"
 START_BYTE: Final = 1
-NOTHING: Final = b""
 REASON_BYTES_MAX: Final = 500
 DURATION_MS_MAX: Final = 1 << 52
 """Longer time-outs read as this one, about 140,000 years: sums with a timestamp stay in 64 bits."""

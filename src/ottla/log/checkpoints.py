@@ -15,14 +15,10 @@ from typing import Final
 from ottla.log.files import FileSystem
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
-HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
-RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
-LOG_START_OFFSET_FILE: Final = "log-start-offset-checkpoint"
 UNRECOVERED_FILE: Final = "unrecovered-checkpoint"
 CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
-META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 CHECKPOINT_VERSION: Final = 0
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import heappop, heappush
 from struct import error as StructError
@@ -62,17 +61,6 @@ class GaveUp(Exception):
     """The log changed under the compaction; nothing was replaced that was not complete."""
 
 
-@dataclass(slots=True)
-class CompactionStats:
-    """What one compaction did."""
-
-    bytes_read: int = 0
-    bytes_written: int = 0
-    records_read: int = 0
-    records_kept: int = 0
-    cleaned_to: int = 0
-
-
 class Compaction:
     """One compaction of one log. Iterate it to its end, on the log's thread; see the module for what it yields."""
 
@@ -87,7 +75,6 @@ class Compaction:
         self.log = log
         self.now = now
         self._notes = notes
-        self.stats = CompactionStats()
         self._keys_max = max(1, map_bytes_max // MAP_ENTRY_BYTES)
         self._epoch = log.compaction_epoch
         self._offsets: dict[bytes, int] = {}
@@ -113,7 +100,6 @@ class Compaction:
                     self._notes(f"{damaged}; the segment is not compacted")
             self._check()
             cleaning.write_checkpoint(self.log, end)
-            self.stats.cleaned_to = end
         except GaveUp:
             return
 
@@ -264,7 +250,7 @@ class Compaction:
                     self.log.files.unlink(path)
 
     def _copy(self, group: list[Segment], cleaned: Segment, transactions: Transactions) -> Iterator[None]:
-        log, stats = self.log, self.stats
+        log = self.log
         interval = log.config.index_interval_bytes
         transactions.cleaned = cleaned
         # The last batch of a segment stays too, if only its header: so segments always join without a gap, and a
@@ -276,13 +262,9 @@ class Compaction:
             transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
             for header, batch in self._walk(segment, 0):
                 kept = self._kept(decide, transactions, segment, header, batch)
-                stats.bytes_read += len(batch)
-                stats.records_read += header[12]
                 if kept is not None:
-                    octets, count, max_timestamp = kept
+                    octets, max_timestamp = kept
                     cleaned.append(octets, len(octets), header[0] + header[6], max_timestamp, interval)
-                    stats.bytes_written += len(octets)
-                    stats.records_kept += count
                 if self._pause(min(header[12], len(batch)), len(batch)):
                     yield None
                     self._check()
@@ -305,7 +287,7 @@ class Compaction:
         self._notes(
             f"{segment.file.path}: the batch at offset {header[0]} stays as it is, for it can't be read: {fault}"
         )
-        return batch, header[12], header[8]
+        return batch, header[8]
 
     def _replace(self, group: list[Segment], cleaned: Segment) -> None:
         """The decision is on the disk: no restart goes back. In one step for everybody else."""

@@ -46,7 +46,6 @@ class LogConfig:
     compression_zstd_level: int = 3
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
-    preallocate: bool = False
 
     @property
     def compacted(self) -> bool:

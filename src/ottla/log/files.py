@@ -50,10 +50,6 @@ class File(Protocol):
         """Up to `length` bytes at `position`; fewer only at the end of the file."""
         ...
 
-    def readinto(self, position: int, target: memoryview) -> int:
-        """Fill `target` from `position`; how many bytes it got, fewer than asked only at the end of the file."""
-        ...
-
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
@@ -210,17 +206,6 @@ class DiskFile:
             parts.append(chunk)
             got += len(chunk)
         return b"".join(parts)
-
-    def readinto(self, position: int, target: memoryview) -> int:
-        fd = self._fd if self._fd >= 0 else self._reopen()
-        self._recent = True
-        got = 0
-        while got < len(target):
-            count = os.preadv(fd, [target[got:]], position + got)
-            if count == 0:
-                break
-            got += count
-        return got
 
     def size(self) -> int:
         return self._size
@@ -461,11 +446,6 @@ class DiskFiles:
         os.rename(temporary, path)
         if durable:
             self.sync_directory(os.path.dirname(path) or ".")
-
-    @property
-    def descriptors(self) -> int:
-        """How many descriptors of named files are open."""
-        return len(self._with_descriptor)
 
     def opened(self, file: DiskFile) -> None:
         """Count a descriptor, and close the ones longest unused (second chance) beyond the bound."""

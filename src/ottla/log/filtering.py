@@ -35,7 +35,7 @@ NO_TIMESTAMP: Final = -1
 
 # (start, end, timestamp_delta, offset_delta, key, has_value) of one record in the plain bytes of a batch
 Piece = tuple[int, int, int, int, bytes | None, bool]
-Kept = tuple[bytes | bytearray | memoryview, int, int]
+Kept = tuple[bytes | bytearray | memoryview, int]
 
 
 def is_sound(header: RawHeader, batch: memoryview) -> bool:
@@ -84,7 +84,7 @@ class BatchFilter:
         self._epochs = {entry.producer_id: entry.epoch for entry in producers.values()}
 
     def __call__(self, header: RawHeader, batch: memoryview, settled: bool) -> Kept | None:
-        """(bytes, records, max_timestamp) of what stays of the batch, None for nothing.
+        """(bytes, max_timestamp) of what stays of the batch, None for nothing.
 
         `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords where it would
         have to be written anew and can't be read.
@@ -96,7 +96,7 @@ class BatchFilter:
             if not discards and header[12]:
                 if settled and horizon is None:
                     return self._with_horizon(header, batch, None)
-                return batch, header[12], header[8]
+                return batch, header[8]
         elif not settled:
             kept = self._filtered(header, batch, horizon)
             if kept is not None:
@@ -121,7 +121,7 @@ class BatchFilter:
             plain = decompress(codec, batch[HEADER_BYTES:])
             found = pieces(plain, header[12])
         except CorruptRecords:
-            return batch, header[12], header[8]
+            return batch, header[8]
         base, latest, offsets, short = header[0], self._latest, self._offsets, self._short
         tombstones_stay = horizon is None or self._wall_ms < horizon
         kept: list[Piece] = []
@@ -142,7 +142,7 @@ class BatchFilter:
         if tombstones and horizon is None:
             return self._with_horizon(header, batch, {base + piece[3] for piece in kept})
         if len(kept) == len(found):
-            return batch, len(kept), header[8]
+            return batch, header[8]
         return self._rebuilt(header, b"".join([plain[piece[0] : piece[1]] for piece in kept]), kept)
 
     def _rebuilt(self, header: RawHeader, plain: bytes, kept: list[Piece]) -> Kept:
@@ -170,7 +170,7 @@ class BatchFilter:
         )
         octets += body
         set_crc(octets)
-        return octets, len(kept), max_timestamp
+        return octets, max_timestamp
 
     def _with_horizon(self, header: RawHeader, batch: memoryview, kept: set[int] | None) -> Kept:
         """The batch with the moment its tombstones (or its marker) may go in place of the base timestamp."""
@@ -199,7 +199,7 @@ class BatchFilter:
             delete_horizon_ms=min(self._wall_ms + self._config.delete_retention_ms, LONG_MAX),
         )
         max_timestamp = header[8] if append_time else max(record.timestamp_ms for record in records)
-        return octets, len(records), max_timestamp
+        return octets, max_timestamp
 
     def _emptied(self, header: RawHeader) -> Kept:
         """Only the header, as Kafka's DefaultRecordBatch.writeEmptyHeader makes it."""
@@ -223,7 +223,7 @@ class BatchFilter:
             )
         )
         set_crc(octets)
-        return octets, 0, max_timestamp
+        return octets, max_timestamp
 
     def _level(self, codec: int) -> int | None:
         config = self._config

@@ -1,7 +1,7 @@
 """One partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
 
 Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
-`now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintain` has something to do.
+`now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintaining` has something to do.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
 the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
@@ -47,7 +47,7 @@ from ottla.log.producers import marker_in
 from ottla.log.recovery import Loaded
 from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
 from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
-from ottla.log.syncing import Syncable, Syncing, sync_all
+from ottla.log.syncing import Syncable, Syncing
 from ottla.machine import WallClock
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
@@ -737,7 +737,7 @@ class Log:
         return retention.flush_due(self, now)
 
     def deadline(self, now: int) -> int | None:
-        """The earliest moment at which `maintain` or a flush has something to do; None while nothing is in sight."""
+        """The earliest moment at which `maintaining` or a flush has something to do; None while nothing is in sight."""
         return retention.deadline(self, now)
 
     def maintaining(self, now: int) -> Iterator[Syncable]:
@@ -746,17 +746,6 @@ class Log:
         In steps: what is yielded must be synced, with a pin around, before the next one. Raises OSError.
         """
         return retention.maintaining(self, now)
-
-    def maintain(self, now: int) -> bool:
-        """All of `maintaining`, here and now. True if the log start moved."""
-        before = self.log_start_offset
-        sync_all(self.maintaining(now))
-        return self.log_start_offset != before
-
-    def delete_old_segments(self, now: int) -> int:
-        """Apply retention by log start, time and size, here and now. How many segments went."""
-        before, _ = set(self.bases), sync_all(retention.deleting_old(self, now))
-        return len(before.difference(self.bases))
 
     def complete(self) -> bool:
         """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""

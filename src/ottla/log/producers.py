@@ -98,11 +98,6 @@ class Transaction(NamedTuple):
     aborted: bool
 
 
-def last_sequence(first: int, delta: int) -> int:
-    """The sequence `delta` after `first`; after 2^31 - 1 comes 0."""
-    return (first + delta) & SEQUENCE_MAX
-
-
 def duplicate_of(entry: ProducerEntry, epoch: int, first: int, last: int) -> SequencedBatch | None:
     """The remembered batch that a batch with these sequences repeats."""
     if entry.epoch == epoch:

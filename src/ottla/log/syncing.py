@@ -12,7 +12,6 @@ directory when a file was created in it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.log.files import File
@@ -228,15 +227,3 @@ class Syncing:
         self.truncated(offset)
         self.recovery_point = offset
         self._closed = []
-
-
-def sync_all(steps: Iterator[Syncable]) -> int:
-    """Take these steps, syncing what each yields before the next. How many there were. Raises OSError."""
-    count = 0
-    for count, file in enumerate(steps, 1):  # noqa: B007
-        file.pin()
-        try:
-            file.sync()
-        finally:
-            file.unpin()
-    return count

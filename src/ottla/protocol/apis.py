@@ -57,13 +57,3 @@ class Api:
 
 
 APIS: dict[int, Api] = {row[0]: Api(*row) for row in API_TABLE}
-
-
-def request_header_version(key: int, version: int) -> int:
-    """1, or 2 with tagged fields. KeyError when the API is unknown."""
-    return 2 if version >= APIS[key].flexible_since else 1
-
-
-def response_header_version(key: int, version: int) -> int:
-    """0, or 1 with tagged fields; always 0 for ApiVersions, so that a client that knows less can read it (KIP-511)."""
-    return 1 if version >= APIS[key].flexible_since and key != API_VERSIONS_KEY else 0

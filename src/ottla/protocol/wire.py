@@ -144,10 +144,6 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def size_of_uvarint(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
-
-
 # Strings
 
 

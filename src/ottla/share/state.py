@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket, WallClock
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -152,7 +153,7 @@ class Kept:
 class ShareStateShard:
     """A `machine.Shard`. See the module's docstring."""
 
-    TOPIC = "__share_group_state"
+    TOPIC = SHARE_GROUP_STATE_TOPIC
 
     def __init__(
         self,

@@ -50,7 +50,6 @@ class Look:
 
     size: int
     changed_ns: int
-    links: int
     head: bytes
     before: bytes
 

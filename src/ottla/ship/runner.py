@@ -250,7 +250,6 @@ class Loop:
         return Look(
             found.st_size,
             found.st_mtime_ns,
-            found.st_nlink,
             os.pread(descriptor, len(follower.head), 0) if follower.head else b"",
             os.pread(descriptor, before, follower.position - before) if before else b"",
         )

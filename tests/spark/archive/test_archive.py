@@ -22,7 +22,6 @@ from ottla.spark.archive import Archived, Verdict, open_table, read, restore, ru
 from ottla.spark.archive.delta import added
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.archive.table import FORMATS
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.replay import replay
 from ottla.spark.running.run import RunOptions
@@ -32,6 +31,7 @@ from tests.topics import every_record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FORMATS = ("delta", "parquet")
 START_MS = 1_767_225_600_000 - 5_000
 """Five seconds before a day begins."""
 

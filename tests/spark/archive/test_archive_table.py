@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from ottla.spark.archive.journal import Journal
 from ottla.spark.archive.layout import IN_FILES, STAGING, Batch, TableFile
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.archive.table import FORMATS, Settings, Table, TableChanged, make_table, open_table
+from ottla.spark.archive.table import Settings, Table, TableChanged, make_table, open_table
 from ottla.spark.archive.writing import OffsetsNotRising, WriteFiles
 from ottla.spark.platform.failures import PipelineFailed
 
@@ -57,7 +57,7 @@ def offsets_seen(table: Table) -> list[int]:
     return sorted(found.column("offset").to_pylist())
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=["delta", "parquet"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return make_table(tmp_path / "lake", Settings(request.param, False))
 

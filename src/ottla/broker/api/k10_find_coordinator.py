@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
-from ottla.broker.topics.names import GROUPS_TOPIC, SHARE_STATE_TOPIC
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -67,7 +67,9 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     error = _error(node, request, key_type, key)
     if error is ErrorCode.NONE:
         try:
-            node.topics.ensure_internal(request.now, SHARE_STATE_TOPIC if key_type == SHARE else GROUPS_TOPIC)
+            node.topics.ensure_internal(
+                request.now, SHARE_GROUP_STATE_TOPIC if key_type == SHARE else CONSUMER_OFFSETS_TOPIC
+            )
         except StoreFailed as failed:
             node.notes(f"the topic of the coordinators could not be made: {failed}")
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -35,11 +35,11 @@ from ottla.broker.delivery.dead_letters import Letters
 from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
 from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
-from ottla.broker.topics.names import SHARE_STATE_TOPIC
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
 from ottla.machine.timers import Timers
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -174,7 +174,7 @@ class ShareHost(Subscriber):
 
     def topic_deleted(self, now: Millis, topic: Topic) -> None:
         """Its share partitions go, and what their coordinators remember of them."""
-        if topic.name == SHARE_STATE_TOPIC:
+        if topic.name == SHARE_GROUP_STATE_TOPIC:
             for key in list(self._hosted):
                 self._drop(now, key)
             return
@@ -442,9 +442,9 @@ class ShareHost(Subscriber):
     def ensure_state_topic(self, now: Millis) -> None:
         """Make `__share_group_state` where there is none. Where it can't be made, nobody coordinates."""
         try:
-            self._node.topics.ensure_internal(now, SHARE_STATE_TOPIC)
+            self._node.topics.ensure_internal(now, SHARE_GROUP_STATE_TOPIC)
         except (StoreFailed, OSError) as failed:
-            self._node.notes(f"{SHARE_STATE_TOPIC} can't be made: {failed}")
+            self._node.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
     def _submit(self, now: Millis, errand: StateErrand) -> None:
         reply = self._node.share_state.submit(now, self.internal_request, errand)

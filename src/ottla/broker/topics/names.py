@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-GROUPS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-SHARE_STATE_TOPIC: Final = "__share_group_state"
-INTERNAL_TOPICS: Final = frozenset((GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC))
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+
+INTERNAL_TOPICS: Final = frozenset((CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC))
 FORBIDDEN: Final = frozenset(("__cluster_metadata",))
 """Names that clients may not create: KRaft's log, which this broker does not have."""
 

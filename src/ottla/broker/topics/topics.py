@@ -29,7 +29,7 @@ from ottla.broker.config.values import held, is_held, topic_log_config, without_
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
-from ottla.broker.topics.names import GROUPS_TOPIC, INTERNAL_TOPICS, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, folded
+from ottla.broker.topics.names import INTERNAL_TOPICS, folded
 from ottla.broker.topics.removal import Graves
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.config import LogConfig
@@ -39,6 +39,7 @@ from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, Delete, Put, StoreFailed, decoded
 from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -372,12 +373,12 @@ class Topics(Subscriber):
         """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
         settings = self._node.settings
         prefix, overrides = {
-            GROUPS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
-            TRANSACTIONS_TOPIC: (
+            CONSUMER_OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
+            TRANSACTION_STATE_TOPIC: (
                 "transaction.state.log",
                 {"cleanup.policy": "compact", "compression.type": "uncompressed"},
             ),
-            SHARE_STATE_TOPIC: (
+            SHARE_GROUP_STATE_TOPIC: (
                 "share.coordinator.state.topic",
                 # A snapshot of a fragmented share partition takes 20 bytes a run.
                 {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": str(16 << 20)},

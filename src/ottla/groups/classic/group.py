@@ -289,11 +289,6 @@ class Group:
     def is_consumer_group(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    @property
-    def is_simple(self) -> bool:
-        """Nobody ever joined: offsets only, committed by a client that assigns partitions itself."""
-        return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_members
-
     def subscribed_topics(self) -> frozenset[str] | None:
         """What the members of the last generation subscribe to; None where their metadata does not say."""
         if not self._subscribed_known:

@@ -81,10 +81,6 @@ class OffsetIndex(IndexFile):
         self.entries += 1
         self._pending += OFFSET_ENTRY.pack(relative, position)
 
-    @property
-    def in_memory(self) -> bool:
-        return self._offsets is not None
-
     def lookup(self, offset: int) -> int:
         """Position of a batch at or before the one that holds `offset`; 0 when the index has nothing lower."""
         offsets, positions = self._arrays()

@@ -56,7 +56,6 @@ _unpack_length = Format(">i").unpack_from
 _pack_base_offset = Format(">q").pack_into
 _pack_leader_epoch = Format(">i").pack_into
 _pack_crc = Format(">I").pack_into
-_unpack_crc = Format(">I").unpack_from
 _pack_attributes = Format(">h").pack_into
 _unpack_attributes = Format(">h").unpack_from
 

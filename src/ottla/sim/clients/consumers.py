@@ -93,7 +93,6 @@ class GroupMember(Reader):
         self.generation = -1
         self.state = "unjoined"
         self.leaving = False
-        self.rejoins = 0
         self._round = 0
         self._committed: dict[TopicPartition, int] = {}
         self._commit_under_way = False
@@ -156,7 +155,6 @@ class GroupMember(Reader):
             return
         self.state = "joining"
         self._round += 1
-        self.rejoins += 1
         subscription = bytearray(b"\0\1")
         ConsumerProtocolSubscription(topics=sorted(self.topics)).encode(subscription, 1)
         request = JoinGroupRequest(

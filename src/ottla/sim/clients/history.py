@@ -116,15 +116,6 @@ class History:
                     del contents[offset]
         self.groups.clear()
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic is deleted, or may be: nothing in it is promised any more."""
-        for table in (self.acknowledged, self.seen):
-            for where in [where for where in table if where[0] == topic]:
-                del table[where]
-        for group in self.groups.values():
-            for where in [where for where in group.commits if where[0] == topic]:
-                del group.commits[where]
-
     # ---- groups ------------------------------------------------------------------------------------------------------
 
     def _group(self, group: str) -> GroupHistory:

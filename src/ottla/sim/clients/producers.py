@@ -18,7 +18,7 @@ from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.history import Content
 from ottla.sim.clients.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
 from ottla.sim.clients.surroundings import Surroundings
-from ottla.sim.kernel.clock import MS, Booking, Micros
+from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 5
@@ -145,7 +145,6 @@ class Producer(KafkaClient):
         self.makes = True
         self.acknowledged = 0
         self._requests = 0
-        self._wake: Booking | None = None
         rule = workload.rules[topic]
         self.lanes = [Lane(topic, index) for index in range(rule.partitions)]
         self.after(self.rng.randrange(200 * MS), self.connect)

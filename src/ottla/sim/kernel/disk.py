@@ -187,11 +187,6 @@ class SimFile:
         content = inode.content
         return bytes(content[position : position + length])
 
-    def readinto(self, position: int, target: memoryview) -> int:
-        chunk = self.read(position, len(target))
-        target[: len(chunk)] = chunk
-        return len(chunk)
-
     def size(self) -> int:
         return len(self._use().content)
 

@@ -19,12 +19,11 @@ class Broken(AssertionError):
 class Trace:
     """Lines of a run. Keeps the last `LINES_KEPT_MAX`, or all of them where `keep_all` asks for it."""
 
-    __slots__ = ("_clock", "_digest", "count", "keeps_all", "lines")
+    __slots__ = ("_clock", "_digest", "count", "lines")
 
     def __init__(self, clock: Clock, *, keep_all: bool = False) -> None:
         self._clock = clock
         self._digest = hashlib.blake2b(digest_size=8)
-        self.keeps_all = keep_all
         self.lines: deque[str] = deque(maxlen=None if keep_all else LINES_KEPT_MAX)
         self.count = 0
 

@@ -245,7 +245,3 @@ class Run:
             world.clock.now_us // MS,
             self.plan,
         )
-
-
-def run_seed(seed: int, *, keep_all: bool = False) -> Outcome:
-    return Run(seed, keep_all=keep_all).outcome()

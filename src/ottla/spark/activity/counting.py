@@ -22,7 +22,6 @@ from ottla.spark.activity.windows import OTHERS
 EVENT_COLUMNS = ("time", "visitor", "kind", "page", "status", "bytes", "bot", "asset")
 SESSION_COLUMNS = ("end", "views", "seconds", "converted")
 MOMENT = pa.timestamp("us", tz="UTC")
-COUNTS = pa.map_(pa.string(), pa.int64())
 
 
 def by_window(column: Any, window_s: int) -> tuple[np.ndarray, Groups]:

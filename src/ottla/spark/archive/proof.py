@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS_SCHEMA = "topic string, partition int, first long, until long, count long"
-SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ class Verdict:
     problems: tuple[str, ...]
     compared: int
     contents: int | None = None
-    topics_gone: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -122,9 +120,7 @@ def verify(
         checked.append(one.checked(log.bounds.get(place)))
         problems += one.problems
     compared = sum((archived.get(place, NOTHING).runs & run(*window)).total for place, window in windows.items())
-    verdict = Verdict(
-        tuple(checked), tuple(problems), compared, topics_gone=tuple(sorted(wanted - {t for t, _ in log.bounds}))
-    )
+    verdict = Verdict(tuple(checked), tuple(problems), compared)
     return verdict if not content else with_contents(session, log, table, paths, windows, verdict)
 
 

@@ -22,8 +22,6 @@ from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import table_path
 
-FORMATS = ("delta", "parquet")
-
 
 class TableChanged(PipelineFailed):
     """Another archive published the same partitions meanwhile; nothing of this batch was added."""

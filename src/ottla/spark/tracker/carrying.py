@@ -74,11 +74,6 @@ class Outcome:
         self.problems += other.problems
         self.late_ms += other.late_ms
 
-    @property
-    def handed(self) -> int:
-        """Rows with a message."""
-        return self.redelivered + sum(self.dead_lettered.values()) + self.waiting + self.failed
-
     def row(self) -> tuple[str, bytes]:
         """As a row of OUTCOME."""
         said = {each: getattr(self, each) for each in _SAID}
