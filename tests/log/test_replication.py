@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from ottla.log.answers import DivergingOffset, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
+from ottla.sim.kernel.disk import PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
@@ -113,6 +116,39 @@ def test_an_empty_follower_restarts_at_a_batch_that_straddles_its_end() -> None:
     follower.truncate_fully_and_start_at(20, now=NOW)
     with pytest.raises(DivergingOffset):
         follower.append_as_follower(batch(b"a", base_offset=10, partition_leader_epoch=3), now=NOW)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("offset", [0, 3, 4, 11, 12, 20])
+def test_a_log_that_is_emptied_stands_at_its_old_end_or_at_its_new_start(offset: int, power: bool) -> None:
+    """However it dies meanwhile: a log that begins anew gives offsets that others had."""
+    for step in itertools.count(1):
+        for seed in range(10):
+            files = disk(100 * step + seed)
+            log = open_log(files)
+            for number in range(12):
+                if number in (4, 8):
+                    log.roll(NOW)
+                put(log, batch(b"%d" % number))
+            log.flush()
+            files.fuse = step
+            try:
+                log.truncate_fully_and_start_at(offset, now=NOW)
+            except PowerCut:
+                done = False
+            else:
+                done = True
+                assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (offset, offset, offset)
+            files.crash() if power else files.kill()
+            point = log.recovery_point if done else 12
+            again = open_log(files, clean_shutdown=False, same_boot=not power, recovery_point=point)
+            found = [int(value or b"") for value in values(again)]
+            assert not (done and found), (step, seed)
+            assert again.log_end_offset in {offset, *(number + 1 for number in found[-1:])}, (step, seed)
+            assert again.log_end_offset >= min(offset, 12), (step, seed)
+            assert found == sorted(found), (step, seed)
+        if done:
+            return
 
 
 def test_isolation_levels_see_up_to_their_limit() -> None:

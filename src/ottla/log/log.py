@@ -665,13 +665,6 @@ class Log:
         """One past the last offset that belongs into the segment at index `at`."""
         return self.bases[at + 1] if at + 1 < len(self.bases) else self.log_end_offset
 
-    def begin_segment(self, now: int) -> None:
-        """A first segment at the log end. Raises StorageFailed."""
-        try:
-            self._begin(now)
-        except OSError as error:
-            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
-
     def segments_replaced(self, segments: list[Segment]) -> None:
         """Hold exactly these segments; positions that were remembered are void."""
         self.segments = segments

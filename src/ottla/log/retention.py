@@ -295,20 +295,39 @@ def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
     """See Log.truncate_fully_and_start_at."""
     if log.failed is not None:
         raise StorageFailed(log.failed)
-    drop_segments(log, log.segments[::-1], now)
+    if log.segments and offset >= log.segments[0].base_offset:
+        cut_to(log, offset, now)  # a segment that begins there already is empty then
+    if log.on_disk:
+        _begin_at(log, offset, now)
     for snapshot in list(log.snapshots):
         log.drop_snapshot(snapshot)
-    if log.on_disk:
-        log.files.sync_directory(log.directory)  # what was dropped must not stand beside what comes now
     log.epochs.clear()
     log.producers.clear(offset)
     log.log_start_offset = log.high_watermark = log.log_end_offset = offset
     log.syncing.restarted(offset)
-    if log.on_disk:
-        log.begin_segment(now)
     log.replayed(0)
     log.state_rebuilt()
     log.write_epochs()
+
+
+def _begin_at(log: Log, offset: int, now: int) -> None:
+    """One empty segment at `offset`, in place of all others. Its name is on the disk before they go: a log that dies
+    without any segment would begin anew, at offsets that others had."""
+    fresh = log.active
+    try:
+        if fresh is None or fresh.base_offset != offset:
+            fresh = Segment(log.files, log.directory, offset, log.index_cache, now=now, create=True)
+            log.files.sync_directory(log.directory)
+    except OSError as error:
+        raise StorageFailed(f"a new segment in {log.directory} failed: {error}") from error
+    old = [segment for segment in log.segments if segment is not fresh]
+    log.segments_replaced([*old, fresh])
+    try:
+        for segment in old:  # one by one, as retention does: a log must not come back with a hole
+            drop_segments(log, [segment], now)
+            log.files.sync_directory(log.directory)
+    except OSError as error:
+        raise log.fail(f"truncating {log.directory} failed: {error}") from error
 
 
 def _cut_offsets(log: Log, offset: int) -> None:
