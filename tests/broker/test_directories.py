@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from ottla.broker.effects import Sync
 from ottla.broker.topics.adoption import sort_directories, stray_path
 from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import Delete
+from ottla.metadata.producer_ids import BLOCK
+from ottla.metadata.store import Delete, Guard, Write
 from ottla.metadata.topics import TopicRecord, key_of
 from ottla.protocol.messages.alter_configs import AlterableConfig as PlainConfig
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
@@ -31,6 +33,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource as IncrementalResource,
 )
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -187,6 +190,36 @@ def test_a_topic_on_hold_is_not_compacted_and_obeys_deletion_of_records(stage: N
 # ---- a store that lost its newest commits ----------------------------------------------------------------------------
 
 
+def test_a_store_knows_of_lost_commits_until_their_topics_are_on_hold(
+    ailing: tuple[NodeStage, PlainFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first commit it has a newer number than any that it lost."""
+    stage, files = ailing
+    assert create(stage, "t") == 0
+    assert create(stage, "gone") == 0
+    stage.append("gone")
+    first = stage.ask(InitProducerIdRequest(None, 1000)).producer_id
+    files.failing = {("rename", "/gone-0"), ("rmtree", "/gone-0")}
+    assert delete(stage, "gone") == 0
+    stage.run(10)
+    files.failing = set()
+    stage.store.lost = 3
+    commit = stage.store.commit
+
+    def commits_once(writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        commit(writes, guards)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemoryStore, "commit", staticmethod(commits_once))
+    with pytest.raises(KeyboardInterrupt):
+        stage.restart(clean=False)
+    monkeypatch.undo()
+    stage.store.lost = 0
+    stage.restart(clean=False)
+    assert own_configs(stage, "t") == {"ottla.retention.hold": "true"}
+    assert stage.ask(InitProducerIdRequest(None, 1000)).producer_id >= first + 4 * BLOCK, "each may have given a block"
+
+
 def test_topics_that_the_store_lost_are_taken_over_beside_those_it_has(stage: NodeStage) -> None:
     assert create(stage, "old") == 0
     stage.append("old")
@@ -291,6 +324,29 @@ def test_no_topic_finds_the_records_of_a_deleted_one(ailing: tuple[NodeStage, Pl
     assert ends(stage, "t") == [(0, 0)]
     assert stage.append("t") == 0
     stage.restart()
+    assert list(stage.store.list("deleted/")) == []
+
+
+def test_a_deleted_topic_whose_directory_could_not_be_read_stays_deleted(
+    ailing: tuple[NodeStage, PlainFiles],
+) -> None:
+    stage, files = ailing
+    assert create(stage, "t") == 0
+    assert create(stage, "other") == 0
+    stage.append("t")
+    stage.append("other")
+    files.failing = {("rename", "/t-0"), ("rmtree", "/t-0"), ("rename", "/other-0"), ("rmtree", "/other-0")}
+    assert delete(stage, "t") == 0
+    assert delete(stage, "other") == 0
+    stage.run(10)
+    files.failing = {("read_bytes", "/t-0/partition.metadata")}
+    stage.restart(clean=False)
+    assert directories(stage) == ["t-0"]
+    assert [row.value for _, row in stage.store.list("deleted/") if b"other" in row.value] == []
+    files.failing = set()
+    stage.restart(clean=False)
+    assert "t" not in stage.node.topics.by_name
+    assert directories(stage) == []
     assert list(stage.store.list("deleted/")) == []
 
 

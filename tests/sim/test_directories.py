@@ -122,3 +122,26 @@ def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
     stage.tick(DAY_MS)
     stage.tick(DAY_MS)
     assert stage.stored("t") == []
+
+
+def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> None:
+    """A start removes what an earlier life could not: only then, on the disk, may the store forget the deletion."""
+    for seed in range(20):
+        stage = Stage(seed)
+        stage.node.topics.create(stage.now, "t", 2, {})
+        stage.append("t", 0, b"old")
+        stage.append("t", 1, b"old")
+
+        def trouble(operation: str, path: str) -> None:
+            if operation in ("rename", "unlink") and "/t-" in path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+        stage.disk.trouble = trouble
+        stage.node.topics.delete(stage.now, stage.node.topics.by_name["t"])
+        stage.tick()
+        stage.disk.trouble = None
+        stage.end(power_cut=False)
+        assert stage.store.list("deleted/") == []
+        stage.end(power_cut=True)
+        assert stage.node.topics.get("t") is None, seed
+        assert [entry for entry in stage.disk.listdir(DIRECTORY) if entry.startswith("t-")] == [], seed

@@ -30,13 +30,14 @@ class NoProducerIds(Exception):
 class ProducerIds:
     """The node's source of new producer ids."""
 
-    __slots__ = ("_end", "_floor", "_next", "_store")
+    __slots__ = ("_end", "_floor", "_lost", "_next", "_store")
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._floor = 0
         self._next = 0
         self._end = 0
+        self._lost = store.lost  # commits of an earlier life; each may have handed out a block
 
     def seen(self, producer_ids: Iterable[int]) -> None:
         """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""
@@ -52,23 +53,40 @@ class ProducerIds:
         self._next += 1
         return taken
 
+    def behind_lost(self) -> list[Put]:
+        """What leaves out the blocks that lost commits of the store may have handed out, as long as it knows of these:
+        for the first commit of a start. Raises StoreFailed."""
+        if not self._lost:
+            return []
+        first, version = self._first()
+        self._lost = 0
+        return [_put(first, version)]
+
     def _claim(self) -> int:
         for _ in range(10):
-            row = self._store.get(KEY)
-            stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
-            if stored >= _STORED_MAX:
-                stored = _RESTART
-            lost = 0 if self._end else self._store.lost  # of an earlier life; each may have handed out a block
-            first = stored + lost * BLOCK
-            if row is None or lost:
-                first = max(first, self._floor)
-            value = json.dumps({"next_producer_id": first + BLOCK}).encode()
+            first, version = self._first()
             try:
-                self._store.commit([Put(KEY, value, row.version if row else ABSENT)])
+                self._store.commit([_put(first + BLOCK, version)])
             except Conflict:
                 continue
-            return int(first)
+            self._lost = 0
+            return first
         raise NoProducerIds("other nodes took ten blocks of producer ids in a row")
+
+    def _first(self) -> tuple[int, int]:
+        """The first id that nobody had, as far as the store and the logs know, and the row's version."""
+        row = self._store.get(KEY)
+        stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
+        if stored >= _STORED_MAX:
+            stored = _RESTART
+        first = stored + self._lost * BLOCK
+        if row is None or self._lost:
+            first = max(first, self._floor)
+        return first, row.version if row else ABSENT
+
+
+def _put(next_producer_id: int, version: int) -> Put:
+    return Put(KEY, json.dumps({"next_producer_id": next_producer_id}).encode(), version)
 
 
 def _next_producer_id(value: bytes) -> int:

@@ -4,11 +4,14 @@ Knows: whose directories wait, and that the store's note of a deletion (`deleted
 gone, so that a start finishes what a crash cut short. Does not know: how a topic leaves the tables.
 
 Invariant: while a directory of a deleted topic stands, no new topic of its name is made: it would find the old records.
+And while one stands or may come back with a power cut, the store knows of the deletion: a start would take the topic
+over from its directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -51,13 +54,24 @@ class Graves:
         self._node = node
         self._waiting: list[Grave] = []
         self._stuck: list[Grave] = []
+        self._settled: list[str] = []
+        """Notes of deletions of which nothing is left; they go after the start's own commit."""
         self._retry_at: Millis = 0
 
-    def begin(self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic]) -> None:
-        """At start: remove what deletions left. What can't be removed now is tried again, and the next start knows."""
+    def begin(
+        self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic], unread: AbstractSet[str]
+    ) -> None:
+        """At start: remove what deletions left. What can't be removed now is tried again, and the next start knows.
+
+        `unread`: names of topics of which a directory could not be read. It may be a deleted one's.
+        """
         self._remove(now, [Grave(path) for path in paths])
         if not self._stuck:
-            self._forget(topic.key for topic in deleted)
+            self._settled = [topic.key for topic in deleted if topic.name not in unread]
+
+    def begun(self) -> None:
+        """The start has made its own commit, after which the store knows no more which commits it has lost."""
+        self._forget(self._settled)
 
     def add(self, topic: DeletedTopic, logs: Iterable[Log]) -> None:
         """A topic was deleted: its logs go at the next ticks."""
@@ -100,18 +114,32 @@ class Graves:
         self._forget(grave.topic.key for grave in graves if grave.topic is not None and grave.topic.key not in left)
 
     def _remove(self, now: Millis, graves: list[Grave]) -> None:
+        files, directory = self._node.files, self._node.directory
+        unsynced: list[Grave] = []
         for grave in graves:
             try:
                 if grave.log is not None:
                     grave.log.delete()
-                else:
-                    self._node.files.rmtree(grave.path)
+                elif files.exists(grave.path):
+                    files.rmtree(grave.path)
             except (OSError, StorageFailed) as error:
-                self._stuck.append(grave)
-                self._retry_at = now + RETRY_MS
-                if not grave.told:
-                    grave.told = True
-                    self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
+                self._stick(now, grave, error)
+            else:
+                if grave.log is None and grave.name is not None:  # others are known by their names
+                    unsynced.append(grave)
+        if unsynced:
+            try:
+                files.sync_directory(directory)
+            except OSError as error:
+                for grave in unsynced:
+                    self._stick(now, grave, error)
+
+    def _stick(self, now: Millis, grave: Grave, error: Exception) -> None:
+        self._stuck.append(grave)
+        self._retry_at = now + RETRY_MS
+        if not grave.told:
+            grave.told = True
+            self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
 
     def _forget(self, keys: Iterable[str]) -> None:
         done = sorted(set(keys))

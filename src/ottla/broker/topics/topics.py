@@ -131,12 +131,13 @@ class Topics(Subscriber):
             for log in logs:
                 self.producer_ids.seen(log.producers.entries)
         raised = {name: _raised(record, opened[name], node.node_id) for name, record in records.items()}
-        if raised:
-            versions = {name: version for name, (_, version) in rows.items()}
-            puts = [Put(key_of(name), record.encode(), versions.get(name, ABSENT)) for name, record in raised.items()]
+        versions = {name: version for name, (_, version) in rows.items()}
+        puts = [Put(key_of(name), record.encode(), versions.get(name, ABSENT)) for name, record in raised.items()]
+        if puts := [*puts, *self.producer_ids.behind_lost()]:
             version = node.store.commit(puts)
             for name, record in raised.items():
                 self._take_in(now, name, record, version, opened[name])
+        self.graves.begun()
 
     def _open_all(self, now: Millis, records: dict[str, TopicRecord], clean_shutdown: bool) -> dict[str, list[Log]]:
         """The logs of these topics, in the order of their partitions."""
@@ -156,8 +157,8 @@ class Topics(Subscriber):
             for key, row in node.store.list(DELETED_PREFIX)
         ]
         found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
-        self.graves.begin(now, found.gone, deleted)
         self._unowned = {**found.unreadable, **found.left}
+        self.graves.begin(now, found.gone, deleted, {name for name, _ in self._unowned})
         for stranger in found.strangers:
             self._put_aside(stranger)
         for sentence in found.left.values():
