@@ -394,6 +394,32 @@ def test_producers_outlive_the_segments_that_retention_takes() -> None:
     assert sorted(open_log(disk, config, same_boot=True).producers.entries) == [7, 8]
 
 
+def test_producers_outlive_their_deleted_records_where_the_segment_stands() -> None:
+    """As they did before the kill: a repeated batch of theirs is known as one."""
+    disk = make_disk()
+    log = open_log(disk, LogConfig())
+    for i in range(6):
+        batch = encode_batch([(b"k", b"v")], NOW, producer_id=7 + i // 3, producer_epoch=0, base_sequence=i % 3)
+        end = log.append_as_leader(memoryview(bytearray(batch)), now=NOW, leader_epoch=1).last_offset + 1
+        log.advance_high_watermark(end)
+    log.delete_records_before(5)
+    assert sorted(log.producers.entries) == [7, 8]
+    disk.kill()
+    again = Log.open(
+        disk,
+        DIRECTORY,
+        LogConfig(),
+        topic_id=b"0123456789abcdef",
+        now=NOW,
+        clean_shutdown=False,
+        same_boot=True,
+        recovery_point=0,
+        log_start_offset=5,
+        high_watermark=6,
+    )
+    assert again.producers.encode() == log.producers.encode()
+
+
 @pytest.mark.parametrize("name", ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"])
 def test_segments_too_small_for_any_topic_are_refused_at_the_start(name: str) -> None:
     """The node started, and then could make no coordinator: the topic's own config was refused."""

@@ -563,7 +563,8 @@ def rebuild_producers(
     segment's transaction index lacks are put there. Returns how many batches were replayed.
     """
     producers.clear(log_start_offset)
-    start = log_start_offset
+    # Deleted records take no producer with them: what still is in the first segment counts.
+    start = segments[0].base_offset if segments else log_start_offset
     while snapshots:
         newest = snapshots[-1]
         path = f"{directory}/{snapshot_name(newest)}"
