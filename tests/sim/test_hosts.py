@@ -1,0 +1,186 @@
+"""A world of several hosts: nodes that speak to each other over cut, lossy and slow paths, with clocks of their own."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.sim.kernel.clock import BOOTED_MS, MS, Clock, HostClock
+from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.network import Weather
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
+
+from .toy import ToyClient, ToyNode, WorstCase
+from .toy_cluster import DRIFT_PPM_MAX, Granter, Holder, Leader, check_copies, check_lease
+
+RUN_US = 20_000 * MS
+GAP_US = 1_200 * MS
+SEEDS = range(12)
+
+
+def disturb(world: World, hosts: list[Host], *, power_cuts: bool = True) -> None:
+    """Something goes wrong with a host or with a path every now and then."""
+    rng = world.stream("faults")
+    network = world.network
+
+    def start(host: Host) -> None:
+        if not host.up and not host.start():
+            world.agenda.after(50 * MS, start, host)
+
+    def kill() -> None:
+        host = rng.choice(hosts)
+        host.kill(power_cut=power_cuts and rng.random() < 0.7)
+        world.agenda.after(rng.randrange(50 * MS, 1_500 * MS), start, host)
+
+    def cut() -> None:
+        one, other = rng.sample([host.name for host in hosts], 2)
+        world.trace.add("faults", f"nothing goes from {one} to {other}")
+        network.cut_path(one, other)
+        world.agenda.after(rng.randrange(1_500 * MS), network.mend_path, one, other)
+
+    def part() -> None:
+        host = rng.choice(hosts)
+        world.trace.add("faults", f"{host.name} is cut off")
+        network.part([host.name])
+        world.agenda.after(rng.randrange(1_500 * MS), network.mend)
+
+    def worsen() -> None:
+        one, other = rng.sample([host.name for host in hosts], 2)
+        network.weathers[one, other] = Weather(
+            latency_max_us=rng.choice((2, 300, 800)) * MS, loss=rng.choice((0.0, 0.4))
+        )
+
+    def stall() -> None:
+        life = rng.choice(hosts).life
+        if life is not None and life.alive and not life.paused:
+            life.pause()
+            world.agenda.after(rng.randrange(1_500 * MS), life.resume)
+
+    def slow_disk() -> None:
+        rng.choice(hosts).disk_latency_max_us = rng.choice((4, 400)) * MS
+
+    def fault() -> None:
+        rng.choice((kill, cut, part, worsen, stall, slow_disk))()
+        world.agenda.after(rng.randrange(GAP_US), fault)
+
+    for host in hosts:
+        start(host)
+    world.agenda.after(rng.randrange(300 * MS), fault)
+
+
+def run_copies(seed: int, *, hasty: bool = False, alone: bool = False) -> World:
+    """A leader and two followers; in the end the power goes everywhere, and the disks are looked at."""
+    world = World(seed)
+    followers = [Host(world, name, lambda host, _: ToyNode(host.disk, hasty=hasty)) for name in ("b", "c")]
+    for host in followers:
+        host.disk_latency_max_us = 300 * MS
+    leader = Host(world, "a", lambda host, _: Leader(host, ("b", "c"), alone=alone))
+    hosts = [leader, *followers]
+    clients = [ToyClient(leader, f"writer-{i}", 1_000_000 * i) for i in range(2)]
+    disturb(world, hosts)
+    world.run(RUN_US)
+    for host in hosts:
+        host.disk.rng = WorstCase()
+        host.kill(power_cut=True)
+    check_copies(hosts, clients)
+    assert sum(len(client.acknowledged) for client in clients) > 10
+    return world
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_of_three_have_what_was_acknowledged(seed: int) -> None:
+    run_copies(seed)
+
+
+def clocks_of(world: World) -> list[HostClock]:
+    """Three clocks, started at different times, set wrong, and as fast and as slow as they may be."""
+    rng = world.stream("clocks")
+    return [
+        HostClock(
+            world.clock,
+            booted_ms=rng.randrange(10_000_000),
+            wall_off_ms=rng.randrange(-5_000, 5_000),
+            drift_ppm=drift,
+        )
+        for drift in rng.sample((-DRIFT_PPM_MAX, 0, DRIFT_PPM_MAX), 3)
+    ]
+
+
+def run_lease(seed: int, *, forgets: bool = False, **bugs: bool) -> World:
+    """A granter and two holders, who are looked at after every step of any of them."""
+    world = World(seed)
+    clocks = clocks_of(world)
+    granter = Host(world, "granter", lambda host, _: Granter(host, forgets=forgets), clock=clocks[0])
+    holders = [
+        Host(world, name, lambda host, _: Holder(host, **bugs), clock=clock)
+        for name, clock in zip(("left", "right"), clocks[1:], strict=True)
+    ]
+    hosts = [granter, *holders]
+    for host in hosts:
+        host.watch = lambda _: check_lease(holders)
+    disturb(world, hosts)
+    world.run(RUN_US)
+    assert any("has the lease" in line for line in world.trace.lines)
+    return world
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_at_a_time_has_the_lease(seed: int) -> None:
+    run_lease(seed)
+
+
+@pytest.mark.parametrize(
+    ("run", "bug"),
+    [
+        (run_copies, "hasty"),
+        (run_copies, "alone"),
+        (run_lease, "by_wall"),
+        (run_lease, "from_answer"),
+        (run_lease, "trusts"),
+        (run_lease, "forgets"),
+    ],
+)
+def test_planted_bugs_are_found(run: Callable[..., Any], bug: str) -> None:
+    """By more than one of a few seeds."""
+    caught = 0
+    for seed in range(30):
+        try:
+            run(seed, **{bug: True})
+        except Broken:
+            caught += 1
+            if caught == 3:
+                return
+    pytest.fail(f"found by {caught} of 30 seeds")
+
+
+@pytest.mark.parametrize("run", [run_copies, run_lease])
+def test_one_seed_one_trace(run: Callable[[int], World]) -> None:
+    assert run(3).trace.digest() == run(3).trace.digest()
+    assert run(3).trace.digest() != run(4).trace.digest()
+
+
+def test_a_host_that_nobody_disturbs_does_not_notice_another() -> None:
+    """What is random on one host does not change with what another draws."""
+    alone, beside = World(5), World(5)
+    hosts = [Host(world, "node", lambda host, _: ToyNode(host.disk)) for world in (alone, beside)]
+    other = Host(beside, "other", lambda host, _: ToyNode(host.disk))
+    assert other.stream("disk").random() != hosts[1].stream("disk").random()
+    assert hosts[0].stream("disk").random() == hosts[1].stream("disk").random()
+    with pytest.raises(AssertionError, match="there is a host other"):
+        Host(beside, "other", lambda host, _: ToyNode(host.disk))
+
+
+@pytest.mark.parametrize("drift_ppm", [-DRIFT_PPM_MAX, -1, 0, 1, DRIFT_PPM_MAX])
+def test_a_clock_shows_a_moment_first_when_it_says(drift_ppm: int) -> None:
+    rng = random.Random(drift_ppm)
+    world = Clock()
+    clock = HostClock(world, booted_ms=rng.randrange(1 << 30), drift_ppm=drift_ppm, wall_off_ms=-7_000)
+    for _ in range(200):
+        moment = clock.booted_ms + rng.randrange(1, 1 << 40)
+        world.now_us = clock.us_of(moment)
+        assert clock.now_ms >= moment
+        world.now_us -= 1
+        assert clock.now_ms < moment
+    assert clock.wall_ms - clock.now_ms == world.wall_ahead_ms + BOOTED_MS - clock.booted_ms - 7_000
