@@ -36,6 +36,18 @@ def test_one_request_at_a_time_but_produce_behind_produce() -> None:
     channel.check()
 
 
+def test_nothing_is_served_behind_a_produce_that_goes_on() -> None:
+    channel = Channel()
+    channel.served(PRODUCE, Parked(1))
+    channel.served(PRODUCE, Parked(2, goes_on=True))
+    assert not channel.may_serve(frame(PRODUCE))
+    channel.answered(1, [b"one"])
+    assert not channel.may_serve(frame(PRODUCE))
+    channel.answered(2, [b"two"])
+    assert channel.may_serve(frame(PRODUCE))
+    channel.check()
+
+
 def test_a_request_that_is_answered_at_once_waits_for_those_before_it() -> None:
     channel = Channel()
     channel.served(PRODUCE, Parked(1))

@@ -7,11 +7,13 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import pytest
 
+from ottla.broker import slices
+from ottla.broker.api import k00_produce
 from ottla.client import Client
 from ottla.client.connection import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -220,6 +222,31 @@ def test_a_client_that_leaves_in_the_middle_of_an_answer_harms_nobody(broker):
                 leaver.sendall(fetch_frame(1, topic, 0, max_bytes=30_000_000) * 3)
                 leaver.recv(1000)
         assert client.list_offsets(topic, [0]) == {0: 10}
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_produce_that_takes_many_slices_is_appended_before_what_is_behind_it(broker, raw, monkeypatch, acks):
+    for module in (k00_produce, slices):
+        monkeypatch.setattr(module, "SLICE_STEPS", 1)
+    count = 20
+    topic = broker.create_topic(partitions=count)
+
+    def frame(correlation_id: int, indexes: Iterable[int], acks: int) -> bytes:
+        records = build_batch([Record(timestamp_ms=int(time.time() * 1000), key=None, value=b"%d" % correlation_id)])
+        data = TopicProduceData(topic, partition_data=[PartitionProduceData(index, records) for index in indexes])
+        return bytes(
+            encode_request(RequestHeader(0, 9, correlation_id, "t"), ProduceRequest(None, acks, 9_000, [data]))
+        )
+
+    last = versions_frame(3) + frame(4, (count - 1,), 1)
+    raw.sendall(frame(1, range(count), acks) + frame(2, reversed(range(count)), 1) + last)
+    answers = [read_frame(raw) for _ in range(4 if acks else 3)]
+    assert [correlation_of(each) for each in answers] == [1, 2, 3, 4][-len(answers) :]
+    offsets = [
+        [part.base_offset for part in decode_response(0, 9, memoryview(each))[1].responses[0].partition_responses]
+        for each in (answers[-3], answers[-1])
+    ]
+    assert offsets == [[1] * count, [2]]
 
 
 def test_acks_0_gets_no_answer_and_an_error_closes(broker, raw):

@@ -4,7 +4,7 @@ import itertools
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,7 +20,9 @@ from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import read_frame
 
 PARTITIONS = 20
+MANY_PARTITIONS = 100
 STREAM_S = 0.7
+MEMORY_MAX = 100_000_000
 NOW = int(time.time() * 1000)
 TOPICS = {
     "plain": {},
@@ -38,6 +40,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
                 CreatableTopic(name, PARTITIONS, -1, configs=[CreatableTopicConfig(*each) for each in configs.items()])
                 for name, configs in TOPICS.items()
             ]
+            topics.append(
+                CreatableTopic("wide", MANY_PARTITIONS, -1, configs=[CreatableTopicConfig("cleanup.policy", "compact")])
+            )
             client.send(CreateTopicsRequest(topics=topics, timeout_ms=30_000))
         yield running
 
@@ -56,9 +61,9 @@ def bomb(records: int) -> bytes:
     return claiming(build_batch([Record(-1, NOW, b"k", bytes(UNPACKED_BYTES_MAX - 100))], compression="zstd"), records)
 
 
-def crowd(records: int, value_bytes: int) -> bytes:
+def crowd(records: int, value_bytes: int, key: bytes | None = b"k") -> bytes:
     """So many small records in little space."""
-    return bytes(build_batch([Record(-1, NOW, b"k", bytes(value_bytes))] * records, compression="gzip"))
+    return bytes(build_batch([Record(-1, NOW, key, bytes(value_bytes))] * records, compression="gzip"))
 
 
 def produce(topic: str, partitions: int, batch: bytes) -> bytes:
@@ -89,6 +94,23 @@ def test_batches_that_unpack_to_much_leave_the_others_their_turn(
     with probe.watch() as seen, node.connect() as one, node.connect() as other:
         stream([one, other], frames)
     seen.must_be_fair(idle)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: bomb(1), lambda: bomb(PARTS_MAX), lambda: crowd(PARTS_MAX, 0), lambda: crowd(PARTS_MAX, 0, None)],
+    ids=["bombs", "claiming-bombs", "crowds", "keyless-crowds"],
+)
+def test_one_produce_for_many_partitions_leaves_the_others_their_turn(
+    node: NodeProcess, probe: Probe, idle: Waits, made: Callable[[], bytes]
+) -> None:
+    """Each of whose batches has to be unpacked."""
+    frame, before = produce("wide", MANY_PARTITIONS, made()), node.resident_bytes
+    with probe.watch() as seen, node.connect() as sock:
+        sock.sendall(frame)
+        read_frame(sock)
+    seen.must_be_fair(idle)
+    assert node.resident_bytes - before < MEMORY_MAX
 
 
 def test_searches_by_time_leave_the_others_their_turn(node: NodeProcess, probe: Probe, idle: Waits) -> None:

@@ -1,12 +1,15 @@
 """The checkers can fail: each test breaks the node or its disk in one place, and some seed must notice."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from ottla.broker.api import k00_produce
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.groups.classic.group import Group
 from ottla.groups.offsets import Offsets
@@ -81,6 +84,17 @@ def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Partition, "append", forgetful)
     assert_found("acknowledges", "stood")
+
+
+def test_a_produce_in_slices_that_the_next_one_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = k00_produce.SlicedProduce.begin
+
+    def overtaken(self: k00_produce.SlicedProduce, *args: Any) -> Parked:
+        return replace(original(self, *args), goes_on=False)
+
+    monkeypatch.setattr(k00_produce, "SLICE_STEPS", 1)
+    monkeypatch.setattr(k00_produce.SlicedProduce, "begin", overtaken)
+    assert_found("answers 45")
 
 
 def test_a_broker_that_forgets_its_producers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.api import k00_produce
 from ottla.sim.workloads.run import Run
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
@@ -25,6 +26,14 @@ def test_all_promises_hold(seed: int) -> None:
     )
     assert outcome.acknowledged > 100
     assert outcome.seen > 100
+
+
+@pytest.mark.parametrize("seed", [2_000, 2_001, 2_006])
+def test_all_promises_hold_where_each_partition_of_a_produce_is_a_slice(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(k00_produce, "SLICE_STEPS", 1)
+    assert Run(seed).outcome().failure is None
 
 
 @pytest.mark.parametrize("seed", [3, 1_001])

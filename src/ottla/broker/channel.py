@@ -1,8 +1,9 @@
 """The rules of one connection: which request may be served next, and which answers may leave.
 
-Requests of a connection are served one at a time and in order, except Produce behind Produce: that is how one producer
-shares fsyncs with itself. Answers leave in the order of their requests. Nothing more is served while the client does
-not take what was sent to it, while the connection is muted (KIP-219), and once it is closing.
+Requests of a connection are served one at a time and in order, except Produce behind Produce whose batches are all
+appended: that is how one producer shares fsyncs with itself. Answers leave in the order of their requests. Nothing
+more is served while the client does not take what was sent to it, while the connection is muted (KIP-219), and once it
+is closing.
 
 Does not know: sockets, buffers, time, and what is in a frame beyond its API key. Whoever drives a node keeps a
 `Channel` for each connection: the server, the simulator, and the stage that tests put a node on. `began` is the
@@ -28,15 +29,18 @@ PRODUCE = b"\x00\x00"
 
 
 class Owed:
-    """An answer that a client is owed: its parts once they are there. `ticket` None: the node has not seen it yet."""
+    """An answer that a client is owed: its parts once they are there. `ticket` None: the node has not seen it yet.
 
-    __slots__ = ("api_key", "began", "parts", "ticket")
+    `goes_on`: as in `Parked`."""
+
+    __slots__ = ("api_key", "began", "goes_on", "parts", "ticket")
 
     def __init__(self, api_key: int, ticket: Ticket | None, parts: Sequence[Part] | None, began: int) -> None:
         self.api_key = api_key
         self.ticket = ticket
         self.parts = parts
         self.began = began
+        self.goes_on = False
 
 
 class Channel:
@@ -67,12 +71,15 @@ class Channel:
         owed = self.owed
         if not owed:
             return True
-        return frame[:2] == PRODUCE and owed[-1].api_key == PRODUCE_KEY and len(owed) < REQUESTS_IN_FLIGHT_MAX
+        last = owed[-1]
+        is_appended = last.api_key == PRODUCE_KEY and not last.goes_on
+        return is_appended and frame[:2] == PRODUCE and len(owed) < REQUESTS_IN_FLIGHT_MAX
 
     def served(self, api_key: int, answer: Sequence[Part] | Parked | None, began: int = 0) -> Sequence[Owed]:
         """The node has served the next request, and this is what `Node.receive` returned."""
         if isinstance(answer, Parked):
-            self.owe(api_key, began).ticket = answer.ticket
+            owed = self.owe(api_key, began)
+            owed.ticket, owed.goes_on = answer.ticket, answer.goes_on
         elif answer is not None:
             done = Owed(api_key, None, answer, began)
             if not self.owed:

@@ -88,6 +88,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The answer comes later, as a Reply effect for this ticket."""
+    """The answer comes later, as a Reply effect for this ticket.
+
+    `goes_on`: the request has not done yet what it does; nothing behind it may be served before its answer.
+    """
 
     ticket: Ticket
+    goes_on: bool = False

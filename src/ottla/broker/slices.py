@@ -8,7 +8,8 @@ broker has no clock of its own: `SLICE_STEPS` of what takes some ten microsecond
 What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
 as any other, perhaps by way of a coordinator. The work yields it and is given its answer.
 
-A request whose client is gone is dropped; a piece of it that is under way goes where such a request goes.
+A request whose client is gone is dropped, unless it `outlives` that; a piece of it that is under way goes where such a
+request goes.
 
 What a slice has seen may have changed by the next one: the handler looks again.
 """
@@ -60,12 +61,13 @@ Work: TypeAlias = Generator[Piece | None, Any, Any]
 class SlicedWork(ParkedWork):
     """One request and how far its work has come. `reply`: the answer to the last piece."""
 
-    __slots__ = ("_resume", "gone", "reply", "request", "ticket", "work")
+    __slots__ = ("_resume", "gone", "outlives", "reply", "request", "ticket", "work")
 
-    def __init__(self, request: Request, work: Work, resume: Callable[[SlicedWork], None]) -> None:
+    def __init__(self, request: Request, work: Work, resume: Callable[[SlicedWork], None], outlives: bool) -> None:
         self._resume = resume
         self.request = request
         self.work = work
+        self.outlives = outlives
         self.reply: Any = None
         self.ticket: Ticket = 0
         self.gone = False
@@ -75,7 +77,7 @@ class SlicedWork(ParkedWork):
         self._resume(self)
 
     def abandon(self, ticket: Ticket) -> None:
-        self.gone = True
+        self.gone = not self.outlives
 
 
 class Slices:
@@ -86,12 +88,13 @@ class Slices:
         self._outbox = outbox
         self._works: deque[SlicedWork] = deque()
 
-    def begin(self, request: Request, work: Work, *, is_long: bool) -> Any:
+    def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
         """The answer where the first slice was all there is, else Parked.
 
         A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
+        One that `outlives` its client goes on to its end.
         """
-        sliced = SlicedWork(request, work, self._go_on)
+        sliced = SlicedWork(request, work, self._go_on, outlives)
         goes_on = True
         if not (is_long and self._works):
             try:
@@ -189,20 +192,21 @@ def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None
     return done
 
 
-def encoded_topics(topics: Iterable[Any], version: int) -> Generator[None, Any, list[Any]]:
-    """As `encoded`, of topics with `partitions`, a slice at a time."""
+def encoded_topics(topics: Iterable[Any], version: int, within: str = "partitions") -> Generator[None, Any, list[Any]]:
+    """As `encoded`, of topics with a list of partitions, a slice at a time. `within`: what that list is called."""
     done: list[Any] = []
     steps = 0
     for topic in topics:
-        partitions: list[Any] = []
-        for first in range(0, len(topic.partitions), SLICE_STEPS):
-            some = topic.partitions[first : first + SLICE_STEPS]
-            partitions += encoded(some, version)
+        partitions: list[Any] = getattr(topic, within)
+        ready: list[Any] = []
+        for first in range(0, len(partitions), SLICE_STEPS):
+            some = partitions[first : first + SLICE_STEPS]
+            ready += encoded(some, version)
             steps += len(some)
             if steps >= SLICE_STEPS:
                 steps = 0
                 yield
-        topic.partitions = partitions
+        setattr(topic, within, ready)
         done += encoded([topic], version)
         steps += 1
     return done

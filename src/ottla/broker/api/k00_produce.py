@@ -16,14 +16,17 @@ the two against each other. ARCHITECTURE.md says what was measured.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from ottla.broker.effects import Part
+from ottla.broker.effects import Close, Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.log.append import LOOKED_INSIDE
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
@@ -48,6 +51,9 @@ VERSIONS = (0, 13)
 
 SMALL_BYTES = 1 << 16
 """A request up to this size has no room for too many partitions."""
+RECORD_ERRORS_MAX = 10_000
+"""In the answer to a request that takes more than one slice no more records are named as the ones to blame."""
+ACKS_0_FAILED = "a produce request with acks=0 failed"
 FIRST_SERVED_VERSION = 3
 FIRST_FLEXIBLE_VERSION = 9
 FIRST_VERSION_WITH_ZSTD = 7
@@ -66,6 +72,7 @@ _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
+_Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
 _COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
 _COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 
@@ -114,15 +121,16 @@ class ParkedProduce(ParkedWork):
 
     __slots__ = ("appends", "node", "waits_for")
 
-    def __init__(self, node: Node, appends: list[PartitionAppend], waits_for: dict[Partition, None]) -> None:
+    def __init__(self, node: Node, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
         self.node = node
         self.appends = appends
         self.waits_for = waits_for
+        """The high watermark that each partition must reach."""
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self.waits_for.pop(partition, None)
         if not self.waits_for:
-            self._answer(ticket)
+            self.answer(ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """Too late: what is appended stays, and the producer is told to ask again."""
@@ -137,7 +145,7 @@ class ParkedProduce(ParkedWork):
                 else:
                     append.refuse(ErrorCode.REQUEST_TIMED_OUT)
                 append.base_offset = -1
-        self._answer(ticket)
+        self.answer(ticket)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
         """Whether its records stay nobody knows; what waits for another partition is too late as well."""
@@ -146,11 +154,92 @@ class ParkedProduce(ParkedWork):
     def abandon(self, ticket: Ticket) -> None:
         """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
 
-    def _answer(self, ticket: Ticket) -> None:
+    def answer(self, ticket: Ticket) -> None:
         parking = self.node.parking
         request = parking.request_of(ticket)
         if request is not None:
             parking.answer(ticket, response_of(self.node, request.session, request.version, self.appends))
+
+
+class ParkedSlice(ParkedProduce):
+    """A slice of a produce request that waits for its commit; the request goes on behind it."""
+
+    __slots__ = ("piece",)
+
+    def __init__(
+        self, node: Node, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
+    ) -> None:
+        super().__init__(node, appends, waits_for)
+        self.piece = piece
+
+    def abandon(self, ticket: Ticket) -> None:
+        self.piece.take_answer(None)
+
+    def answer(self, ticket: Ticket) -> None:
+        self.node.parking.answer(ticket, None)
+
+
+class SlicedProduce:
+    """A produce request for more partitions than one turn has room for, or whose batches cost more to look into.
+
+    Partitions get their batches in the request's order, a slice a tick, also when the client is gone by then: nobody
+    tells it how far this came. A slice whose partitions hold their appends back waits for its commit before the next
+    one: a log that is cut back meanwhile must not take other records for these.
+    """
+
+    __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
+
+    def __init__(self, node: Node, acks: int, deadline: Millis, appends: list[PartitionAppend], done: int) -> None:
+        self._node = node
+        self._acks = acks
+        self._deadline = deadline
+        self._appends = appends
+        self._done = done
+        self._errors_left = RECORD_ERRORS_MAX
+
+    def begin(self, request: Request) -> Parked:
+        for append in self._appends[self._done :]:
+            if append.records is not None:  # the frame's memory belongs to the shell again
+                append.records = memoryview(bytearray(append.records))
+        parked = self._node.slices.begin(request, self._work(request), is_long=False, outlives=True)
+        return Parked(parked.ticket, goes_on=True)
+
+    def _work(self, request: Request) -> Work:
+        node, appends = self._node, self._appends
+        yield Piece(request, None, partial(self._end_slice, 0))
+        while self._done < len(appends):
+            yield Piece(request, None, self._append)
+        if self._acks == 0:
+            if any(append.error for append in appends):
+                node.outbox.add(Close(request.session.address.identity, ACKS_0_FAILED))
+            return []
+        topics: _Answers = {}
+        hints = False
+        for first in range(0, len(appends), SLICE_STEPS):
+            hints |= _add_answers(topics, appends[first : first + SLICE_STEPS])
+            yield
+        response = _response(node, request.session, request.version, topics, hints)
+        response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
+        return response
+
+    def _append(self, piece: Request) -> Parked | None:
+        begin = self._done
+        self._done, _ = append_some(
+            self._node, piece.now, piece.session, piece.version, piece.client_id, self._appends, begin
+        )
+        return self._end_slice(begin, piece)
+
+    def _end_slice(self, begin: int, piece: Request) -> Parked | None:
+        some = self._appends[begin : self._done]
+        for append in some:
+            append.records = None
+            append.record_errors = append.record_errors[: self._errors_left]
+            self._errors_left -= len(append.record_errors)
+        waits_for = uncommitted(some) if self._acks else None
+        if not waits_for:
+            return None
+        parked = ParkedSlice(self._node, cast(Piece, piece), some, waits_for)
+        return park(self._node, piece, self._deadline, parked)
 
 
 def receive(
@@ -164,21 +253,27 @@ def receive(
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     holding = False
-    for append in appends:
+    if len(appends) == 1:
+        append = appends[0]
         if not append.error:
             append_one(node, now, session, version, client_id, append)
-            if append.partition is not None and append.partition.holding:
-                holding = True
+            holding = append.partition is not None and append.partition.holding
+            if acks and not holding and not append.error and version >= FIRST_FLEXIBLE_VERSION:
+                return [_common_answer(correlation_id, append)]
+    else:
+        done, holding = append_some(node, now, session, version, client_id, appends, 0)
+        if done < len(appends):
+            request = Request(session, KEY, version, correlation_id, client_id, now, None)
+            return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
-            raise Refused("a produce request with acks=0 failed")
+            raise Refused(ACKS_0_FAILED)
         return None
     if holding:
-        waits_for = {a.partition: None for a in appends if a.partition is not None and not a.committed}
+        waits_for = uncommitted(appends)
         if waits_for:
-            return _park(node, now, session, version, correlation_id, timeout_ms, appends, waits_for)
-    if version >= FIRST_FLEXIBLE_VERSION and len(appends) == 1 and not appends[0].error:
-        return [_common_answer(correlation_id, appends[0])]
+            request = Request(session, KEY, version, correlation_id, None, now, None)
+            return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     header = RequestHeader(KEY, version, correlation_id, client_id)
     return [encode_response(header, response_of(node, session, version, appends))]
 
@@ -200,6 +295,31 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, in
     if body.transactional_id is not None:
         _refuse_all(appends, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return header.client_id, body.acks, body.timeout_ms, appends
+
+
+def append_some(
+    node: Node,
+    now: Millis,
+    session: Session,
+    version: int,
+    client_id: str | None,
+    appends: list[PartitionAppend],
+    begin: int,
+) -> tuple[int, bool]:
+    """Append from the one at `begin` on, as many as a slice has room for: where the rest begins, and whether some of
+    them are held back."""
+    holding = False
+    looked_inside = LOOKED_INSIDE
+    end = begin + SLICE_STEPS + looked_inside.steps
+    for at in range(begin, len(appends)):
+        if at + looked_inside.steps >= end:
+            return at, holding
+        append = appends[at]
+        if not append.error:
+            append_one(node, now, session, version, client_id, append)
+            if append.partition is not None and append.partition.holding:
+                holding = True
+    return len(appends), holding
 
 
 def append_one(
@@ -262,7 +382,13 @@ def append_one(
 
 def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
-    topics: dict[str | bytes, TopicProduceResponse] = {}
+    topics: _Answers = {}
+    hints = _add_answers(topics, appends)
+    return _response(node, session, version, topics, hints)
+
+
+def _add_answers(topics: _Answers, appends: list[PartitionAppend]) -> bool:
+    """Add what these partitions are told to the topics; whether one is told who leads it."""
     hints = False
     for append in appends:
         topic = topics.get(append.topic)
@@ -278,7 +404,9 @@ def response_of(node: Node, session: Session, version: int, appends: list[Partit
             base_offset=append.base_offset,
             log_append_time_ms=append.log_append_time_ms,
             log_start_offset=append.log_start_offset,
-            record_errors=[BatchIndexAndErrorMessage(*each) for each in append.record_errors],
+            record_errors=[BatchIndexAndErrorMessage(*each) for each in append.record_errors]
+            if append.record_errors
+            else [],
             error_message=append.message,
         )
         partition = append.partition
@@ -286,6 +414,10 @@ def response_of(node: Node, session: Session, version: int, appends: list[Partit
             answer.current_leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
             hints = True
         topic.partition_responses.append(answer)
+    return hints
+
+
+def _response(node: Node, session: Session, version: int, topics: _Answers, hints: bool) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
     if hints and version >= FIRST_VERSION_WITH_LEADER_HINTS:
         host, port = session.address.advertised
@@ -400,21 +532,21 @@ def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
         append.refuse(error)
 
 
-def _park(
-    node: Node,
-    now: Millis,
-    session: Session,
-    version: int,
-    correlation_id: int,
-    timeout_ms: int,
-    appends: list[PartitionAppend],
-    waits_for: dict[Partition, None],
-) -> Parked:
+def uncommitted(appends: list[PartitionAppend]) -> dict[Partition, int]:
+    """The partitions whose high watermark does not cover these appends yet, and where it has to be."""
+    waits_for: dict[Partition, int] = {}
     for append in appends:
+        partition = append.partition
+        if partition is not None and not append.committed:
+            waits_for[partition] = max(append.required_offset, waits_for.get(partition, 0))
+    return waits_for
+
+
+def park(node: Node, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
+    """Wait for the commit of all that `parked` names."""
+    for append in parked.appends:
         append.records = None  # the frame's memory belongs to the shell again
-    request = Request(session, KEY, version, correlation_id, None, now, None)
-    ticket = node.parking.park(request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
-    for partition in waits_for:
-        required = max(a.required_offset for a in appends if a.partition is partition)
-        partition.wait_for_commit(required, ticket)
+    ticket = node.parking.park(request, deadline, parked)
+    for partition, required_offset in parked.waits_for.items():
+        partition.wait_for_commit(required_offset, ticket)
     return Parked(ticket)
