@@ -402,7 +402,7 @@ class Host:
         self.lives += 1
         same_boot = self._boot_noted == self._boot
         life = self.life = Life(self, self._build(self, same_boot))
-        self.world.trace.add("world", f"life {self.lives} begins, same_boot={same_boot}")
+        self.world.trace.add("world", f"life {self.lives} of {self.name} begins, same_boot={same_boot}")
         life.alive = True
         self.world.network.listen(self.endpoint, self)
         try:
