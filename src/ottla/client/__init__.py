@@ -5,7 +5,7 @@ and nothing else of the project, so it also speaks to any other Kafka.
 """
 
 from ottla.client.admin import delete_offsets
-from ottla.client.client import Client
+from ottla.client.client import Client, TopicPartition
 from ottla.client.connection import Connection, Posted
 from ottla.client.errors import (
     BadAnswer,
@@ -25,6 +25,7 @@ __all__ = [
     "ErrorAnswer",
     "Posted",
     "TimedOut",
+    "TopicPartition",
     "UnsupportedVersion",
     "delete_offsets",
 ]

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientFailure, ConnectionClosed, ErrorAnswer, check
@@ -37,6 +37,8 @@ _RETRIED = {
     ErrorCode.NOT_COORDINATOR,
 }
 T = TypeVar("T")
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic's name and a partition's index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,16 +296,16 @@ class Client:
         return {partition: found[topic, partition] for _, partition in wanted}
 
     def list_offsets_of(
-        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
-    ) -> dict[tuple[str, int], int]:
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, int]:
         """The same for many topics, each (topic, partition) with a time of its own; one request per leader."""
 
-        def ask() -> dict[tuple[str, int], int]:
+        def ask() -> dict[TopicPartition, int]:
             by_leader: dict[Connection, dict[str, list[ListOffsetsPartition]]] = {}
             for (topic, partition), timestamp in wanted.items():
                 topics = by_leader.setdefault(self.leader(topic, partition), {})
                 topics.setdefault(topic, []).append(ListOffsetsPartition(partition, timestamp=timestamp))
-            found: dict[tuple[str, int], int] = {}
+            found: dict[TopicPartition, int] = {}
             for leader, topics in by_leader.items():
                 rows = [ListOffsetsTopic(topic, partitions) for topic, partitions in topics.items()]
                 request = ListOffsetsRequest(-1, isolation_level, rows, int(self._timeout_s * 1000))

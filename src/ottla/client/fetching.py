@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ottla.client.client import Client
+from ottla.client.client import Client, TopicPartition
 from ottla.client.connection import Connection, Posted
 from ottla.client.errors import check
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -47,11 +47,11 @@ class Fetching:
     posted: Posted
     names: dict[bytes, str]
 
-    def take(self) -> dict[tuple[str, int], FetchedPart]:
+    def take(self) -> dict[TopicPartition, FetchedPart]:
         """The answer by topic and partition; waits for it. Raises ClientFailure."""
         answer = self.connection.take(self.posted)
         check(answer.error_code, f"a fetch from {self.connection.address}")
-        found: dict[tuple[str, int], FetchedPart] = {}
+        found: dict[TopicPartition, FetchedPart] = {}
         for place in answer.responses:
             topic = self.names.get(bytes(place.topic_id)) or place.topic  # by name up to version 12
             for part in place.partitions:

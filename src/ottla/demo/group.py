@@ -9,7 +9,8 @@ import sys
 from array import array
 from multiprocessing.connection import Connection
 
-from ottla.demo.tally import Place, Tally
+from ottla.client import TopicPartition
+from ottla.demo.tally import Tally
 
 STOP_TIMEOUT_S = 10.0
 
@@ -19,7 +20,7 @@ class Member:
 
     def __init__(self, bootstrap: str, group: str, name: str, topics: list[str]) -> None:
         self.name = name
-        self.owns: list[Place] = []
+        self.owns: list[TopicPartition] = []
         read, write = os.pipe()
         self.pipe = Connection(read, writable=False)
         command = [sys.executable, "-m", "ottla.demo.member", bootstrap, group, name, str(write), *topics]
@@ -57,7 +58,7 @@ class Group:
             self.tally.add(place, first_offset, array("Q", digests))
         return True
 
-    def kill(self, name: str) -> list[Place]:
+    def kill(self, name: str) -> list[TopicPartition]:
         """kill -9 a member; the partitions that nobody owns from now on. What it had told is taken in first."""
         member = next(each for each in self.members if each.name == name)
         member.process.send_signal(signal.SIGKILL)
@@ -69,7 +70,7 @@ class Group:
         self.changed = True
         return orphaned
 
-    def owned(self) -> set[Place]:
+    def owned(self) -> set[TopicPartition]:
         return {place for member in self.members for place in member.owns}
 
     def stop(self) -> None:
@@ -89,7 +90,7 @@ class Group:
         self.members.remove(member)
 
 
-def shown(places: list[Place]) -> str:
+def shown(places: list[TopicPartition]) -> str:
     """Partitions in a few letters: page-views 0 1 4, errors 2."""
     by_topic: dict[str, list[str]] = {}
     for topic, partition in places:

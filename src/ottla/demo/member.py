@@ -12,7 +12,8 @@ from array import array
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ottla.demo.tally import Place, digest
+from ottla.client import TopicPartition
+from ottla.demo.tally import digest
 
 BATCH = 500
 POLL_S = 0.2
@@ -22,7 +23,7 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topics: list[str]) ->
     from confluent_kafka import Consumer
 
     parent = Connection(pipe, readable=False)
-    owned: set[Place] = set()
+    owned: set[TopicPartition] = set()
 
     def gained(_: Any, partitions: list[Any]) -> None:
         owned.update((each.topic, each.partition) for each in partitions)
@@ -71,9 +72,9 @@ def store(consumer: Any, message: Any) -> None:
         return
 
 
-def runs(messages: list[Any]) -> dict[Place, tuple[int, array[int]]]:
+def runs(messages: list[Any]) -> dict[TopicPartition, tuple[int, array[int]]]:
     """First offset and digests of each partition's records, in offset order as they were read."""
-    found: dict[Place, tuple[int, array[int]]] = {}
+    found: dict[TopicPartition, tuple[int, array[int]]] = {}
     for message in messages:
         place = (message.topic(), message.partition())
         if place not in found:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from array import array
 from hashlib import blake2b
-from typing import TypeAlias
 
-Place: TypeAlias = tuple[str, int]
+from ottla.client import TopicPartition
+
 """(topic, partition)."""
 
 MODULUS = 1 << 64
@@ -36,10 +36,10 @@ class Tally:
         self.records = 0
         self.checksum = 0
         self.repeated = 0
-        self.next_offsets: dict[Place, int] = {}
-        self._ahead: dict[Place, dict[int, array[int]]] = {}
+        self.next_offsets: dict[TopicPartition, int] = {}
+        self._ahead: dict[TopicPartition, dict[int, array[int]]] = {}
 
-    def add(self, place: Place, first_offset: int, digests: array[int]) -> None:
+    def add(self, place: TopicPartition, first_offset: int, digests: array[int]) -> None:
         """Records of one partition, consecutive from `first_offset`."""
         expected = self.next_offsets.get(place, 0)
         if first_offset > expected:
@@ -56,6 +56,6 @@ class Tally:
             self.add(place, first, waiting.pop(first))
 
     @property
-    def holes(self) -> list[Place]:
+    def holes(self) -> list[TopicPartition]:
         """Partitions where something came whose predecessors never did."""
         return sorted(place for place, waiting in self._ahead.items() if waiting)

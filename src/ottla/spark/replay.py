@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ottla.client import Client
+from ottla.client import Client, TopicPartition
 from ottla.client.errors import check
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.archive.layout import SPARK_SCHEMA
 from ottla.spark.archive.log import Bounds, log_bounds, log_frame, renamed
-from ottla.spark.archive.ranges import Place, next_offsets
+from ottla.spark.archive.ranges import next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table, open_table
 from ottla.spark.platform.failures import PipelineFailed
@@ -43,10 +43,10 @@ class Wanted:
 
     since_ms: int | None = None
     until_ms: int | None = None
-    first: Mapping[Place, int] = field(default_factory=dict)
-    until: Mapping[Place, int] = field(default_factory=dict)
+    first: Mapping[TopicPartition, int] = field(default_factory=dict)
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
 
-    def clip(self, place: Place, bounds: Bounds) -> Bounds:
+    def clip(self, place: TopicPartition, bounds: Bounds) -> Bounds:
         return max(bounds[0], self.first.get(place, bounds[0])), min(bounds[1], self.until.get(place, bounds[1]))
 
 
@@ -54,13 +54,13 @@ class Wanted:
 class Plan:
     """Which offsets come from where. `gaps`: asked for, but held by neither."""
 
-    before: dict[Place, Bounds] = field(default_factory=dict)
-    archive: dict[Place, Bounds] = field(default_factory=dict)
-    after: dict[Place, Bounds] = field(default_factory=dict)
-    gaps: dict[Place, Bounds] = field(default_factory=dict)
+    before: dict[TopicPartition, Bounds] = field(default_factory=dict)
+    archive: dict[TopicPartition, Bounds] = field(default_factory=dict)
+    after: dict[TopicPartition, Bounds] = field(default_factory=dict)
+    gaps: dict[TopicPartition, Bounds] = field(default_factory=dict)
 
 
-def plan(wanted: Wanted, archived: Mapping[Place, Bounds], logged: Mapping[Place, Bounds]) -> Plan:
+def plan(wanted: Wanted, archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]) -> Plan:
     """Each offset that archive or log holds, once. `archived`, `logged`: what each holds per partition."""
     made = Plan()
     for place in sorted(archived.keys() | logged.keys()):
@@ -88,8 +88,8 @@ def replay(
     archive: str | Table | None = None,
     since: datetime | int | None = None,
     until: datetime | int | None = None,
-    first: Mapping[Place, int] | None = None,
-    end: Mapping[Place, int] | None = None,
+    first: Mapping[TopicPartition, int] | None = None,
+    end: Mapping[TopicPartition, int] | None = None,
     kafka: Mapping[str, str] | None = None,
     allow_gaps: bool = False,
 ) -> DataFrame:
@@ -151,7 +151,7 @@ def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) ->
     return {topic: table.names.called(topic) if topic in ids else topic for topic in topics}
 
 
-def held_by(table: Table | None, called: Mapping[str, str]) -> dict[Place, Bounds]:
+def held_by(table: Table | None, called: Mapping[str, str]) -> dict[TopicPartition, Bounds]:
     """What an archive has of these topics."""
     if table is None:
         return {}
@@ -161,7 +161,9 @@ def held_by(table: Table | None, called: Mapping[str, str]) -> dict[Place, Bound
     return {place: (min(each.first for each in covered if each.place == place), end) for place, end in ends.items()}
 
 
-def require_all(topics: Sequence[str], archived: Mapping[Place, Bounds], logged: Mapping[Place, Bounds]) -> None:
+def require_all(
+    topics: Sequence[str], archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]
+) -> None:
     there = {topic for topic, _ in archived.keys() | logged.keys()}
     if missing := [topic for topic in topics if topic not in there]:
         raise PipelineFailed(f"There is no topic {', '.join(missing)}, neither at the broker nor in the archive.")
@@ -182,7 +184,7 @@ def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
     return found
 
 
-def narrow(options: RunOptions, part: Mapping[Place, Bounds], wanted: Wanted) -> dict[Place, Bounds]:
+def narrow(options: RunOptions, part: Mapping[TopicPartition, Bounds], wanted: Wanted) -> dict[TopicPartition, Bounds]:
     """What of a part of the log can hold records of the time wanted."""
     found = dict(part)
     if not found or (wanted.since_ms is None and wanted.until_ms is None):
@@ -210,8 +212,8 @@ def narrow(options: RunOptions, part: Mapping[Place, Bounds], wanted: Wanted) ->
 def from_archive(
     session: SparkSession,
     table: Table,
-    part: Mapping[Place, Bounds],
-    archived: Mapping[Place, Bounds],
+    part: Mapping[TopicPartition, Bounds],
+    archived: Mapping[TopicPartition, Bounds],
     wanted: Wanted,
     called: Mapping[str, str],
 ) -> DataFrame:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ottla.client import TopicPartition
 from ottla.spark.activity.batches import NEAR_ROWS
 from ottla.spark.activity.groups import codes_of, grouped, longs
 from ottla.spark.activity.lake import Lake
@@ -97,7 +98,7 @@ def totals(session: SparkSession, tables: Tables, near_rows: int = NEAR_ROWS) ->
 
 def came_to(lakes: Sequence[Lake]) -> tuple[list[int], int]:
     """Rows of each table, and how many different records (topic, partition, offset) all of them have."""
-    rows, runs = [0] * len(lakes), dict[tuple[str, int], list[np.ndarray]]()
+    rows, runs = [0] * len(lakes), dict[TopicPartition, list[np.ndarray]]()
     for number, table in enumerate(lakes):
         for batch in table.batches(("topic", "partition", "offset")):
             rows[number] += len(batch)
@@ -106,7 +107,7 @@ def came_to(lakes: Sequence[Lake]) -> tuple[list[int], int]:
     return rows, sum(covered(np.concatenate(each)) for each in runs.values())
 
 
-def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, np.ndarray]]:
     """The offsets of each partition in a batch."""
     codes, names = codes_of(batch["topic"])
     partitions = longs(batch["partition"])

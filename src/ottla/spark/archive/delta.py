@@ -20,9 +20,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.journal import Journal
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, Batch, TableFile
-from ottla.spark.archive.ranges import Covered, Place
+from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.lake.commits import CONFIGURATION, add_action, append, sync_log
 from ottla.spark.platform.failures import PipelineFailed
@@ -56,7 +57,7 @@ class DeltaLake(Table):
     def committed(self, query: str) -> int | None:
         return self._delta.transaction_version(f"ottla/query/{query}")
 
-    def next_offset(self, place: Place) -> int | None:
+    def next_offset(self, place: TopicPartition) -> int | None:
         return self._delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}")
 
     def publish(self, batch: Batch) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.spark.archive.ranges import Place
+from ottla.client import TopicPartition
 from ottla.spark.platform.session import require_workers
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options
@@ -23,7 +23,7 @@ Bounds: TypeAlias = tuple[int, int]
 """Offsets [first, until)."""
 
 
-def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[Place, Bounds]:
+def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[TopicPartition, Bounds]:
     """Where the log of each partition begins and ends now. Topics that are not there are left out."""
     pattern = "|".join(re.escape(topic) for topic in sorted(topics))
     more = {"subscribePattern": pattern or "-", "kafka.exclude.internal.topics": "false"}
@@ -37,7 +37,10 @@ def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[Place, Boun
 
 
 def log_frame(
-    session: SparkSession, options: RunOptions, part: Mapping[Place, Bounds], called: Mapping[str, str] | None = None
+    session: SparkSession,
+    options: RunOptions,
+    part: Mapping[TopicPartition, Bounds],
+    called: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """The records of exactly these offsets, with headers; `called`: other names for their topics. The query fails where
     the records go while it runs."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.spark.archive.ranges import Place
+from ottla.client import TopicPartition
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.topic_ids import TopicIds
 
@@ -54,7 +54,7 @@ class Names(TopicIds):
     def next_name(self, topic: str) -> str:
         return numbered(topic, max(len(self.ids(topic)), 1) + 1)
 
-    def place(self, place: Place) -> Place:
+    def place(self, place: TopicPartition) -> TopicPartition:
         """A partition of the log, by its name here."""
         return self.called(place[0]), place[1]
 

@@ -16,8 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile
-from ottla.spark.archive.ranges import Covered, Place, joined, next_offsets
+from ottla.spark.archive.ranges import Covered, joined, next_offsets
 from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.platform.durable import sync_folder, write_json
 from ottla.spark.platform.failures import PipelineFailed
@@ -38,7 +39,7 @@ class PlainFolder(Table):
         self._queries: dict[str, int] = {}
         self._covered: list[Covered] = []
         self._files: dict[str, TableFile] = {}
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self.refresh()
 
     @property
@@ -96,7 +97,7 @@ class PlainFolder(Table):
     def committed(self, query: str) -> int | None:
         return self._queries.get(query)
 
-    def next_offset(self, place: Place) -> int | None:
+    def next_offset(self, place: TopicPartition) -> int | None:
         return self._ends.get(place)
 
     def publish(self, batch: Batch) -> None:

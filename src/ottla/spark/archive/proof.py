@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.log import Bounds, log_bounds, log_frame
 from ottla.spark.archive.names import topic_of
-from ottla.spark.archive.ranges import EMPTY, Covered, Place, Runs, once_and_twice, run, runs_of, union
+from ottla.spark.archive.ranges import EMPTY, Covered, Runs, once_and_twice, run, runs_of, union
 from ottla.spark.archive.reading import frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
@@ -101,7 +102,7 @@ def verify(
     wanted = {each.topic for each in covered} | set(topics or ())
     paths, problems = sound_files(table, wanted)
     archived = seen_in(frame_of(session, table.path, paths))
-    by_place: dict[Place, list[Covered]] = {}
+    by_place: dict[TopicPartition, list[Covered]] = {}
     for each in covered:
         by_place.setdefault(each.place, []).append(each)
     problems += [
@@ -130,7 +131,7 @@ class Log:
 
     options: RunOptions
     called: Mapping[str, str]
-    bounds: Mapping[Place, Bounds]
+    bounds: Mapping[TopicPartition, Bounds]
     problems: tuple[str, ...]
 
     @classmethod
@@ -144,14 +145,14 @@ class Log:
         ]
         return cls(options, called, bounds, tuple(problems))
 
-    def frame(self, session: SparkSession, windows: Mapping[Place, Bounds]) -> DataFrame:
+    def frame(self, session: SparkSession, windows: Mapping[TopicPartition, Bounds]) -> DataFrame:
         """The records of these offsets."""
         topics = {name: topic for topic, name in self.called.items()}
         part = {(topics[name], number): window for (name, number), window in windows.items()}
         return log_frame(session, self.options, part, self.called)
 
 
-def shown(place: Place) -> str:
+def shown(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
@@ -199,7 +200,7 @@ def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             )
 
 
-def seen_in(frame: DataFrame) -> dict[Place, Seen]:
+def seen_in(frame: DataFrame) -> dict[TopicPartition, Seen]:
     """The offsets in a DataFrame with the source's columns, per partition."""
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "131072")
     found = frame.select("topic", "partition", "offset").mapInArrow(AtOnce(to_runs), RUNS_SCHEMA).toArrow()
@@ -210,16 +211,18 @@ def seen_in(frame: DataFrame) -> dict[Place, Seen]:
     partitions, first, until, count = (
         found.column(name).to_numpy() for name in ("partition", "first", "until", "count")
     )
-    seen: dict[Place, Seen] = {}
+    seen: dict[TopicPartition, Seen] = {}
     for topic_id, partition, rows in places(ids, partitions):
         once, twice = once_and_twice(first[rows], until[rows])
         seen[names[topic_id], partition] = Seen(once, twice, int(count[rows].sum()))
     return seen
 
 
-def log_windows(covered: Mapping[Place, Sequence[Covered]], bounds: Mapping[Place, Bounds]) -> dict[Place, Bounds]:
+def log_windows(
+    covered: Mapping[TopicPartition, Sequence[Covered]], bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, Bounds]:
     """What of each partition's archived range the log still holds, where it is not nothing."""
-    windows: dict[Place, Bounds] = {}
+    windows: dict[TopicPartition, Bounds] = {}
     for place in covered.keys() & bounds.keys():
         begin, end = bounds[place]
         first, until = min(each.first for each in covered[place]), max(each.until for each in covered[place])
@@ -235,7 +238,7 @@ def log_windows(covered: Mapping[Place, Sequence[Covered]], bounds: Mapping[Plac
 class Comparison:
     """One partition: what was covered, archived, and what the log holds within `window`."""
 
-    place: Place
+    place: TopicPartition
     ranges: Sequence[Covered]
     archived: Seen
     logged: Seen
@@ -323,7 +326,7 @@ def with_contents(
     log: Log,
     table: Table,
     paths: Sequence[str],
-    windows: Mapping[Place, Bounds],
+    windows: Mapping[TopicPartition, Bounds],
     verdict: Verdict,
 ) -> Verdict:
     """The verdict after keys, values, headers and timestamps were compared as well, where table and log have both."""

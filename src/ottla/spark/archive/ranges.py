@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ottla.client import TopicPartition
+
 Longs: TypeAlias = NDArray[np.int64]
-Place: TypeAlias = tuple[str, int]
-"""A topic and one of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Covered:
     lost: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         return self.topic, self.partition
 
 
@@ -126,9 +126,9 @@ def runs_of(offsets: Longs) -> tuple[Longs, Longs]:
     return offsets[starts], offsets[ends] + 1
 
 
-def next_offsets(covered: Iterable[Covered]) -> dict[Place, int]:
+def next_offsets(covered: Iterable[Covered]) -> dict[TopicPartition, int]:
     """Where an archive goes on in each partition."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for each in covered:
         found[each.place] = max(found.get(each.place, each.until), each.until)
     return found

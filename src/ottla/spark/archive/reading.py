@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.layout import SPARK_SCHEMA, TableFile
-from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def chosen(
     topics: Collection[str] | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
-    places: Collection[Place] | None = None,
+    places: Collection[TopicPartition] | None = None,
 ) -> list[TableFile]:
     """The files that may hold records of these topics, or of these partitions, and of this time."""
     least = None if since_ms is None else since_ms * 1000
@@ -53,7 +53,7 @@ def chosen(
     ]
 
 
-def holds(file: TableFile, place: Place) -> bool:
+def holds(file: TableFile, place: TopicPartition) -> bool:
     return file.topic == place[0] and file.partitions[0] <= place[1] <= file.partitions[1]
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.layout import HEADERS_LISTED, OWN
 from ottla.spark.archive.log import Bounds, log_bounds
-from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.reading import chosen, frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.platform.durable import write_json
@@ -89,7 +89,9 @@ def only_topic(table: Table, topic: str | None) -> str:
     raise PipelineFailed(f"Say which topic to restore with --topic: the archive {table.path} holds {held}.")
 
 
-def planned(path: Path, ends: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> tuple[dict[str, Any], bool]:
+def planned(
+    path: Path, ends: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> tuple[dict[str, Any], bool]:
     """(what is restored and what the topic held before, whether that was begun earlier): on disk before anything is
     written, so that a second attempt does what the first one began."""
     if path.exists():
@@ -112,7 +114,7 @@ def only_before(session: SparkSession, frame: DataFrame, ends: Mapping[int, int]
     return frame.join(F.broadcast(ended), "partition").where(F.col("offset") < F.col("end")).drop("end")
 
 
-def require_partitions(ends: Mapping[Place, int], before: Mapping[int, int], to_topic: str) -> None:
+def require_partitions(ends: Mapping[TopicPartition, int], before: Mapping[int, int], to_topic: str) -> None:
     needed = max((partition for _, partition in ends), default=-1) + 1
     if len(before) < needed:
         raise PipelineFailed(
@@ -121,7 +123,7 @@ def require_partitions(ends: Mapping[Place, int], before: Mapping[int, int], to_
         )
 
 
-def bounds_of(options: RunOptions, topic: str) -> dict[Place, Bounds]:
+def bounds_of(options: RunOptions, topic: str) -> dict[TopicPartition, Bounds]:
     kafka = {
         name: value for name, value in options.kafka.items() if name in CONNECTION or name.startswith(("ssl.", "sasl."))
     }

@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ottla.client import TopicPartition
 from ottla.client.client import EARLIEST
 from ottla.spark.archive.names import MadeAgain
-from ottla.spark.archive.ranges import Place
 from ottla.spark.archive.table import Table
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.reader.offsets import Cluster
@@ -26,7 +26,7 @@ from ottla.spark.running.run import RunOptions, source_options
 class Start:
     """Where batch 0 begins, and a sentence for the person who started it where that is not as they asked."""
 
-    offsets: Mapping[Place, int]
+    offsets: Mapping[TopicPartition, int]
     said: str = ""
 
 
@@ -88,13 +88,13 @@ def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, al
     return f"{told}. "
 
 
-def topics_of(table: Table, places: Collection[Place]) -> set[str]:
+def topics_of(table: Table, places: Collection[TopicPartition]) -> set[str]:
     """The topics of these partitions of the log of which the table has something, or that came after one it has."""
     there = {name for name, _ in table.places()}
     return {topic for topic, _ in places if table.names.called(topic) in there or len(table.names.ids(topic)) > 1}
 
 
-def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[Place, int]:
+def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[TopicPartition, int]:
     """Where batch 0 began, once checkpoint and table have been found to be of one archive.
 
     The table must stand at the end of the last batch that was planned, or at its beginning: it is done again then."""
@@ -114,7 +114,7 @@ def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[Place, int]:
     return begun
 
 
-def disagreement(table: Table, checkpoint: Checkpoint, place: Place, first: int, archived: int | None) -> str:
+def disagreement(table: Table, checkpoint: Checkpoint, place: TopicPartition, first: int, archived: int | None) -> str:
     topic, partition = place
     ends = "has nothing of it" if archived is None else f"ends at {archived}"
     return (
@@ -124,7 +124,7 @@ def disagreement(table: Table, checkpoint: Checkpoint, place: Place, first: int,
     )
 
 
-def refuse_loss(cluster: Cluster, known: Mapping[Place, int], table: Table) -> None:
+def refuse_loss(cluster: Cluster, known: Mapping[TopicPartition, int], table: Table) -> None:
     """What lies between the table's end and the log's beginning is lost; going on would hide it."""
     gone = [
         f"{topic}-{partition} from {known[topic, partition]} to {first - 1}"

@@ -18,9 +18,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.fetching import fetch_files
 from ottla.spark.archive.layout import Batch, TableFile
-from ottla.spark.archive.ranges import Covered, Place
+from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table, make_table
 from ottla.spark.archive.writing import WriteFiles
@@ -117,7 +118,9 @@ class Publisher:
         self.batches += 1
         self.holes += sum(each.until - each.first - each.count for each in covered)
 
-    def there_already(self, number: int, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> bool:
+    def there_already(
+        self, number: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> bool:
         """Whether the batch is in the table. Raises PipelineFailed where the table stands anywhere else than at the
         batch's beginning or its end: another archive wrote to it, or the checkpoint is of another time."""
         moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
@@ -137,22 +140,22 @@ class Publisher:
 
     def write(
         self, frame: DataFrame, number: int, topics: Collection[str]
-    ) -> tuple[list[TableFile], dict[Place, list[tuple[int, int, int]]]]:
+    ) -> tuple[list[TableFile], dict[TopicPartition, list[tuple[int, int, int]]]]:
         """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
         called = {topic: self.table.names.called(topic) for topic in topics}
         prefix = f"{self._query[:8]}-{number:06}"
         plan = WriteFiles(str(self.table.writes_to), prefix, self.compression, called=called)
         reports = fetch_files(frame, plan, self.reading)
-        spans: dict[Place, list[tuple[int, int, int]]] = {}
+        spans: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, count in (span for report in reports for span in report["spans"]):
             spans.setdefault((topic, partition), []).append((first, last, count))
         return [TableFile.from_json(file) for report in reports for file in report["files"]], spans
 
     def checked(
         self,
-        starts: Mapping[Place, int],
-        ends: Mapping[Place, int],
-        spans: Mapping[Place, list[tuple[int, int, int]]],
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        spans: Mapping[TopicPartition, list[tuple[int, int, int]]],
     ) -> list[Covered]:
         """The ranges of the batch with their counts, once they are what was planned: nothing outside, nothing twice."""
         made: list[Covered] = []
@@ -179,7 +182,7 @@ class Publisher:
             self.table.names.learn(topic, topic_id)
         return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
 
-    def lost(self, place: Place, first: int, came: int) -> int:
+    def lost(self, place: TopicPartition, first: int, came: int) -> int:
         """How many offsets at the front of a range nobody could read any more, where that was allowed."""
         if not self.allow_loss or came == first:
             return 0

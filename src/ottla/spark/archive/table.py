@@ -15,9 +15,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.layout import SETTINGS, TOPICS, Batch, TableFile
 from ottla.spark.archive.names import Names
-from ottla.spark.archive.ranges import Covered, Place, next_offsets
+from ottla.spark.archive.ranges import Covered, next_offsets
 from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import table_path
@@ -61,7 +62,7 @@ class Table(ABC):
         """The number of the last batch of this query that was published."""
 
     @abstractmethod
-    def next_offset(self, place: Place) -> int | None:
+    def next_offset(self, place: TopicPartition) -> int | None:
         """Where the archive of a partition goes on; None where nothing of it was archived."""
 
     @abstractmethod
@@ -88,11 +89,11 @@ class Table(ABC):
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
         """Remove files that are not part of the table and older than so many hours; which ones."""
 
-    def archived_to(self, place: Place) -> int | None:
+    def archived_to(self, place: TopicPartition) -> int | None:
         """The same of a partition of the log, whatever its topic is called here."""
         return self.next_offset(self.names.place(place))
 
-    def places(self, topics: Collection[str] | None = None) -> list[Place]:
+    def places(self, topics: Collection[str] | None = None) -> list[TopicPartition]:
         """The partitions archived, in order."""
         found = next_offsets(self.covered())
         return sorted(place for place in found if topics is None or place[0] in topics)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ottla.client import TopicPartition
 from ottla.spark.archive.layout import DAY_US, HEADERS_LISTED, IN_FILES, TableFile, day_text, folder
 from ottla.spark.platform.durable import sync_folder
 from ottla.spark.platform.workers import AtOnce
@@ -90,9 +91,9 @@ class Task:
     """The files one task has open."""
 
     plan: WriteFiles
-    open: dict[tuple[str, int], OpenFile] = field(default_factory=dict)
+    open: dict[TopicPartition, OpenFile] = field(default_factory=dict)
     done: list[TableFile] = field(default_factory=list)
-    spans: dict[tuple[str, int], Span] = field(default_factory=dict)
+    spans: dict[TopicPartition, Span] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
         topics = batch.column("topic").dictionary_encode()

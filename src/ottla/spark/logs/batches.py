@@ -23,10 +23,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from ottla.client import TopicPartition
 from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs.lake import Lake
-from ottla.spark.logs.staging import Place, Settings, Stage, Staged, stage
+from ottla.spark.logs.staging import Settings, Stage, Staged, stage
 from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.progress import BatchRows
@@ -80,20 +81,20 @@ class Tables:
             Lake.make(root / "windows", windows.SCHEMA, ("service", "start")),
         )
 
-    def places(self) -> set[Place]:
+    def places(self) -> set[TopicPartition]:
         """Every partition of which the tables may hold something."""
         try:
             return {(topic, number) for topic, number in json.loads((self.root / PLACES).read_bytes())}
         except FileNotFoundError:
             return set()
 
-    def learn(self, places: Iterable[Place]) -> None:
+    def learn(self, places: Iterable[TopicPartition]) -> None:
         """Note partitions before anything of them is committed."""
         known = self.places()
         if not known.issuperset(places):
             write_json(self.root / PLACES, sorted(known.union(places)))
 
-    def ends(self, table: Lake) -> dict[Place, int]:
+    def ends(self, table: Lake) -> dict[TopicPartition, int]:
         """Up to where each partition is in a table."""
         return {place: end for place in self.places() if (end := table.next_offset(place))}
 

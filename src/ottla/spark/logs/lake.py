@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from ottla.client import TopicPartition
 from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, move_in
-from ottla.spark.logs.staging import Place
 from ottla.spark.platform.failures import PipelineFailed
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class Lake:
             raise PipelineFailed(f"The Delta table {path} can't be opened or made: {error}.") from None
         return cls(path, schema, tuple(bounded), delta, arrow)
 
-    def next_offset(self, place: Place) -> int:
+    def next_offset(self, place: TopicPartition) -> int:
         """All records of the partition before this offset are in the table; 0 where none is."""
         return self.delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}") or 0
 
-    def add(self, files: Sequence[Path], ends: Mapping[Place, int]) -> None:
+    def add(self, files: Sequence[Path], ends: Mapping[TopicPartition, int]) -> None:
         """Make the files part of the table, and `ends` (offsets) where its partitions end. Nothing is done for none."""
         if not files:
             return
@@ -67,7 +67,7 @@ class Lake:
         except CommitFailedError as error:
             raise PipelineFailed(f"{self.path} is written by another pipeline at the same time: {error}.") from None
 
-    def add_rows(self, rows: pa.Table, ends: Mapping[Place, int]) -> None:
+    def add_rows(self, rows: pa.Table, ends: Mapping[TopicPartition, int]) -> None:
         """Add a few rows, written here."""
         if len(rows):
             file = self.path / f".{uuid.uuid4().hex}.part"

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ottla.client import TopicPartition
 from ottla.spark.logs import counting
 from ottla.spark.logs.line import Reader
 from ottla.spark.logs.parse import lines_of
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ottla.spark.reader.plan import Range
-
-Place = tuple[str, int]
-"""(topic, partition)"""
 
 REPORT_SCHEMA = "report string, counts binary"
 HELD_BYTES = 128 << 20
@@ -68,7 +66,7 @@ class Stage:
     source: SourceOptions
     settings: Settings
     watermarks: Mapping[str, int]
-    ends: Mapping[Place, int]
+    ends: Mapping[TopicPartition, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from ottla.spark.reader.plan import Range
@@ -91,7 +89,7 @@ class Staged:
     read: int
     already: int
     files: list[Path]
-    ends: dict[Place, int]
+    ends: dict[TopicPartition, int]
     counts: pa.Table
 
 
@@ -101,7 +99,7 @@ def stage(frame: DataFrame, task: Stage) -> Staged:
         Path(task.folder).mkdir(parents=True)
     rows = frame.mapInArrow(AtOnce(task), REPORT_SCHEMA).collect()
     reports = [json.loads(row.report) for row in rows]
-    ends: dict[Place, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for topic, partition, end in (each for report in reports for each in report["ends"]):
         ends[topic, partition] = max(end, ends.get((topic, partition), 0))
     return Staged(
@@ -113,7 +111,7 @@ def stage(frame: DataFrame, task: Stage) -> Staged:
     )
 
 
-def ends_within(ranges: Sequence[Range], ends: Mapping[Place, int]) -> dict[Place, int]:
+def ends_within(ranges: Sequence[Range], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Those of the ends that lie behind the beginning of a range."""
     begins = (((each.topic, each.partition), each.first) for each in ranges)
     return {place: ends[place] for place, first in begins if first < ends.get(place, 0)}
@@ -129,10 +127,10 @@ class Work:
         self._held_bytes = 0
         self._counts: list[pa.Table] = []
         self._files: list[str] = []
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._read = self._already = 0
 
-    def take(self, records: pa.RecordBatch, known: Mapping[Place, int]) -> None:
+    def take(self, records: pa.RecordBatch, known: Mapping[TopicPartition, int]) -> None:
         """Records, of which those before `known` are in the table."""
         self._read += len(records)
         new = records if not known else unknown(records, known)
@@ -196,7 +194,7 @@ class Work:
         self._files.append(name)
 
 
-def unknown(records: pa.RecordBatch, known: Mapping[Place, int]) -> pa.RecordBatch:
+def unknown(records: pa.RecordBatch, known: Mapping[TopicPartition, int]) -> pa.RecordBatch:
     """The records that do not lie before `known`."""
     places = zip(records["topic"].to_pylist(), records["partition"].to_pylist(), strict=True)
     pairs = zip(places, records["offset"].to_pylist(), strict=True)

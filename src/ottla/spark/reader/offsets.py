@@ -13,23 +13,23 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client import Client, ClientFailure, ErrorAnswer, TopicPartition
 from ottla.client.client import EARLIEST, LATEST
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.uuids import uuid_text
 from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.reader.losses import log, lose
-from ottla.spark.reader.options import AtTime, Edge, Offsets, Place, Position, SourceOptions, Specific
+from ottla.spark.reader.options import AtTime, Edge, Offsets, Position, SourceOptions, Specific
 from ottla.spark.reader.plan import Range
 
 T = TypeVar("T")
 
 
-def name_of(place: Place) -> str:
+def name_of(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def names_of(places: Collection[Place]) -> str:
+def names_of(places: Collection[TopicPartition]) -> str:
     return ", ".join(name_of(place) for place in sorted(places))
 
 
@@ -73,7 +73,7 @@ class Cluster:
 
     # Partitions
 
-    def places(self, known: Collection[Place] = ()) -> set[Place]:
+    def places(self, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The partitions there are of what was subscribed to. Raises WrongOption for one that is not there, unless
         it was (`known`): then it was deleted."""
         wanted = self.options.subscription
@@ -123,7 +123,7 @@ class Cluster:
 
     # Offsets
 
-    def offsets(self, places: Mapping[Place, int]) -> Offsets:
+    def offsets(self, places: Mapping[TopicPartition, int]) -> Offsets:
         """Each partition's offset for a time in ms, EARLIEST or LATEST; -1 where no record is that young.
 
         Under read_committed the latest offset is the last stable one. A partition that is gone is left out."""
@@ -142,10 +142,10 @@ class Cluster:
                 raise
             return self.offsets(left)
 
-    def earliest(self, places: Collection[Place]) -> Offsets:
+    def earliest(self, places: Collection[TopicPartition]) -> Offsets:
         return self.offsets(dict.fromkeys(places, EARLIEST))
 
-    def latest(self, known: Mapping[Place, int] | None = None) -> Offsets:
+    def latest(self, known: Mapping[TopicPartition, int] | None = None) -> Offsets:
         """The end of every partition subscribed to. One that lies before what is known is asked for again: a broker
         that just became leader may not know the end yet (as Spark does, for KAFKA-7703)."""
         known = known or {}
@@ -215,7 +215,7 @@ class Cluster:
             ranges.append(Range(place[0], place[1], max(first, earliest[place]), until))
         return ranges
 
-    def stream_ranges(self, start: Mapping[Place, int], end: Mapping[Place, int]) -> list[Range]:
+    def stream_ranges(self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
         """What a micro-batch reads: partitions that are new begin at their earliest offset; those that are gone, or
         whose offsets went back (a topic deleted and made anew), are lost data."""
         if gone := start.keys() - end.keys():
@@ -256,7 +256,7 @@ def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
     return found
 
 
-def _check_named(places: Collection[Place], named: Mapping[Place, int], option: str) -> None:
+def _check_named(places: Collection[TopicPartition], named: Mapping[TopicPartition, int], option: str) -> None:
     """Spark wants all partitions named, and no other."""
     if missing := set(places) - named.keys():
         raise WrongOption(

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ottla.client import TopicPartition
 from ottla.client.client import EARLIEST, LATEST
 from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
 
-Place = tuple[str, int]
-"""A topic and a partition of it."""
-Offsets = dict[Place, int]
+Offsets = dict[TopicPartition, int]
 
 SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 NAMES = (
@@ -60,7 +59,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    places: tuple[Place, ...] | None = None
+    places: tuple[TopicPartition, ...] | None = None
 
     def __str__(self) -> str:
         if self.places is not None:
@@ -198,10 +197,10 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     return Subscription(pattern=value)
 
 
-def _assigned(value: str) -> tuple[Place, ...]:
+def _assigned(value: str) -> tuple[TopicPartition, ...]:
     sentence = f'Option \'assign\' must look like {{"topicA":[0,1],"topicB":[2]}}, not {value}.'
     found = _object(value, sentence)
-    places: list[Place] = []
+    places: list[TopicPartition] = []
     for topic, partitions in found.items():
         if not isinstance(partitions, list) or not all(_is_whole(each, 0) for each in partitions):
             raise WrongOption(sentence)
@@ -270,7 +269,7 @@ def offsets_from(found: Mapping[str, Any], sentence: str = "These are no offsets
     return offsets
 
 
-def offsets_as_dict(offsets: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+def offsets_as_dict(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Always in the same order: Spark compares the text to see whether anything is new."""
     out: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):

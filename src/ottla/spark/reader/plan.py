@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-Place = tuple[str, int]
+from ottla.client import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,14 @@ def _joined(ranges: Sequence[Range]) -> list[Range]:
 
 
 def limited(
-    limit: int, start: Mapping[Place, int], end: Mapping[Place, int], begins: Mapping[Place, int]
-) -> dict[Place, int]:
+    limit: int,
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    begins: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """The ends of a micro-batch of `limit` offsets: each partition gets its part of what is there to read, and at least
     one offset, were it beyond the limit. `begins`: where partitions begin that `start` does not have."""
-    sizes: dict[Place, int] = {}
+    sizes: dict[TopicPartition, int] = {}
     for place, until in end.items():
         first = start.get(place, begins.get(place))
         if first is not None and until > first:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ottla.client import Client, ClientFailure, Connection, ErrorAnswer
+from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, TopicPartition
 from ottla.client.client import EARLIEST, LATEST
 from ottla.client.fetching import FetchedPart, Fetching, Wanted, post_fetch
 from ottla.protocol.errors import ErrorCode
@@ -83,7 +83,7 @@ class Cursor:
     """How often it was said not to exist."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> TopicPartition:
         return self.range.topic, self.range.partition
 
     @property
@@ -154,7 +154,7 @@ class Reading:
 
     def ask(self, client: Client) -> None:
         """A request to every leader that has none to answer and something to give."""
-        by_leader: dict[Connection, dict[tuple[str, int], Cursor]] = {}
+        by_leader: dict[Connection, dict[TopicPartition, Cursor]] = {}
         self.trouble = ""
         for cursor in list(self.cursors):
             leader = self.leader(client, cursor)

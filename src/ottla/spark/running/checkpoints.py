@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ottla.client import TopicPartition
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import local_path
-from ottla.spark.reader.options import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +171,7 @@ class Checkpoint:
             raise PipelineFailed(f"The checkpoint {self.path} has lost its metadata: the query's id is not known.")
         return str(json.loads(text)["id"])
 
-    def ends(self, batch: int) -> dict[Place, int] | None:
+    def ends(self, batch: int) -> dict[TopicPartition, int] | None:
         """Where a batch ends in each partition; None where it was not planned. Batch -1 is where the query began."""
         if batch < 0:
             text = self._text(START)
@@ -197,7 +197,7 @@ class Checkpoint:
         names = [str(each.getPath().getName()) for each in files.listStatus(folder)]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def begin(self, offsets: Mapping[Place, int]) -> None:
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write down where batch 0 begins."""
         content: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(offsets.items()):
@@ -236,6 +236,6 @@ class Checkpoint:
             stream.close()
 
 
-def offsets_of(found: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+def offsets_of(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """{"topic": {"0": 123}} by place."""
     return {(topic, int(number)): offset for topic, each in found.items() for number, offset in each.items()}

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
+from ottla.client import TopicPartition
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
@@ -32,7 +34,7 @@ class BatchRows(NamedTuple):
 
 
 Progress = dict[str, Any]
-Lag = dict[tuple[str, int], int]
+Lag = dict[TopicPartition, int]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, Posted, UnsupportedVersion
+from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, Posted, TopicPartition, UnsupportedVersion
 from ottla.client.client import EARLIEST, LATEST
 from ottla.client.errors import check
 from ottla.protocol.errors import ErrorCode
@@ -152,7 +152,7 @@ class Flight:
 
     connection: Connection
     posted: Posted
-    parts: dict[tuple[str, int], tuple[Lane, Batch]]
+    parts: dict[TopicPartition, tuple[Lane, Batch]]
     topics: dict[bytes, str]
     """Names by id: new versions of Produce answer with ids."""
 
@@ -268,7 +268,7 @@ class Publisher:
     def _post(self, lanes: list[Lane], now: float) -> None:
         """Fill requests, one for each leader, as long as anything may go out."""
         while True:
-            requests: dict[Connection, dict[tuple[str, int], tuple[Lane, Batch]]] = {}
+            requests: dict[Connection, dict[TopicPartition, tuple[Lane, Batch]]] = {}
             for lane in lanes:
                 if self._may_send(lane, now):
                     self._load(lane, requests, now)
@@ -297,7 +297,7 @@ class Publisher:
             lane.flying.append(batch)
             requests.setdefault(connection, parts)[lane.topic, lane.partition] = (lane, batch)
 
-    def _send(self, connection: Connection, parts: dict[tuple[str, int], tuple[Lane, Batch]]) -> None:
+    def _send(self, connection: Connection, parts: dict[TopicPartition, tuple[Lane, Batch]]) -> None:
         topics: dict[str, TopicProduceData] = {}
         for lane, batch in parts.values():
             whole = batch.load()

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ottla.client import TopicPartition
 from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.platform.workers import SentToWorkers
 from ottla.spark.writer.options import SinkOptions, sink_options
@@ -236,7 +237,7 @@ class Producer:
         self.options = options
         self.publisher = publisher_of(options)
         self.numbers: tuple[int, int] | None = None
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.lanes: dict[TopicPartition, Lane] = {}
 
     def send(self, runs: Iterator[list[Encoded]]) -> None:
         """Send all, and return when all were acknowledged. Raises PublishFailed."""

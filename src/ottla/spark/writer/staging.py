@@ -34,6 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ottla.client import TopicPartition
 from ottla.client.client import LATEST
 from ottla.protocol.records import batch as b
 from ottla.spark.platform.durable import sync_folder, write_json
@@ -168,7 +169,7 @@ class Staging:
         """Give every batch its place and its number."""
         if done.producer_id < 0:
             done.producer_id, done.epoch = publisher.new_producer()
-        shares: dict[tuple[str, int], Share] = {}
+        shares: dict[TopicPartition, Share] = {}
         for index, file in enumerate(staged):
             for topic, partition, position, size, records in file.pieces:
                 if (topic, partition) not in shares:
