@@ -320,7 +320,7 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     from ottla.spark.activity import Settings, Tables
     from ottla.spark.activity.batches import Batches
-    from ottla.spark.activity.proof import totals
+    from ottla.spark.activity.totals import totals
 
     lines = [*crowd(4, START, 100, 150), b"bad", *crowd(5, START + timedelta(minutes=80), 90, 150)]
     half = 151
@@ -355,24 +355,24 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
         with pytest.raises(Cut):
             batches(frames[1], 1)
     batches.cut = ""
-    batches.near_rows = 0  # what was cut off was begun in this process, and is done by Spark
+    batches.local_rows_max = 0  # what was cut off was begun in this process, and is done by Spark
     batches(frames[1], 1)
     batches(frames[1], 1)  # done already
-    batches.near_rows = 1000
+    batches.local_rows_max = 1000
     batches.finish(spark)
     assert totals(spark, tables).problems == []
-    assert totals(spark, tables, near_rows=0) == totals(spark, tables)
+    assert totals(spark, tables, local_rows_max=0) == totals(spark, tables)
     events = [event for n, text in enumerate(lines) if (event := twin.event(text.decode(), ("t", 0, n))) is not None]
     edge = max(event.time for event in events[: half - 1]) - timedelta(minutes=10)
     in_time = [event for event in events if event.offset[2] < half or event.time >= edge]
     assert len(in_time) < len(events)
     compare(rows_of(tables), in_time)
-    near = Tables.make(str(tmp_path / "near"), tables.settings)
-    batches = Batches(near, lambda: "query", 600.0)
+    local = Tables.make(str(tmp_path / "local"), tables.settings)
+    batches = Batches(local, lambda: "query", 600.0)
     for number, frame in enumerate(frames):
         batches(frame, number)
     batches.finish(spark)
-    assert in_order(near) == in_order(tables)
+    assert in_order(local) == in_order(tables)
 
 
 def in_order(tables: Tables) -> dict[str, list[str]]:

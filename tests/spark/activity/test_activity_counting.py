@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.activity import counting, visits
+from ottla.spark.activity import local_sessions, local_windows
 from ottla.spark.activity.parse import EVENTS
-from ottla.spark.activity.proof import covered, runs_of
+from ottla.spark.activity.totals import covered, runs_of
 from ottla.spark.lake.commits import arrow_schema
 from tests.spark.activity import activity_twin as twin
 
@@ -75,11 +75,11 @@ def goals(pages: pa.Array) -> np.ndarray:
 def test_sessions_are_those_of_plain_python_whatever_comes_first(rows: list[Any], cuts: list[int]) -> None:
     events = [each for each in events_of(rows) if each.visitor is not None]
     table, edges = table_of(events), sorted({0, *cuts, len(events)})
-    parts = visits.PIECES.empty_table()
+    parts = local_sessions.PIECES.empty_table()
     for first, until in reversed([*itertools.pairwise(edges)]):
-        new = visits.pieces(table.slice(first, until - first), goals)
-        parts = visits.merge(pa.concat_tables([parts, new]), gap_s=GAP_S)
-    found = visits.sessions(parts, converts=True).to_pylist()
+        new = local_sessions.pieces(table.slice(first, until - first), goals)
+        parts = local_sessions.merge(pa.concat_tables([parts, new]), gap_s=GAP_S)
+    found = local_sessions.sessions(parts, converts=True).to_pylist()
     wanted = [each.row(GOAL) for each in twin.visits(events, GAP_S)]
     assert Counter(tuple(row[name] for name in NAMED) for row in found) == Counter(
         tuple(row[name] for name in NAMED) for row in wanted
@@ -91,7 +91,7 @@ def test_sessions_are_those_of_plain_python_whatever_comes_first(rows: list[Any]
 @given(made_up)
 def test_windows_are_those_of_plain_python(rows: list[Any]) -> None:
     events = events_of(rows)
-    found = counting.windowed(table_of(events), window_s=WINDOW_S).to_pylist(maps_as_pydicts="strict")
+    found = local_windows.windowed(table_of(events), window_s=WINDOW_S).to_pylist(maps_as_pydicts="strict")
     wanted = twin.windows(events, WINDOW_S)
     for start in {twin_window(each) for each in events if each.visitor is None}:
         wanted[start]["visitors"] -= 1  # nobody is no visitor
@@ -106,7 +106,7 @@ def test_windows_are_those_of_plain_python(rows: list[Any]) -> None:
 @given(made_up, st.integers(1, 4))
 def test_the_pages_of_each_window_add_up_and_are_in_order(rows: list[Any], top: int) -> None:
     events = events_of(rows)
-    found = counting.top_pages(table_of(events), window_s=WINDOW_S, top=top).to_pylist()
+    found = local_windows.top_pages(table_of(events), window_s=WINDOW_S, top=top).to_pylist()
     inside: dict[datetime, list[twin.Event]] = {}
     for each in events:
         inside.setdefault(twin_window(each), []).append(each)
@@ -149,7 +149,7 @@ def test_one_visitors_session_costs_what_its_events_do() -> None:
         taken = []
         for _ in range(3):
             began = time.process_time()
-            merged = visits.merge(visits.pieces(events), gap_s=1800)
+            merged = local_sessions.merge(local_sessions.pieces(events), gap_s=1800)
             taken.append(time.process_time() - began)
             assert merged["events"].to_pylist() == [many]
         return min(taken)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.activity.event import Reader, text_of_bytes
-from ottla.spark.activity.when import micros_of
+from ottla.spark.activity.times import micros_of
 from ottla.spark.text.spark_json import json_object, text_of
 
 if TYPE_CHECKING:

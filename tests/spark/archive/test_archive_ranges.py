@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from ottla.spark.archive.proof import Comparison, Seen, below
 from ottla.spark.archive.ranges import Covered, Runs, joined, next_offsets, once_and_twice, run, runs_of, union
+from ottla.spark.archive.verification import Comparison, Seen, below
 
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda each: (each[0], sum(each))), max_size=12)
 

@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 
 from ottla.ship.runner import Shipping, ship
 from ottla.spark.codec.decode import HEADERS_TYPE
+from ottla.spark.lake.offset_table import OffsetTable
 from ottla.spark.logs import windows
 from ottla.spark.logs.batches import Settings, Tables, clear_left_over
 from ottla.spark.logs.find import Wanted, find
 from ottla.spark.logs.formats import LEVELS
-from ottla.spark.logs.lake import Lake
 from ottla.spark.logs.line import Reader
 from ottla.spark.logs.parse import lines_of, parse
 from ottla.spark.logs.phrases import top_phrases
@@ -200,7 +200,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     send(broker, topic, "a", [at(0, "ERROR"), at(8), at(9), at(3)])  # latest 12:10, less 2 minutes: 12:08
     send(broker, topic, "b", [at(0), at(60 * 24 * 4_000)])  # its own watermark; a wrong clock moves none
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "add_rows", killed)
+        patch.setattr(OffsetTable, "add_rows", killed)
         with pytest.raises(PipelineFailed, match="killed"):
             once()
     assert len(lines_in(table)) == 11
@@ -233,7 +233,8 @@ def test_late_lines_kills_and_lost_checkpoints(
 
 
 def check_against_frames(spark: SparkSession, tables: Tables, published: dict[str, Any]) -> None:
-    """What tasks and driver count is what Spark counts, and what is said most is the same near and far."""
+    """What tasks and driver count is what Spark counts, and what is said most is the same in this process and by
+    Spark."""
     rates = windows.rates(windows.counts(tables.lines.frame(spark), 60))
     start = F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     names = ("rows", "errors", "error_rate", "late", "levels")

@@ -118,7 +118,7 @@ def test_the_archive_outlives_a_worker(
     cluster: Cluster, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     from ottla.spark.archive import open_table
-    from ottla.spark.archive.proof import verify
+    from ottla.spark.archive.verification import verify
     from ottla.spark.running.run import RunOptions
 
     broker.create_topic(topic, partitions=4)

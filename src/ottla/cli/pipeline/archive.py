@@ -31,7 +31,7 @@ from ottla.cli.pipeline.options import (
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
 if TYPE_CHECKING:
-    from ottla.spark.archive.proof import Verdict
+    from ottla.spark.archive.verification import Verdict
 
 app = typer.Typer(
     help="Every record of topics in a lake table, exactly once, and back.",
@@ -151,7 +151,7 @@ def verify(
     )
     with plain_failures():
         from ottla.spark.archive import open_table
-        from ottla.spark.archive.proof import verify as prove
+        from ottla.spark.archive.verification import verify as prove
 
         lake = open_table(table)
     reach(options)

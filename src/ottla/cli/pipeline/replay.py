@@ -173,7 +173,7 @@ def chosen(frame: DataFrame, where: str | None) -> DataFrame:
 
 def print_counts(frame: DataFrame, output: Format) -> None:
     """Records per partition; raises Failure where an offset came twice."""
-    from ottla.spark.archive.proof import seen_in
+    from ottla.spark.archive.verification import seen_in
 
     seen = sorted(seen_in(frame).items())
     rows = [

@@ -1,4 +1,4 @@
-"""Website activity: access logs and click events from topics to events, windows, pages and sessions.
+"""Turns website activity (access logs, click events) from topics into events, windows, pages and sessions.
 
 `parse`, `events`, `malformed`, `sessionise`, `conversions`, `windowed` and `top_pages` take and give DataFrames; `run`
 is the pipeline over them, as `ottla pipeline activity` calls it.

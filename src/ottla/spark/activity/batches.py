@@ -1,4 +1,4 @@
-"""What becomes of a micro-batch: `Batches` is what `foreachBatch` calls, with the rows of `parse`.
+"""Writes each micro-batch to the tables: `Batches` is what `foreachBatch` calls.
 
 Knows: the order of things that makes the tables exactly once, and the watermark. Does not know: Kafka, the CLI.
 
@@ -14,8 +14,8 @@ over to theirs; (4) windows that are over are counted from `events` and committe
 place and the ledger is replaced. Every commit carries the batch's number. Killed anywhere before the ledger, the batch
 is done again over the same offsets: what was committed is passed over, the rest is made again, from the same rows.
 
-Only 1 is always Spark's work. What is made of up to `near_rows` rows is made in this process, for a Spark job takes
-longer to begin than that takes; of more rows by Spark.
+Only 1 is always Spark's work. What is made of up to `local_rows_max` rows is made in this process, for a Spark job
+takes longer to begin than that takes; of more rows by Spark.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.spark.activity import lake
-from ottla.spark.activity.far import Far
-from ottla.spark.activity.lake import Lake, Written
-from ottla.spark.activity.near import Maker, Near, Span, goals_of
+from ottla.spark.activity.aggregator import Aggregator, Span
+from ottla.spark.activity.local import LocalAggregator, goals_of
+from ottla.spark.activity.local_sessions import Goals
+from ottla.spark.activity.spark import SparkAggregator
 from ottla.spark.activity.staging import Stage, stage
-from ottla.spark.activity.tables import COME, SCHEMAS, Entry, Tables, micros, moment, replace
-from ottla.spark.activity.visits import Goals
+from ottla.spark.activity.tables import RECORD_TABLES, SCHEMAS, Entry, Tables, micros, moment, replace
+from ottla.spark.lake.batch_table import BatchTable
+from ottla.spark.lake.parquet_files import WrittenFiles, described, files_in, put_in_place, remove_folder, uri
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.progress import BatchRows
 
@@ -41,23 +42,23 @@ if TYPE_CHECKING:
 
     from ottla.spark.reader.options import SourceOptions
 
-NEAR_ROWS = 1 << 20
-NEAR_BYTES = 512 << 20
+LOCAL_ROWS_MAX = 1 << 20
+LOCAL_BYTES_MAX = 512 << 20
 """Of the files that hold them, compressed."""
 
 
 @dataclass(slots=True)
 class Batches:
-    """`query`: who the query is (its checkpoint's id). `publish`: given every table's rows that are new, by name.
-    `source`: micro-batches are ranges to be read with these options; without it, records. `counts`: records by batch,
-    of batches that nobody has asked for yet."""
+    """Writes micro-batches to `tables`. `query`: who the query is (its checkpoint's id). `publish`: given every table's
+    rows that are new, by name. `source`: micro-batches are ranges to be read with these options; without it, records.
+    `counts`: records by batch, of batches that nobody has asked for yet."""
 
     tables: Tables
     query: Callable[[], str]
     delay_s: float
     publish: Callable[[str, DataFrame], None] | None = None
     source: SourceOptions | None = None
-    near_rows: int = NEAR_ROWS
+    local_rows_max: int = LOCAL_ROWS_MAX
     failure: PipelineFailed | None = None
     counts: dict[int, BatchRows] = field(default_factory=dict)
     _goals: Goals | None = None
@@ -81,16 +82,16 @@ class Batches:
             return
         session = frame.sparkSession
         folder = self.tables.staging()
-        lake.clear(folder)
+        remove_folder(folder)
         try:
             self.work(session, frame, number, replace(before, query=query, batch=number), folder)
         finally:
-            lake.clear(folder)
-        lake.clear(self.tables.open_sessions(before.batch))
+            remove_folder(folder)
+        remove_folder(self.tables.open_sessions(before.batch))
 
     def work(self, session: SparkSession, frame: DataFrame, number: int, entry: Entry, folder: Path) -> None:
         staged = self.stage(frame, entry.watermark_us, folder / "parsed")
-        events, late, malformed = (staged[name] for name in COME)
+        events, late, malformed = (staged[name] for name in RECORD_TABLES)
         seen = [each for each in (moment(entry.latest_us), events.greatest) if each is not None]
         latest = micros(max(seen)) if seen else None
         watermark = None if latest is None else latest - round(self.delay_s * 1e6)
@@ -102,23 +103,23 @@ class Batches:
             late=entry.late + late.rows,
             malformed=entry.malformed + malformed.rows,
         )
-        over = self.grow(session, events, entry, folder)
-        for name in COME:
-            self.tables.lakes[name].add(staged[name], entry.query, number)
+        over = self.merge_sessions(session, events, entry, folder)
+        for name in RECORD_TABLES:
+            self.tables.by_name[name].add(staged[name], entry.query, number)
         self.commit("sessions", over, entry)
         entry = replace(entry, sessions=entry.sessions + over.rows)
         entry = self.close_windows(session, entry, folder)
-        lake.keep(folder / "open", self.tables.open_sessions(number))
+        put_in_place(folder / "open", self.tables.open_sessions(number))
         self.tables.keep(entry)
         self.counts[number] = BatchRows(events.rows + late.rows + malformed.rows, late.rows)
 
-    def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, Written]:
+    def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, WrittenFiles]:
         """Write the batch in one pass into files, by what became of each record."""
         zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
         files = stage(frame, Stage(str(folder), watermark_us, zone, self.source))
-        return {name: lake.written(files[name], SCHEMAS[name][1]) for name in COME}
+        return {name: described(files[name], SCHEMAS[name][1]) for name in RECORD_TABLES}
 
-    def grow(self, session: SparkSession, new: Written, entry: Entry, folder: Path) -> Written:
+    def merge_sessions(self, session: SparkSession, new: WrittenFiles, entry: Entry, folder: Path) -> WrittenFiles:
         """Merge the open sessions with the batch's events: those that are over now, the others below folder/open."""
         last, watermark_us = self.tables.entry().batch, entry.watermark_us
         pending = self.pending(last)
@@ -126,25 +127,25 @@ class Batches:
             (folder / "open").mkdir()
             return pending
         until_us = None if watermark_us is None else watermark_us - round(self.tables.settings.gap_s * 1e6)
-        maker = self.maker(session, new.rows + pending.rows, [*new.files, *pending.files])
-        return maker.grow(pending.files, new.files, until_us, folder)
+        aggregator = self.aggregator(session, new.rows + pending.rows, [*new.files, *pending.files])
+        return aggregator.merge_sessions(pending.files, new.files, until_us, folder)
 
-    def pending(self, batch: int) -> Written:
+    def pending(self, batch: int) -> WrittenFiles:
         """The sessions that were open after a batch, as pieces."""
-        return lake.gathered(self.tables.open_sessions(batch), None)
+        return files_in(self.tables.open_sessions(batch), None)
 
-    def maker(self, session: SparkSession, rows: int, files: Iterable[Path]) -> Maker:
-        """Who makes something of so many rows in these files."""
-        if rows > self.near_rows or sum(file.stat().st_size for file in files) > NEAR_BYTES:
-            return Far(session, self.tables)
+    def aggregator(self, session: SparkSession, rows: int, files: Iterable[Path]) -> Aggregator:
+        """What aggregates so many rows in these files."""
+        if rows > self.local_rows_max or sum(file.stat().st_size for file in files) > LOCAL_BYTES_MAX:
+            return SparkAggregator(session, self.tables)
         if self._goals is None:
             self._goals = goals_of(session, self.tables.settings.conversion)
-        return Near(self.tables, self._goals)
+        return LocalAggregator(self.tables, self._goals)
 
-    def maker_of(self, session: SparkSession, name: str, span: Span) -> Maker:
-        """Who makes something of the rows of a table."""
-        files = self.tables.lakes[name].files(span[0])
-        return self.maker(session, sum(files.values()), map(Path, files))
+    def aggregator_of(self, session: SparkSession, name: str, span: Span) -> Aggregator:
+        """What aggregates the rows of a table."""
+        files = self.tables.by_name[name].files(span[0])
+        return self.aggregator(session, sum(files.values()), map(Path, files))
 
     def close_windows(self, session: SparkSession, entry: Entry, folder: Path) -> Entry:
         """Count the windows that are over now, of events and of sessions."""
@@ -155,27 +156,27 @@ class Batches:
         until = watermark_us // window_us * window_us
         if entry.windows_until_us is None or until > entry.windows_until_us:
             span = moment(entry.windows_until_us), moment(until)
-            made = self.maker_of(session, "events", span).windows(span, folder, final=True)
+            made = self.aggregator_of(session, "events", span).windows(span, folder, final=True)
             for name, rows in made.items():
                 self.commit(name, rows, entry)
             entry = replace(entry, windows_until_us=until)
         until = (watermark_us - gap_us) // window_us * window_us
         if entry.conversions_until_us is None or until > entry.conversions_until_us:
             span = moment(entry.conversions_until_us), moment(until)
-            made = self.maker_of(session, "sessions", span).conversions(span, folder, final=True)
+            made = self.aggregator_of(session, "sessions", span).conversions(span, folder, final=True)
             self.commit("conversions", made, entry)
             entry = replace(entry, conversions_until_us=until)
         return entry
 
-    def commit(self, name: str, rows: Written, entry: Entry, *, run: str = "") -> None:
+    def commit(self, name: str, rows: WrittenFiles, entry: Entry, *, run: str = "") -> None:
         """Add rows to a table and tell the topic of them. `run`: of rows that the next run takes back."""
-        table: Lake = self.tables.lakes[name]
+        table: BatchTable = self.tables.by_name[name]
         if self.publish is not None and rows.rows:
             from pyspark.sql import SparkSession
 
             session = SparkSession.getActiveSession()
             assert session is not None
-            frame = session.read.schema(table.schema).parquet(*map(lake.uri, rows.files))
+            frame = session.read.schema(table.schema).parquet(*map(uri, rows.files))
             self.publish(f"{name}-{run or entry.batch}", frame)
         table.add(rows, None if run else entry.query, entry.batch)
 
@@ -184,23 +185,23 @@ class Batches:
     def begin(self) -> None:
         """Take back what was not final when the last run ended."""
         for name in ("windows", "pages", "sessions", "conversions"):
-            self.tables.lakes[name].take_back("final = false")
+            self.tables.by_name[name].take_back("final = false")
 
     def finish(self, session: SparkSession) -> None:
         """Write the windows and sessions that are still open, as they are, with `final` false."""
         entry, folder, run = self.tables.entry(), self.tables.staging(), uuid.uuid4().hex
         if entry.batch < 0:
             return
-        lake.clear(folder)
+        remove_folder(folder)
         try:
             pending = self.pending(entry.batch)
-            growing = self.maker(session, pending.rows, pending.files).open_sessions(pending.files, folder)
+            growing = self.aggregator(session, pending.rows, pending.files).open_sessions(pending.files, folder)
             self.commit("sessions", growing, entry, run=run)
             span = moment(entry.windows_until_us), None
-            made = self.maker_of(session, "events", span).windows(span, folder, final=False)
+            made = self.aggregator_of(session, "events", span).windows(span, folder, final=False)
             span = moment(entry.conversions_until_us), None
-            made["conversions"] = self.maker_of(session, "sessions", span).conversions(span, folder, final=False)
+            made["conversions"] = self.aggregator_of(session, "sessions", span).conversions(span, folder, final=False)
             for name, rows in made.items():
                 self.commit(name, rows, entry, run=run)
         finally:
-            lake.clear(folder)
+            remove_folder(folder)

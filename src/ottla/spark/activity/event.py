@@ -1,4 +1,4 @@
-"""One record's value as an event: a line of an access log, a JSON event, or JSON that wraps a line.
+"""Reads a record's value as an event: a line of an access log, a JSON event, or JSON that wraps a line.
 
 Knows: Apache's and nginx's common and combined lines (with or without a virtual host before them and more fields behind
 them), JSON events under the field names below. Does not know: Arrow, Spark, sessions, windows, tables.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ottla.spark.activity.when import SECOND_US, micros_of
+from ottla.spark.activity.times import SECOND_US, micros_of
 from ottla.spark.text.spark_json import LONG_MAX, json_object, text_of
 
 SPACE, ANY = r"[ \t\n\x0b\f\r]", r"[^\n\r\x85\u2028\u2029]"

@@ -1,4 +1,4 @@
-"""Rows by what they have in common, in numpy: the ground on which `counting` and `visits` stand.
+"""Groups rows by what they have in common, in numpy: sums, counts, percentiles of each group.
 
 Knows: arrays. Does not know: what they mean. Everything is a sort and one pass: no loop over rows or groups.
 """

@@ -1,4 +1,4 @@
-"""Records as rows: `parse`, then `events` and `malformed`.
+"""Parses records into rows: `parse`, then `events` and `malformed`.
 
 Knows: Arrow columns. Does not know: what a record says (`ottla.spark.activity.event`), sessions, windows, tables.
 Records cross to Python in Arrow batches; per record that costs about an eighth of what the same expressions took in the

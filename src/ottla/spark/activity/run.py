@@ -1,16 +1,15 @@
-"""The pipeline: topics of web activity to the result tables, to a topic, and to a report page."""
+"""Runs the pipeline: topics of web activity to the result tables, to a topic, and to a report page."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.activity.batches import Batches
-from ottla.spark.activity.proof import Totals, totals
 from ottla.spark.activity.tables import Settings, Tables
+from ottla.spark.activity.totals import Totals, totals
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import table_path
 from ottla.spark.platform.session import pipeline_session
@@ -89,7 +88,10 @@ def run(
         batches.finish(spark)
         found = totals(spark, tables)
         if report is not None:
-            draw(tables, found, report, title)
+            from ottla.spark.activity.report_page import report_page
+            from ottla.spark.report import write_page
+
+            write_page(report, report_page(tables, found, title))
     finally:
         if session is None:
             spark.stop()
@@ -124,13 +126,3 @@ def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callab
         writer.option("stagingLocation", f"{checkpoint.path}/output").save()
 
     return publish
-
-
-def draw(tables: Tables, found: Totals, path: str, title: str) -> None:
-    """Write the report page. Raises PipelineFailed where it can't be written."""
-    from ottla.spark.activity.picture import picture
-
-    try:
-        Path(path).write_text(picture(tables, found, title), encoding="utf-8")
-    except OSError as error:
-        raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""Visits: what one visitor did without being silent for longer than the gap.
+"""Puts sessions together by Spark: what one visitor did without being silent for longer than the gap.
 
 Knows: events (EVENT_COLUMNS of `parse`) and pieces of sessions. Does not know: tables, watermarks.
 A piece is a session as far as it is known; an event is a piece of one event. Two pieces of a visitor belong together
@@ -79,7 +79,7 @@ def viewed() -> Column:
 
 
 def merge(parts: DataFrame, *, gap_s: float = GAP_S) -> DataFrame:
-    """Pieces as the fewest pieces: PIECE_SCHEMA."""
+    """Join pieces that belong together; PIECE_SCHEMA."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""What executors do with a micro-batch: fetch the records, read them, and write them to files, by what became of each.
+"""Runs on the executors: fetches a micro-batch's records, reads them and writes them to files, by what became of each.
 
 Knows: Arrow batches, Parquet files below one folder, and the watermark that the driver has given. Does not know:
 whether the files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any

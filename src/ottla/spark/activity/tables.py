@@ -1,4 +1,4 @@
-"""The result tables of the pipeline, their columns, and the ledger that says how far they are.
+"""Lays out the tables of the pipeline: their columns, and the ledger that says how far they are.
 
     TABLE/events  late  malformed            what came, each record in exactly one of them
     TABLE/windows  pages                     per window, of `events`
@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.activity.lake import Lake
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
+from ottla.spark.lake.batch_table import BatchTable
 from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import table_path
@@ -55,8 +55,10 @@ SCHEMAS: dict[str, tuple[str, str | None]] = {
     ),
 }
 """The columns of each table, and the one by which its files are found."""
-COME = ("events", "late", "malformed")
-MADE = ("windows", "pages", "sessions", "conversions")
+RECORD_TABLES = ("events", "late", "malformed")
+"""Each record is in one of them."""
+RESULT_TABLES = ("windows", "pages", "sessions", "conversions")
+"""What was made of the events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Tables:
 
     root: Path
     settings: Settings
-    lakes: dict[str, Lake] = field(default_factory=dict)
+    by_name: dict[str, BatchTable] = field(default_factory=dict)
 
     @classmethod
     def make(cls, table: str, settings: Settings) -> Tables:
@@ -118,7 +120,7 @@ class Tables:
             raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
         else:
             write_json(own, wanted)
-        return cls(root, settings, {name: Lake(root / name, *schema) for name, schema in SCHEMAS.items()})
+        return cls(root, settings, {name: BatchTable(root / name, *schema) for name, schema in SCHEMAS.items()})
 
     @classmethod
     def open(cls, table: str) -> Tables:
@@ -157,4 +159,4 @@ def option(name: str, value: object) -> str:
     return f"without {flag}" if value is None else f"with {flag} {value}{' s' if name.endswith('_s') else ''}"
 
 
-__all__ = ["COME", "MADE", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]
+__all__ = ["RECORD_TABLES", "RESULT_TABLES", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]

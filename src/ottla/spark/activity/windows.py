@@ -1,4 +1,4 @@
-"""Counts of events in windows of event time: `windowed`, `top_pages`.
+"""Counts events in windows of event time by Spark: `windowed`, `top_pages`.
 
 Knows: events (EVENT_COLUMNS of `parse`). Does not know: tables, watermarks, sessions.
 Windows are as long as one another, do not overlap and begin at multiples of their length since 1970 (UTC); a window has

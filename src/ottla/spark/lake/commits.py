@@ -1,4 +1,4 @@
-"""What every Delta table of ours is made with and committed by: `deltalake` alone, no JVM jars.
+"""Commits files to Delta tables, by `deltalake` alone: no JVM jars.
 
 Knows: Parquet files that are finished and lie on the table's file system, their footers, Delta's log. Does not know:
 what a commit says of queries and offsets, nor what the rows mean.
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,8 @@ from deltalake.transaction import AddAction
 from ottla.spark.platform.durable import sync_file, sync_folder
 
 CONFIGURATION = {"delta.checkpointInterval": "50"}
+Statistics: TypeAlias = Mapping[str, Any]
+"""Of one file, under Delta's names: numRecords, minValues, maxValues, nullCount."""
 
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -65,26 +67,25 @@ def sync_log(table: DeltaTable, path: Path) -> None:
     sync_folder(log)
 
 
-def move_in(files: Iterable[Path], table: Path, prefix: str, bounded: Sequence[str]) -> list[AddAction]:
-    """Give files new names in the table's folder, durably: what a commit says of them. `bounded`: see `statistics`."""
+def move_in(files: Iterable[tuple[Path, Statistics]], table: Path, prefix: str) -> list[AddAction]:
+    """Give files, each with its statistics, new names in the table's folder, durably: what a commit says of them."""
     added: list[AddAction] = []
-    for file in files:
+    for file, found in files:
         place = table / f"{prefix}-{uuid.uuid4().hex}.parquet"
         sync_file(file)
         file.replace(place)
-        found = statistics(place, bounded)
         added.append(add_action(place.name, place.stat().st_size, {}, found))
     sync_folder(table)
     return added
 
 
-def add_action(path: str, size: int, partition_values: Mapping[str, str | None], found: Mapping[str, Any]) -> AddAction:
+def add_action(path: str, size: int, partition_values: Mapping[str, str | None], found: Statistics) -> AddAction:
     """A file as Delta's log has it; `path` is relative to the table, `found` its statistics."""
     now_ms = int(time.time() * 1000)
     return AddAction(path, size, partition_values, now_ms, True, json.dumps(found, default=text))
 
 
-def statistics(file: Path, columns: Sequence[str]) -> dict[str, Any]:
+def statistics(file: Path, columns: Sequence[str]) -> Statistics:
     """Delta's statistics of a Parquet file, by its footer, with minValues, maxValues and nullCount of these columns."""
     footer = pq.read_metadata(file)
     low: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Log aggregation: lines of any services to one table, error rates per window, full-text find, a report page.
+"""Aggregates logs: lines of any services to one table, error rates per window, full-text find, a report page.
 
 `parse` is a function DataFrame -> DataFrame on the source's columns; `run` is the pipeline; `find` looks through the
 table it writes, without Spark. See docs/pipelines/logs.md.

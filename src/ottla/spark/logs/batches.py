@@ -1,4 +1,4 @@
-"""What becomes of a micro-batch: `Batches` is what `foreachBatch` calls, with ranges of offsets.
+"""Writes each micro-batch of log lines to the tables: `Batches` is what `foreachBatch` calls, with ranges of offsets.
 
 Knows: the order of things that takes each record once. For each batch: (1) one pass, Spark's only job, writes the lines
 that their table does not have to files and counts them, per service, window, level and format; (2) the lines are
@@ -24,9 +24,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ottla.client import TopicPartition
+from ottla.spark.lake.offset_table import OffsetTable
 from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
-from ottla.spark.logs.lake import Lake
 from ottla.spark.logs.staging import Settings, Stage, Staged, stage
 from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
@@ -69,38 +69,38 @@ class Tables:
     """The two tables of the pipeline under one directory."""
 
     root: Path
-    lines: Lake
-    windows: Lake
+    lines: OffsetTable
+    windows: OffsetTable
 
     @classmethod
     def make(cls, path: str) -> Tables:
         root = Path(path).absolute()
         return cls(
             root,
-            Lake.make(root / "lines", LINES, ("service", "time", "timestamp")),
-            Lake.make(root / "windows", windows.SCHEMA, ("service", "start")),
+            OffsetTable.make(root / "lines", LINES, ("service", "time", "timestamp")),
+            OffsetTable.make(root / "windows", windows.SCHEMA, ("service", "start")),
         )
 
-    def places(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """Every partition of which the tables may hold something."""
         try:
             return {(topic, number) for topic, number in json.loads((self.root / PLACES).read_bytes())}
         except FileNotFoundError:
             return set()
 
-    def learn(self, places: Iterable[TopicPartition]) -> None:
+    def note_partitions(self, places: Iterable[TopicPartition]) -> None:
         """Note partitions before anything of them is committed."""
-        known = self.places()
+        known = self.partitions()
         if not known.issuperset(places):
             write_json(self.root / PLACES, sorted(known.union(places)))
 
-    def ends(self, table: Lake) -> dict[TopicPartition, int]:
+    def ends(self, table: OffsetTable) -> dict[TopicPartition, int]:
         """Up to where each partition is in a table."""
-        return {place: end for place in self.places() if (end := table.next_offset(place))}
+        return {place: end for place in self.partitions() if (end := table.next_offset(place))}
 
-    def together(self) -> bool:
+    def agree(self) -> bool:
         """Whether both tables hold the same records."""
-        return all(self.lines.next_offset(place) == self.windows.next_offset(place) for place in self.places())
+        return all(self.lines.next_offset(place) == self.windows.next_offset(place) for place in self.partitions())
 
     def latest(self) -> dict[str, int]:
         """Per service the latest time that moves its watermark, in microseconds."""
@@ -123,7 +123,7 @@ class Tables:
 
 
 class Batches:
-    """Takes rows of ranges, to be read with `source`.
+    """Writes micro-batches to the tables: takes rows of ranges, to be read with `source`.
 
     `publish`: given the rates of the windows that a batch added to, before they count as published."""
 
@@ -164,8 +164,8 @@ class Batches:
             table.delta.update_incremental()
         try:
             staged = added = self._stage(frame, tables.lines, folder)
-            tables.learn(staged.ends)
-            if not tables.together():  # a kill came between the two commits of this batch
+            tables.note_partitions(staged.ends)
+            if not tables.agree():  # a kill came between the two commits of this batch
                 added = self._stage(frame, tables.windows, None)
             counts = summary(staged)
             tables.lines.add(staged.files, staged.ends)
@@ -174,7 +174,7 @@ class Batches:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _stage(self, frame: DataFrame, table: Lake, folder: Path | None) -> Staged:
+    def _stage(self, frame: DataFrame, table: OffsetTable, folder: Path | None) -> Staged:
         """What a table does not have, counted, and written to files in a folder."""
         delay_us = round(self._settings.delay_s * 1e6)
         marks = {service: latest - delay_us for service, latest in self._latest.items()}

@@ -1,4 +1,4 @@
-"""What `windows.py` says of DataFrames, of Arrow tables: which lines are late, lines counted per window, error rates.
+"""Counts lines per service, window and level in Arrow tables, by the rules of `windows.py`: late lines, error rates.
 
 Knows: batches of `parse.SCHEMA`, rows of `windows.SCHEMA`. Does not know: Spark, tables. Counts of parts of a batch
 are summed by `summed`, so that each task counts its own lines and the driver the few rows that come of it.
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ottla.spark.lake.commits import arrow_schema
 from ottla.spark.logs import windows
 from ottla.spark.logs.formats import ERRORS
-from ottla.spark.logs.moments import DAY_US, SECOND_US
+from ottla.spark.logs.times import DAY_US, SECOND_US
 
 KEYS = ("service", "start", "level", "format", "late")
 TIMESTAMP = pa.timestamp("us", tz="UTC")

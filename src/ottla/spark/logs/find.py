@@ -1,4 +1,4 @@
-"""Full-text find over the table of lines, without Spark.
+"""Finds text in the table of lines, without Spark.
 
 Knows: Delta's file statistics, Parquet. Does not know: topics. Files whose lines all lie outside the time or the
 services that are asked for are never opened; of the others only what is asked for is kept, a batch at a time.

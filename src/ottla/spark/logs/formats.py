@@ -1,4 +1,4 @@
-"""The formats of log lines, as a table of patterns.
+"""Lists the formats of log lines, as a table of patterns.
 
 Knows: what the beginning of a line looks like, up to its message. Does not know: Arrow, Spark. Each pattern is tried at
 the beginning, looks at a line's head alone and has no nested repetition, so that no line, however long or odd, makes it

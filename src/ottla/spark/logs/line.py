@@ -1,4 +1,4 @@
-"""One line taken apart: `Reader.read`.
+"""Takes a line apart: time, level, component, message.
 
 Knows: the formats, levels. Does not know: Arrow, Spark, tables. Every text gives a `Line`, whatever it is; what fits no
 format has None for `format`. Words that come again and again are looked into once.
@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ottla.spark.logs.formats import ACCESS, GROUPS, HEAD_MAX, LEVELS, PATTERNS, REDIS, SEVERITIES, Pattern
-from ottla.spark.logs.keys import json_keys, logfmt_keys
-from ottla.spark.logs.moments import REMEMBERED_MAX, Moments
+from ottla.spark.logs.structured import json_keys, logfmt_keys
+from ottla.spark.logs.times import REMEMBERED_MAX, TimeReader
 
 NAMED_LEVELS = {called: name for name, every in LEVELS.items() for called in every}
 
@@ -46,7 +46,7 @@ class Reader:
     """Reads lines. `zone`: of times that name none. `hints`: the format of a service's lines, tried first."""
 
     def __init__(self, zone: str = "UTC", hints: Mapping[str, str] | None = None) -> None:
-        self._moments = Moments(zone)
+        self._times = TimeReader(zone)
         self._levels: dict[tuple[str, str], tuple[str | None, str | None]] = {}
         self._hints = {
             service: tries([each for each in (*PATTERNS, ACCESS) if each.name == name])
@@ -78,7 +78,7 @@ class Reader:
             if found is None:
                 continue
             year, month, day, clock, fraction, zone, level, component = fields((None, *found.groups()))
-            time = self._moments.of_parts((year, month, day, clock, zone), fraction, recorded_us)
+            time = self._times.of_parts((year, month, day, clock, zone), fraction, recorded_us)
             of_level = (None, None) if level is None else self._level_of(says, level)
             component = component.strip(" ") or None if component else None
             return Line(time, *of_level, component, raw[found.end() :], name)
@@ -90,7 +90,7 @@ class Reader:
         keys = json_keys(raw) if is_object else logfmt_keys(head)
         if keys is None:
             return NOTHING
-        time = None if keys.time is None else self._moments.of_text(keys.time)
+        time = None if keys.time is None else self._times.of_text(keys.time)
         of_level = (None, None) if keys.level is None else self._level_of("", keys.level)
         return Line(time, *of_level, keys.component, raw if keys.message is None else keys.message, keys.format)
 

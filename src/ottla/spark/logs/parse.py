@@ -1,4 +1,4 @@
-"""Records of log topics to time, level, component and message: `parse`, DataFrame -> DataFrame.
+"""Parses records of log topics into time, level, component and message: `parse`, DataFrame -> DataFrame.
 
 Knows: the source's columns, as Arrow has them. Does not know: what a line says (`ottla.spark.logs.line`), tables,
 windows, the command line. Every record gives one row; what fits no format has a null `format` and all of its text in

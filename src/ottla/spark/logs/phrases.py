@@ -1,8 +1,8 @@
-"""What speaks most in a table of lines, and what is said most: `top_phrases`.
+"""Counts which components have most lines in a table, and which messages come most: `top_phrases`.
 
 Knows: the table's Parquet files. Does not know: pages. What changes from line to line is masked: addresses, ids,
 numbers. Lines are counted where they are read, by parts of the table, and the parts' counts summed: in this process for
-a table of up to `NEAR_ROWS` lines, by Spark for a larger one.
+a table of up to `LOCAL_ROWS_MAX` lines, by Spark for a larger one.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOP = 20
-NEAR_ROWS = 1 << 17
+LOCAL_ROWS_MAX = 1 << 17
 COUNTED_MAX = 1 << 17
 """So many different phrases a task counts before it hands them on."""
 MESSAGE_MAX = 300
@@ -64,7 +64,7 @@ def masked(text: str) -> str:
 
 def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[str, list[tuple[int, str, str]]]:
     """Of each kind the TOP most frequent ones, as (lines, service, phrase). `rows`: how many lines the files have."""
-    if rows <= NEAR_ROWS:
+    if rows <= LOCAL_ROWS_MAX:
         found = counted(files)
     else:
         parts = session.createDataFrame(pa.table({"file": list(files)})).mapInArrow(AtOnce(count_files), COUNTS)

@@ -1,4 +1,4 @@
-"""The pipeline: topics of log lines to the tables, to a topic, to a report page.
+"""Runs the pipeline: topics of log lines to the tables, to a topic, to a report page.
 
 Knows: the query and its end. Does not know: formats, windows.
 """
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -91,7 +90,10 @@ def run(
         except PipelineFailed as failure:
             raise batches.failure or failure from failure
         if report is not None:
-            draw(spark, tables, report, title)
+            from ottla.spark.logs.report_page import report_page
+            from ottla.spark.report import write_page
+
+            write_page(report, report_page(spark, tables, title))
     finally:
         if session is None:
             spark.stop()
@@ -135,13 +137,3 @@ def publisher(options: RunOptions, topic: str) -> Callable[[DataFrame, list[dict
 
 def told(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
-
-
-def draw(spark: SparkSession, tables: Tables, path: str, title: str) -> None:
-    """Write the report page. Raises PipelineFailed where it can't be written."""
-    from ottla.spark.logs.picture import picture
-
-    try:
-        Path(path).write_text(picture(spark, tables, title), encoding="utf-8")
-    except OSError as error:
-        raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""What executors do with a micro-batch: fetch its lines, take them apart, write them to files, and count them.
+"""Runs on the executors: fetches the lines of a micro-batch, takes them apart, writes them to files and counts them.
 
 Knows: ranges of offsets, Arrow batches, Parquet files below one folder. Does not know: whether the files will ever be
 part of a table; the driver's commit decides that, so a task may run twice or be killed at any moment: only files of a

@@ -1,4 +1,4 @@
-"""How many lines of each level per service and window of time, and which came late.
+"""Counts lines per service, window of time and level in DataFrames, and finds those that came late.
 
 Knows: DataFrames of `parse`; the pipeline counts Arrow tables by the same rules (`counting.py`). Does not know:
 tables. A window is closed for a service when the latest line of that service, in all batches before, lies `delay_s`

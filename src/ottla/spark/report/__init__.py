@@ -19,7 +19,7 @@ from ottla.spark.report.charts import (
     table,
     timeline,
 )
-from ottla.spark.report.page import Section, drawn_from, page
+from ottla.spark.report.page import Section, drawn_from, page, write_page
 
 __all__ = [
     "Bars",
@@ -35,4 +35,5 @@ __all__ = [
     "step_seconds",
     "table",
     "timeline",
+    "write_page",
 ]

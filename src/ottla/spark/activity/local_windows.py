@@ -1,4 +1,4 @@
-"""What `windows` and `sessions` have Spark count, counted in this process: for as many rows as are at hand quickly.
+"""Counts events and sessions per window in this process, as `windows` and `sessions` have Spark count them.
 
 Knows: Arrow tables of events and sessions, small enough for memory. Does not know: files, tables, watermarks.
 The figures are exactly those of `windowed`, `top_pages` and `conversions`; a Spark job takes hundreds of milliseconds

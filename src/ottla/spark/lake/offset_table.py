@@ -1,4 +1,4 @@
-"""A Delta table of log lines or of counts that takes each record once.
+"""A Delta table that takes each record of a topic once.
 
 Knows: Parquet files that executors have written, their footers, Delta's log. Does not know: what the rows mean.
 A commit says in Delta's own terms (application transactions `ottla/offset/TOPIC/PARTITION`) up to where each partition
@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.client import TopicPartition
-from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, move_in
+from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, move_in, statistics
 from ottla.spark.platform.failures import PipelineFailed
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
+class OffsetTable:
     """One table. `bounded`: columns whose least and greatest value stand with each file, by which readers leave files
     out."""
 
@@ -41,7 +41,7 @@ class Lake:
     arrow: pa.Schema
 
     @classmethod
-    def make(cls, path: Path, schema: str, bounded: Sequence[str]) -> Lake:
+    def make(cls, path: Path, schema: str, bounded: Sequence[str]) -> OffsetTable:
         """The table at a path, made where there is none. Raises PipelineFailed where it can't be."""
         arrow = arrow_schema(schema)
         try:
@@ -59,7 +59,7 @@ class Lake:
         """Make the files part of the table, and `ends` (offsets) where its partitions end. Nothing is done for none."""
         if not files:
             return
-        actions = move_in(files, self.path, "part", self.bounded)
+        actions = move_in(((file, statistics(file, self.bounded)) for file in files), self.path, "part")
         transactions = [Transaction(f"ottla/offset/{topic}/{number}", end) for (topic, number), end in ends.items()]
         properties = CommitProperties(app_transactions=transactions)
         try:

@@ -1,7 +1,6 @@
-"""A Delta table that takes each batch of a query once, committed by `deltalake`.
+"""A Delta table that takes each batch of a query once.
 
-Knows: Parquet files that somebody has written on the same file system, their footers, Delta's log. Does not know: what
-the rows mean.
+Knows: Parquet files that somebody has written on the same file system, Delta's log. Does not know: what the rows mean.
 A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is
 passed over when it comes again. Files of batches that were never committed are in no table; `vacuum` removes them.
 Tables lie on a file system that driver and executors share, as the archive's do.
@@ -10,21 +9,17 @@ Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove Fil
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, aware, move_in, statistics
-from ottla.spark.platform.durable import sync_file, sync_folder
+from ottla.spark.lake.commits import CONFIGURATION, append, arrow_schema, aware, move_in
+from ottla.spark.lake.parquet_files import WrittenFiles, remove_files, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,16 +28,7 @@ if TYPE_CHECKING:
 MOMENT = pa.timestamp("us", tz="UTC")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Files that no table has yet; `greatest` is of the table's time column, where it has one."""
-
-    files: tuple[Path, ...]
-    rows: int
-    greatest: datetime | None = None
-
-
-class Lake:
+class BatchTable:
     """One table. `by`: the timestamp column whose bounds per file are kept, by which `frame` leaves files out."""
 
     def __init__(self, path: Path, schema: str, by: str | None) -> None:
@@ -58,15 +44,15 @@ class Lake:
         found = self._delta.transaction_version(f"ottla/query/{query}")
         return -1 if found is None else found
 
-    def add(self, written: Written, query: str | None, batch: int) -> bool:
+    def add(self, written: WrittenFiles, query: str | None, batch: int) -> bool:
         """Make the files part of the table, as this batch of the query (None: of no query). False, and the files are
         removed, when it has that batch already. Nothing is committed for no rows."""
         if query is not None and self.committed(query) >= batch:
-            remove(written.files)
+            remove_files(written.files)
             return False
         if not written.rows:
             return True
-        files = move_in(written.files, self.path, f"part-{batch:08}", columns(self.by))
+        files = move_in(zip(written.files, written.statistics, strict=True), self.path, f"part-{batch:08}")
         known = [] if query is None else [Transaction(f"ottla/query/{query}", batch)]
         append(self._delta, self.path, files, self.arrow, CommitProperties(app_transactions=known or None))
         return True
@@ -123,62 +109,3 @@ class Lake:
             return session.createDataFrame([], self.schema)
         rows = session.read.schema(self.schema).parquet(*map(uri, files))
         return rows if since is None or self.by is None else rows.where(F.col(self.by) >= F.lit(since))
-
-
-def write(frame: DataFrame, folder: Path, by: str | None) -> Written:
-    """Have the executors write the rows to Parquet files below `folder`, which must not exist."""
-    frame.write.option("compression", "zstd").parquet(uri(folder))
-    return gathered(folder, by)
-
-
-def uri(path: Path | str) -> str:
-    """A local path as Spark must be told of it, whatever its default file system is."""
-    return f"file://{path}"
-
-
-def gathered(folder: Path, by: str | None) -> Written:
-    """The Parquet files of one folder; no files where it is none."""
-    return written(sorted(folder.glob("*.parquet")), by)
-
-
-def put(rows: pa.Table, folder: Path, lake: Lake) -> Written:
-    """Write rows that are at hand to a file below `folder`, with the table's columns in their order."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{uuid.uuid4().hex}.parquet"
-    write_table(rows.select(lake.arrow.names).cast(lake.arrow), file)
-    return written([file], lake.by)
-
-
-def write_table(rows: pa.Table, file: Path) -> None:
-    pq.write_table(rows, file, compression="zstd", row_group_size=1 << 18)
-
-
-def written(files: Sequence[Path], by: str | None) -> Written:
-    """What the footers of some files say."""
-    found = [statistics(file, columns(by)) for file in files]
-    ends = [aware(end) for each in found for end in each["maxValues"].values()]
-    return Written(tuple(files), sum(each["numRecords"] for each in found), max(ends, default=None))
-
-
-def columns(by: str | None) -> tuple[str, ...]:
-    return () if by is None else (by,)
-
-
-def remove(files: Sequence[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
-
-
-def keep(folder: Path, place: Path) -> None:
-    """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
-    for file in folder.glob("*.parquet"):
-        sync_file(file)
-    clear(place)
-    place.parent.mkdir(exist_ok=True)
-    folder.replace(place)
-    sync_folder(place)
-    sync_folder(place.parent)
-
-
-def clear(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The report page of the tables: errors over time, levels of each service, what speaks most and what it says.
+"""Makes the report page: errors over time, levels of each service, the components and messages with most lines.
 
 Knows: the two tables, which charts show what. Does not know: how a page looks (`ottla.spark.report`).
 """
@@ -29,7 +29,7 @@ LEVELS = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "none")
 UNTIMED = "No line has a time."
 
 
-def picture(session: SparkSession, tables: Tables, title: str) -> str:
+def report_page(session: SparkSession, tables: Tables, title: str) -> str:
     """The page as HTML text."""
     counts = counted(tables)
     total = sum(row["rows"] for row in counts)
@@ -45,7 +45,7 @@ def picture(session: SparkSession, tables: Tables, title: str) -> str:
     ]
     times = [row["start"] for row in counts if row["start"] is not None]
     subtitle = f"{min(times):%d %B %Y %H:%M} to {max(times):%d %B %Y %H:%M}, all times in UTC." if times else UNTIMED
-    source = drawn_from({topic for topic, _ in tables.places()}, tables.root, datetime.now(UTC))
+    source = drawn_from({topic for topic, _ in tables.partitions()}, tables.root, datetime.now(UTC))
     tables.lines.delta.update_incremental()
     phrases = top_phrases(session, tables.lines.files(), total)
     sections = [over_time(counts), services(counts), *texts(phrases), formats(counts)]

@@ -1,4 +1,4 @@
-"""Lines that say what is what: JSON objects and logfmt, their values by the names that loggers give them.
+"""Reads lines of JSON objects and of logfmt: values by the names that loggers give them.
 
 Knows: JSON as Jackson reads it for Spark's `from_json` (single quotes, NaN, the first of two equal names, whatever
 stands behind the object) and its values as text. Does not know: what a time or a level is.

@@ -1,4 +1,4 @@
-"""What `sessions` has Spark put together, put together in this process: for as many pieces as are at hand quickly.
+"""Puts sessions together in this process, as `sessions` has Spark do it.
 
 Knows: Arrow tables of events and of pieces of sessions, small enough for memory. Does not know: tables, watermarks.
 What a piece is, and which belong together, is said in `ottla.spark.activity.sessions`; the outcome is the same. Costs
@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.activity.counting import MOMENT, viewed
 from ottla.spark.activity.groups import Groups, codes_of, flags, longs
+from ottla.spark.activity.local_windows import MOMENT, viewed
 
 EVENT_COLUMNS = (
     "time", "visitor", "kind", "page", "status", "bytes", "referrer", "bot", "asset", "topic", "partition", "offset",
@@ -84,7 +84,7 @@ def reached(events: pa.Table, goals: Goals | None) -> np.ndarray:
 
 
 def place(events: pa.Table, name: str, where: np.ndarray) -> pa.Array:
-    """Of each event when and where it says something, and what; null where it does not."""
+    """The time, place in the log and text of each event that has this column; null where it has not."""
     inside = [whole(events[each]) for each in ("time", "topic", "partition", "offset", name)]
     inside = [each.cast(field.type) for each, field in zip(inside, PLACE, strict=True)]
     return pa.StructArray.from_arrays(inside, fields=list(PLACE), mask=pa.array(~where))
@@ -97,7 +97,7 @@ def whole(column: pa.Array | pa.ChunkedArray | np.ndarray) -> pa.Array:
 
 
 def merge(parts: pa.Table, *, gap_s: float) -> pa.Table:
-    """Pieces as the fewest pieces."""
+    """Join pieces that belong together: each piece is then a whole session, as far as it is known."""
     parts = parts.combine_chunks()
     visitors = codes_of(parts["visitor"])[0]
     numbers = sessions_of(visitors, longs(parts["start"]), longs(parts["end"]), round(gap_s * 1e6))

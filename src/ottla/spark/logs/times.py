@@ -1,4 +1,4 @@
-"""When a line was written: the parts of a date that its head has, or what a JSON or logfmt key says.
+"""Reads when a line was written: from the parts of a date in its head, or from the value of a JSON or logfmt key.
 
 Knows: calendars and zones. Does not know: formats. Moments are microseconds since 1970, UTC; None: no such moment, and
 none outside the years 1 to 9999, which half of all readers of a table could not show.
@@ -30,8 +30,8 @@ NANO = Decimal("1e-9")
 MONTH_NUMBERS = {name: number for number, name in enumerate(MONTHS, 1)}
 
 
-class Moments:
-    """Moments of lines. `zone`: of times that name none."""
+class TimeReader:
+    """Reads the times of lines. `zone`: of times that name none."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone_of(zone)

@@ -1,4 +1,4 @@
-"""The figures of the tables, checked by counting again: of the tables as they are, each column read once.
+"""Checks the figures of the tables by counting again: of the tables as they are, each column read once.
 
 Knows: the tables and the ledger. Does not know: how they were made; the ledger's counts are only compared with.
 Offsets are kept as runs while they are counted, so that the memory it takes depends on gaps, not on rows.
@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.client import TopicPartition
-from ottla.spark.activity.batches import NEAR_ROWS
+from ottla.spark.activity.batches import LOCAL_ROWS_MAX
 from ottla.spark.activity.groups import codes_of, grouped, longs
-from ottla.spark.activity.lake import Lake
+from ottla.spark.activity.local_sessions import sessions_of
 from ottla.spark.activity.sessions import merge, pieces
-from ottla.spark.activity.tables import COME, MADE, Tables
-from ottla.spark.activity.visits import sessions_of
+from ottla.spark.activity.tables import RECORD_TABLES, RESULT_TABLES, Tables
+from ottla.spark.lake.batch_table import BatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,13 +71,13 @@ class Totals:
         )
 
 
-def totals(session: SparkSession, tables: Tables, near_rows: int = NEAR_ROWS) -> Totals:
-    """Count everything again. `near_rows`: of so many events sessions are made in this process, of more by Spark."""
-    lakes = tables.lakes
-    rows, records = came_to([lakes[name] for name in COME])
-    near = rows[0] <= near_rows
-    again = visits_near(tables) if near else visits_far(session, tables)
-    made = {name: added(lakes[name], "sessions" if name == "conversions" else "events") for name in MADE}
+def totals(session: SparkSession, tables: Tables, local_rows_max: int = LOCAL_ROWS_MAX) -> Totals:
+    """Count everything again. `local_rows_max`: of so many events sessions are made in this process, of more by
+    Spark."""
+    by_name = tables.by_name
+    rows, records = came_to([by_name[name] for name in RECORD_TABLES])
+    again = visits_locally(tables) if rows[0] <= local_rows_max else visits_by_spark(session, tables)
+    made = {name: added(by_name[name], "sessions" if name == "conversions" else "events") for name in RESULT_TABLES}
     return Totals(
         read=tables.entry().read,
         events=rows[0],
@@ -96,10 +96,10 @@ def totals(session: SparkSession, tables: Tables, near_rows: int = NEAR_ROWS) ->
     )
 
 
-def came_to(lakes: Sequence[Lake]) -> tuple[list[int], int]:
+def came_to(by_name: Sequence[BatchTable]) -> tuple[list[int], int]:
     """Rows of each table, and how many different records (topic, partition, offset) all of them have."""
-    rows, runs = [0] * len(lakes), dict[TopicPartition, list[np.ndarray]]()
-    for number, table in enumerate(lakes):
+    rows, runs = [0] * len(by_name), dict[TopicPartition, list[np.ndarray]]()
+    for number, table in enumerate(by_name):
         for batch in table.batches(("topic", "partition", "offset")):
             rows[number] += len(batch)
             for place, offsets in by_partition(batch):
@@ -132,7 +132,7 @@ def covered(runs: np.ndarray) -> int:
     return int(np.maximum(untils - np.maximum(firsts, reached), 0).sum())
 
 
-def added(table: Lake, column: str) -> tuple[int, int]:
+def added(table: BatchTable, column: str) -> tuple[int, int]:
     """The sum of a column, and the rows."""
     total = rows = 0
     for batch in table.batches((column,)):
@@ -150,17 +150,17 @@ class Visits:
     visitors: int
 
 
-def visits_near(tables: Tables) -> Visits:
-    events = tables.lakes["events"].rows(("visitor", "time"))
+def visits_locally(tables: Tables) -> Visits:
+    events = tables.by_name["events"].rows(("visitor", "time"))
     codes, names = codes_of(events["visitor"])
     there, times = codes >= 0, longs(events["time"])
     numbers = sessions_of(codes[there], times[there], times[there], round(tables.settings.gap_s * 1e6))
     return Visits(int(numbers.max(initial=-1)) + 1, int(there.sum()), len(names))
 
 
-def visits_far(session: SparkSession, tables: Tables) -> Visits:
+def visits_by_spark(session: SparkSession, tables: Tables) -> Visits:
     from pyspark.sql import functions as F
 
-    merged = merge(pieces(tables.lakes["events"].frame(session)), gap_s=tables.settings.gap_s)
+    merged = merge(pieces(tables.by_name["events"].frame(session)), gap_s=tables.settings.gap_s)
     sums = (F.count(F.lit(1)), F.coalesce(F.sum("events"), F.lit(0)), F.count_distinct("visitor"))
     return Visits(*merged.agg(*sums).collect()[0])

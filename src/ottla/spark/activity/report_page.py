@@ -1,4 +1,4 @@
-"""The report page: what the tables hold, as charts.
+"""Makes the report page: what the tables hold, as charts.
 
 Knows: the tables and `ottla.spark.report`. Everything is asked of the tables in SQL, through `deltalake`'s own engine:
 that takes milliseconds where a Spark job takes hundreds, and streams through tables of any size. Answers are small
@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import QueryBuilder
 
 from ottla.spark import report
-from ottla.spark.activity.proof import Totals
 from ottla.spark.activity.tables import Tables
+from ottla.spark.activity.totals import Totals
 from ottla.spark.report import Section, Series
 
 TOP, FEW, EXAMPLES = 15, 8, 10
@@ -57,13 +57,13 @@ VIEWED = "(page is not null and not asset)"
 SECONDS = "cast(to_unixtime({}) as bigint)"
 
 
-class Asked:
-    """Answers in SQL, of the tables that have columns of the report."""
+class Queries:
+    """Runs SQL over the tables that have columns of the report."""
 
     def __init__(self, tables: Tables) -> None:
         self._engine = QueryBuilder()
         for name in ("events", "late", "malformed", "sessions"):
-            self._engine.register(name, tables.lakes[name].delta())
+            self._engine.register(name, tables.by_name[name].delta())
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         return pa.table(self._engine.execute(sql).read_all()).to_pylist()
@@ -72,27 +72,27 @@ class Asked:
         return self.rows(sql)[0]
 
 
-def picture(tables: Tables, found: Totals, title: str) -> str:
+def report_page(tables: Tables, found: Totals, title: str) -> str:
     """The page as HTML text."""
-    asked = Asked(tables)
-    source = report.drawn_from(topics_of(asked), tables.root, datetime.now(UTC))
+    queries = Queries(tables)
+    source = report.drawn_from(topics_of(queries), tables.root, datetime.now(UTC))
     told = str(found)
     warning = "" if not found.problems else f"The figures do not add up: {' '.join(found.problems)}"
-    shown = span_of(asked)
+    shown = span_of(queries)
     if shown is None:
         return report.page(
-            title, f"No events yet. {source}", [("Malformed", whole(found.malformed))], odd(asked, found), note=told
+            title, f"No events yet. {source}", [("Malformed", whole(found.malformed))], odd(queries, found), note=told
         )
-    sums, visits = events_in_all(asked), sessions_in_all(asked)
-    series = by_bucket(asked, shown, "events", "time", EVENT_FIGURES) | sizes_over_time(asked, shown)
-    names, visit_names = most(asked, "events", EVENT_NAMES), most(asked, "sessions", SESSION_NAMES)
-    begun = by_bucket(asked, shown, "sessions", "start", {"sessions": "count(*)"})
+    sums, visits = events_in_all(queries), sessions_in_all(queries)
+    series = by_bucket(queries, shown, "events", "time", EVENT_FIGURES) | sizes_over_time(queries, shown)
+    names, visit_names = most(queries, "events", EVENT_NAMES), most(queries, "sessions", SESSION_NAMES)
+    begun = by_bucket(queries, shown, "sessions", "start", {"sessions": "count(*)"})
     sections = [
         visits_over_time(series, begun["sessions"], shown, found),
         pages(names, visit_names, sums["views"], found),
         answers(names, series, sums, shown, found),
         visits_section(visits, tables),
-        *odd(asked, found),
+        *odd(queries, found),
     ]
     last = datetime.fromtimestamp(shown.end - 1, UTC)
     subtitle = f"{day(shown.starts[0])} to {day(last)}, all times in UTC. {source}"
@@ -100,28 +100,28 @@ def picture(tables: Tables, found: Totals, title: str) -> str:
     return report.page(title, subtitle, figures, sections, note=told, warning=warning)
 
 
-def topics_of(asked: Asked) -> list[str]:
+def topics_of(queries: Queries) -> list[str]:
     each = (f"select distinct topic from {name}" for name in ("events", "late", "malformed"))
-    return [row["topic"] for row in asked.rows(" union ".join(each))]
+    return [row["topic"] for row in queries.rows(" union ".join(each))]
 
 
 # In all
 
 
-def events_in_all(asked: Asked) -> Row:
-    return asked.row(
+def events_in_all(queries: Queries) -> Row:
+    return queries.row(
         f"select {count_if(VIEWED)} as views, {count_if('bot')} as bots, {count_if('status >= 400')} as errors,"
         f" coalesce(sum(bytes), 0) as bytes, {', '.join(classes('bytes', SIZES))} from events"
     )
 
 
-def sessions_in_all(asked: Asked) -> Row:
-    figures = asked.row(
+def sessions_in_all(queries: Queries) -> Row:
+    figures = queries.row(
         f"select coalesce(sum(views), 0) as views, {count_if('converted')} as converted,"
         f" {count_if('views <= 1')} as bounces, count(*) as many,"
         f" {', '.join([*classes('seconds', LENGTHS), *classes('views', DEPTHS)])} from sessions"
     )
-    middle = asked.rows(percentiles("seconds", "0", "sessions", {"middle": 0.5}))
+    middle = queries.rows(percentiles("seconds", "0", "sessions", {"middle": 0.5}))
     return {**figures, "middle": middle[0]["middle"] if middle else None}
 
 
@@ -179,14 +179,14 @@ def headline(found: Totals, sums: Any, visits: Any, tables: Tables) -> list[tupl
 # Time
 
 
-def span_of(asked: Asked) -> Span | None:
+def span_of(queries: Queries) -> Span | None:
     """The buckets to show: from the first event to the last, unless a few lie far away from all others."""
     seconds = SECONDS.format("time")
-    ends = asked.row(f"select min({seconds}) as least, max({seconds}) as greatest from events")
+    ends = queries.row(f"select min({seconds}) as least, max({seconds}) as greatest from events")
     least, greatest = ends["least"], ends["greatest"]
     if least is None:
         return None
-    (inner,) = asked.rows(percentiles(seconds, "0", "events", {"low": 0.005, "high": 0.995}))
+    (inner,) = queries.rows(percentiles(seconds, "0", "events", {"low": 0.005, "high": 0.995}))
     low, high = inner["low"], inner["high"]
     if greatest - least > 4 * (high - low) + 86400 * 2:
         least, greatest = low, high
@@ -203,12 +203,12 @@ def within(shown: Span, time: str) -> str:
     return f"{SECONDS.format(time)} >= {shown.first} and {SECONDS.format(time)} < {shown.end}"
 
 
-def by_bucket(asked: Asked, shown: Span, table: str, time: str, what: Mapping[str, str]) -> dict[str, list[float]]:
+def by_bucket(queries: Queries, shown: Span, table: str, time: str, what: Mapping[str, str]) -> dict[str, list[float]]:
     """Figures per bucket, zero where there is none."""
     named = ", ".join(f'{figure} as "{name}"' for name, figure in what.items())
     place, inside = bucket(shown, time), within(shown, time)
     return series_of(
-        asked.rows(f"select {place} as place, {named} from {table} where {inside} group by 1"), shown, what
+        queries.rows(f"select {place} as place, {named} from {table} where {inside} group by 1"), shown, what
     )
 
 
@@ -232,10 +232,10 @@ EVENT_FIGURES = {
 }
 
 
-def sizes_over_time(asked: Asked, shown: Span) -> dict[str, list[float]]:
+def sizes_over_time(queries: Queries, shown: Span) -> dict[str, list[float]]:
     shares = {"p50": 0.5, "p95": 0.95}
     rows = f"(select * from events where {within(shown, 'time')})"
-    return series_of(asked.rows(percentiles("bytes", bucket(shown, "time"), rows, shares)), shown, shares)
+    return series_of(queries.rows(percentiles("bytes", bucket(shown, "time"), rows, shares)), shown, shares)
 
 
 def visits_over_time(series: dict[str, list[float]], begun: list[float], shown: Span, found: Totals) -> Section:
@@ -270,12 +270,12 @@ SESSION_NAMES = {
 }
 
 
-def most(asked: Asked, table: str, named: Mapping[str, str]) -> Counts:
+def most(queries: Queries, table: str, named: Mapping[str, str]) -> Counts:
     """The TOP names of each sort that come most often; equal ones in their own order."""
     found: Counts = {}
     for of, name in named.items():
         counts = f"select {name} as name, count(*) as many from {table} where {name} is not null group by 1"
-        rows = asked.rows(f"{counts} order by many desc, name limit {TOP}")
+        rows = queries.rows(f"{counts} order by many desc, name limit {TOP}")
         found[of] = [(row["name"], float(row["many"])) for row in rows]
     return found
 
@@ -339,12 +339,12 @@ def visits_section(visits: Any, tables: Tables) -> Section:
 # What is odd
 
 
-def odd(asked: Asked, found: Totals) -> list[Section]:
+def odd(queries: Queries, found: Totals) -> list[Section]:
     """Late and malformed records: how many, why, and examples."""
     items: list[Any] = []
     if found.malformed:
         why = "split_part(reason, ': ', 1) as why, count(*) as many, min(substr(raw, 1, 300)) as raw"
-        rows = asked.rows(f"select {why} from malformed group by 1 order by many desc, why limit {EXAMPLES}")
+        rows = queries.rows(f"select {why} from malformed group by 1 order by many desc, why limit {EXAMPLES}")
         cells = [(row["why"], row["many"], row["raw"]) for row in rows]
         items.append(report.table("Malformed records", ("Why", "Records", "One of them"), cells))
     if found.late:
@@ -352,10 +352,10 @@ def odd(asked: Asked, found: Totals) -> list[Section]:
         late = f"(select topic, partition, {behind} as behind from late)"
         place = "concat(topic, ' ', cast(partition as varchar))"
         middles = {
-            row["place"]: row["middle"] for row in asked.rows(percentiles("behind", place, late, {"middle": 0.5}))
+            row["place"]: row["middle"] for row in queries.rows(percentiles("behind", place, late, {"middle": 0.5}))
         }
         each = f"select topic, partition, {place} as place, count(*) as many, max(behind) as most from {late}"
-        rows = asked.rows(f"{each} group by 1, 2 order by many desc, topic, partition limit {EXAMPLES}")
+        rows = queries.rows(f"{each} group by 1, 2 order by many desc, topic, partition limit {EXAMPLES}")
         cells = [
             (row["topic"], row["partition"], row["many"], lasting(middles[row["place"]]), lasting(row["most"]))
             for row in rows

@@ -1,4 +1,5 @@
-"""Texts as moments: Apache's `17/May/2015:10:05:03 +0000`, ISO 8601 as Spark's cast reads it, numbers since 1970.
+"""Reads times out of texts: Apache's `17/May/2015:10:05:03 +0000`, ISO 8601 as Spark's cast reads it, numbers since
+1970.
 
 Knows: calendars and zones. Does not know: events. Moments are microseconds since 1970, UTC; None: not readable.
 The rules are those of `java.time` (strict) and Spark's `CAST(... AS TIMESTAMP)`: a date alone is its midnight, minutes
@@ -30,7 +31,7 @@ BLANK = "".join(map(chr, (*range(0x21), 0x7F)))
 
 
 def micros_of(told: str, zone: str = "UTC") -> int | None:
-    """Any of the three, as an event's time is told. `zone`: of times that name none."""
+    """The time that a text of any of the three forms says. `zone`: of times that name none."""
     found = apache_us(told)
     if found is None:
         found = iso_us(told, zone)

@@ -1,0 +1,92 @@
+"""Parquet files below a folder, on their way into a table: written, described by their footers, moved, removed.
+
+Knows: the folder's file system. Does not know: Delta, what the rows mean.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ottla.spark.lake.commits import Statistics, aware, statistics
+from ottla.spark.platform.durable import sync_file, sync_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """Files that no table has yet, each with its statistics; `greatest` is of the table's time column, where it has
+    one."""
+
+    files: tuple[Path, ...]
+    statistics: tuple[Statistics, ...]
+    rows: int
+    greatest: datetime | None = None
+
+
+NO_FILES = WrittenFiles((), (), 0)
+
+
+def described(files: Sequence[Path], by: str | None) -> WrittenFiles:
+    """Files with what their footers say; `by`: the timestamp column whose bounds are wanted."""
+    found = tuple(statistics(file, () if by is None else (by,)) for file in files)
+    ends = [aware(end) for each in found for end in each["maxValues"].values()]
+    return WrittenFiles(tuple(files), found, sum(each["numRecords"] for each in found), max(ends, default=None))
+
+
+def files_in(folder: Path, by: str | None) -> WrittenFiles:
+    """The Parquet files of one folder; no files where it is none."""
+    return described(sorted(folder.glob("*.parquet")), by)
+
+
+def write_frame(frame: DataFrame, folder: Path, by: str | None) -> WrittenFiles:
+    """Have the executors write the rows to files below `folder`, which must not exist."""
+    frame.write.option("compression", "zstd").parquet(uri(folder))
+    return files_in(folder, by)
+
+
+def write_rows(rows: pa.Table, folder: Path, schema: pa.Schema, by: str | None) -> WrittenFiles:
+    """Write rows that are in memory to a file below `folder`, with the schema's columns in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{uuid.uuid4().hex}.parquet"
+    write_file(rows.select(schema.names).cast(schema), file)
+    return described([file], by)
+
+
+def write_file(rows: pa.Table, file: Path) -> None:
+    pq.write_table(rows, file, compression="zstd", row_group_size=1 << 18)
+
+
+def uri(path: Path | str) -> str:
+    """A local path as Spark must be told of it, whatever its default file system is."""
+    return f"file://{path}"
+
+
+def put_in_place(folder: Path, place: Path) -> None:
+    """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
+    for file in folder.glob("*.parquet"):
+        sync_file(file)
+    remove_folder(place)
+    place.parent.mkdir(exist_ok=True)
+    folder.replace(place)
+    sync_folder(place)
+    sync_folder(place.parent)
+
+
+def remove_files(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
