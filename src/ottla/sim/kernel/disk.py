@@ -10,7 +10,8 @@ The model, which is as unkind as POSIX allows:
   except that what happened to one name stays in order, and a rename is one step.
 - Syncing a file says nothing about its name, and syncing a directory nothing about the files in it.
 - A sync of a file that fails takes what it should have covered for clean, as Linux does: it is seen as long as the
-  machine lives, and no later sync brings it to the platter; only writing it again does.
+  machine lives, and no later sync brings it to the platter; only writing it again does. One of a directory leaves its
+  names as they were: volatile, until a later one.
 - The death of the process alone loses nothing (`Disk.kill`).
 
 `trouble` is asked before every operation and may make it fail; a write that fails leaves half of its bytes.
@@ -394,6 +395,8 @@ class Disk:
     def sync_names(self, directory: Directory) -> None:
         self.meet("sync", directory)
         self.burn()
+        if self.draws_sync_failure():
+            raise OSError(errno.EIO, SYNC_FAILED, path_of(directory))
         if not self.lies:
             self._keep([op for op in self._volatile if any(slot[0] is directory for slot in op)])
 
