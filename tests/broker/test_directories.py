@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.effects import Sync
+from ottla.broker.effects import Store, Sync
 from ottla.broker.topics.adoption import sort_directories, stray_path
 from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore
@@ -364,6 +364,23 @@ def test_a_directory_that_cannot_be_removed_delays_no_other(ailing: tuple[NodeSt
     assert sum("can't be removed" in note for note in stage.notes) == 10
     stage.run(300_000)
     assert sum("can't be removed" in note for note in stage.notes) == 10
+
+
+def test_checkpoints_of_a_deleted_topic_that_could_not_be_replaced_are_replaced_soon(stage: NodeStage) -> None:
+    assert create(stage, "t") == 0
+    for _ in range(9):
+        stage.append("t")
+    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(8)
+    stage.run(60_000)
+    assert delete(stage, "t") == 0
+    assert create(stage, "t") == 0
+    for effect in stage.node.take_effects(stage.now):
+        if isinstance(effect, Store):
+            stage.node.not_stored(effect.path)
+    stage.append("t")
+    stage.run(2_000)
+    stage.restart(clean=False)
+    assert ends(stage, "t") == [(0, 1)]
 
 
 @pytest.mark.parametrize("kill_before_it_is_made_anew", [False, True])

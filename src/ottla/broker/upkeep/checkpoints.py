@@ -29,6 +29,8 @@ _INTERVALS: Final = {
     LOG_START: "log.flush.start.offset.checkpoint.interval.ms",
     HIGH_WATERMARK: "replica.high.watermark.checkpoint.interval.ms",
 }
+AGAIN_MS: Final = 1_000
+"""How long after a file could not be written that is tried again."""
 
 
 class Checkpoints:
@@ -52,6 +54,7 @@ class Checkpoints:
         self._gone: set[str] = set()
         """Names of deleted topics that the files may still have."""
         self._due: dict[str, Millis] = {}
+        self._not_stored: dict[str, None] = {}
 
     def read(self, notes: Callable[[str], None]) -> None:
         """Read what the last life of the node wrote; a file that can't be read is noted and done without."""
@@ -78,6 +81,9 @@ class Checkpoints:
 
     def take_due(self, now: Millis) -> list[str]:
         """The files whose interval has passed; the next one begins."""
+        for name in self._not_stored:
+            self._due[name] = min(self._due[name], now + AGAIN_MS)
+        self._not_stored.clear()
         due = [name for name, at in self._due.items() if at <= now]
         for name in due:
             self._due[name] = now + self._settings[_INTERVALS[name]]
@@ -94,8 +100,10 @@ class Checkpoints:
             self._outbox.add(Store(self._path(name), content))
 
     def not_stored(self, path: str) -> None:
-        """A file could not be written: the next time it is due it is written even if nothing changed."""
-        self._written.pop(path.rpartition("/")[2], None)
+        """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
+        name = path.rpartition("/")[2]
+        self._written.pop(name, None)
+        self._not_stored[name] = None
 
     def write_all(self) -> None:
         """Write every file at once, for a clean stop. Raises OSError."""
