@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.log.answers import Isolation, Origin
-from ottla.log.compaction import Compaction
+from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, iter_batches, peek, set_crc

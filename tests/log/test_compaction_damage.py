@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.log.answers import Origin
-from ottla.log.compaction import Compaction
+from ottla.log.compaction.compaction import Compaction
 from ottla.log.log import Log
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk

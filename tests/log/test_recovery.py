@@ -11,9 +11,9 @@ import pytest
 from ottla.log.answers import Origin
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
-from ottla.log.segment import LOG_OVERHEAD
 from ottla.log.snapshots import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
+from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
@@ -332,7 +332,7 @@ def workload(files: Disk, acknowledged: list[bytes], synced: list[int]) -> None:
     log = open_log(files, config)
     for number in range(40):
         put(log, idempotent(number, 30), now=NOW + number, epoch=number // 15)
-        acknowledged.append(raw(log, start=number)[LOG_OVERHEAD:])
+        acknowledged.append(raw(log, start=number)[LOG_OVERHEAD_BYTES:])
         if number % 4 == 3:
             log.flush()
             synced.append(log.log_end_offset)
@@ -344,7 +344,7 @@ def workload(files: Disk, acknowledged: list[bytes], synced: list[int]) -> None:
             log.truncate_to(22, now=NOW)
             for again in range(22, 26):
                 put(log, idempotent(again, 31), now=NOW + number, epoch=7)
-                acknowledged.append(raw(log, start=again)[LOG_OVERHEAD:])
+                acknowledged.append(raw(log, start=again)[LOG_OVERHEAD_BYTES:])
     log.close(NOW)
     synced.append(log.log_end_offset)
 
@@ -380,7 +380,7 @@ def test_a_crash_at_every_step_of_a_workload(power: bool) -> None:
             end = position + header.size_in_bytes
             assert header.base_offset == offset, fuse
             if offset < min(promised if power else len(acknowledged), len(acknowledged)):
-                assert bytes(octets[position + LOG_OVERHEAD : end]) == acknowledged[offset], (fuse, offset)
+                assert bytes(octets[position + LOG_OVERHEAD_BYTES : end]) == acknowledged[offset], (fuse, offset)
             position, offset = end, header.next_offset
         assert offset == log.log_end_offset
         if log.log_end_offset:

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from ottla.log.answers import AppendRefused, Origin
-from ottla.log.append import RECORDS_NAMED_MAX, prepare_batch
 from ottla.log.config import LogConfig
+from ottla.log.validation import RECORDS_NAMED_MAX, prepare_batch
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc

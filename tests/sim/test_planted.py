@@ -13,8 +13,9 @@ from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.groups.classic.group import Group
 from ottla.groups.offsets import Offsets
-from ottla.log import compaction, doubt, retention
+from ottla.log import failed_sync, retention
 from ottla.log.answers import Appended, ReadResult
+from ottla.log.compaction import compaction
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
 from ottla.sim.clients.consumers import SESSION_TIMEOUT_MS
@@ -218,5 +219,5 @@ def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.Monk
         log.failed, log.in_doubt = None, False
         return True
 
-    monkeypatch.setattr(doubt, "reopen", forgiving)
+    monkeypatch.setattr(failed_sync, "reopen", forgiving)
     assert_found("lost", "nothing at", "acknowledges", "stood", "more was read", "answers 45", wanted=is_durable)

@@ -10,7 +10,7 @@ that anybody can see.
 Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
 and the first segment; the first sync covers all of that, and upkeep asks for it soon.
 
-Two append paths. The leader's assigns offsets and checks what clients send (append.py has the careful checks). The
+Two append paths. The leader's assigns offsets and checks what clients send (validation.py has the careful checks). The
 follower's takes the leader's bytes unchanged. Both update producers, epochs and the transaction index.
 Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.scala.
 """
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final
 
 from crc32c import crc32c
 
-from ottla.log import cleaning, closing, doubt, reading, recovery, removal, retention, snapshots
+from ottla.log import closing, failed_sync, reading, removal, retention, snapshots, truncation
 from ottla.log.answers import (
     Appended,
     AppendRefused,
@@ -36,26 +36,33 @@ from ottla.log.answers import (
     StorageFailed,
     TimestampOffset,
 )
-from ottla.log.append import prepare_batch
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, write_partition_metadata
+from ottla.log.compaction import cleanable
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.index.times import TIME_ENTRY
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.producers import marker_in
-from ottla.log.recovery import Loaded
-from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment
+from ottla.log.recovery.loading import Loaded, load
+from ottla.log.segment import RawHeader, Segment
 from ottla.log.snapshots import SNAPSHOT_BATCHES, SNAPSHOT_BYTES
 from ottla.log.syncing import Syncable, Syncing
+from ottla.log.validation import prepare_batch
 from ottla.machine import WallClock
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER
+from ottla.protocol.records.batch import (
+    ATTRIBUTES_AT,
+    ATTRIBUTES_CONTROL,
+    ATTRIBUTES_TRANSACTIONAL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+)
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
 USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a codec, and perhaps transactional
-CRC_COVERS_FROM: Final = 21
 
 _unpack_header = HEADER.unpack_from
 _new_tuple = tuple[Any, ...].__new__  # what a NamedTuple calls from a function of its own, which costs as much again
@@ -137,7 +144,7 @@ class Log:
         What recovery repaired is told to `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
-        loaded = recovery.load(
+        loaded = load(
             files,
             directory,
             config,
@@ -286,7 +293,7 @@ class Log:
         header: RawHeader = _unpack_header(batch)
         (base, body, _, magic, crc, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
          count) = header  # fmt: skip
-        size = body + LOG_OVERHEAD
+        size = body + LOG_OVERHEAD_BYTES
         if (
             size != len(batch)
             or magic != 2
@@ -299,20 +306,20 @@ class Log:
             or (producer_id >= 0 and sequence < 0)
             or max_timestamp - now - self.wall.ahead_ms > self._after_max_ms
             or self._inspects
-            or crc32c(batch[CRC_COVERS_FROM:]) != crc
+            or crc32c(batch[ATTRIBUTES_AT:]) != crc
         ):
             # Something is unusual: the careful path refuses it, in Kafka's words, or makes it storable.
             batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
             header = _unpack_header(batch)
             (_, body, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
              _) = header  # fmt: skip
-            size = body + LOG_OVERHEAD
+            size = body + LOG_OVERHEAD_BYTES
         if producer_id >= 0:
-            duplicate = self._verify_producer(
+            known = self.producers.verify_batch(
                 attributes, producer_id, producer_epoch, sequence, last_delta, batch, origin
             )
-            if duplicate is not None:
-                return duplicate
+            if known is not None:
+                return Appended(known.first_offset, known.last_offset, known.timestamp, True)
         first = self.log_end_offset
         last = first + last_delta
         active = self.active
@@ -350,10 +357,10 @@ class Log:
         position = 0
         while position + HEADER_BYTES <= len(records):
             header: RawHeader = _unpack_header(records, position)
-            end = position + header[1] + LOG_OVERHEAD
-            if header[1] + LOG_OVERHEAD < HEADER_BYTES or end > len(records) or header[3] != 2:
+            end = position + header[1] + LOG_OVERHEAD_BYTES
+            if header[1] + LOG_OVERHEAD_BYTES < HEADER_BYTES or end > len(records) or header[3] != 2:
                 break
-            if header[2] > leader_epoch or crc32c(records[position + CRC_COVERS_FROM : end]) != header[4]:
+            if header[2] > leader_epoch or crc32c(records[position + ATTRIBUTES_AT : end]) != header[4]:
                 break
             self._append_batch_as_follower(records[position:end], header, now)
             first = header[0] if first is None else first
@@ -369,7 +376,7 @@ class Log:
             if self.log_start_offset != self.log_end_offset or last < self.log_end_offset:
                 raise DivergingOffset(base, last, self.log_end_offset)
             self.truncate_fully_and_start_at(base, now=now)
-        size = body + LOG_OVERHEAD
+        size = body + LOG_OVERHEAD_BYTES
         active = self.active
         if active is None or self._must_roll(active, size, max_timestamp, last, now):
             active = self._segment_for(size, max_timestamp, last, now)
@@ -390,39 +397,6 @@ class Log:
         self._bytes_since_snapshot += size
         if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
             self.snapshot_when_due()
-
-    def _verify_producer(
-        self,
-        attributes: int,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-        last_delta: int,
-        batch: memoryview,
-        origin: Origin,
-    ) -> Appended | None:
-        producers = self.producers
-        entry = producers.entries.get(producer_id)
-        if entry is None:
-            if producers.owed and not producers.may_begin(producer_id, producer_epoch, sequence):
-                raise StorageFailed("an earlier batch of this producer could not be written")
-            return None
-        if attributes & ATTRIBUTES_CONTROL:
-            marker = marker_in(batch)
-            if marker is not None:
-                producers.verify_marker(producer_id, producer_epoch, marker.coordinator_epoch)
-            return None
-        client = origin is Origin.CLIENT
-        if client:
-            batches = entry.batches
-            if entry.epoch == producer_epoch and batches and batches[-1].last_sequence + 1 == sequence:
-                if entry.current_txn_first_offset < 0:
-                    return None  # the next batch of a producer in order: nothing to look up
-            elif (known := producers.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
-                return Appended(known.first_offset, known.last_offset, known.timestamp, True)
-        transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
-        producers.verify(producer_id, producer_epoch, sequence, transactional=transactional, client=client)
-        return None
 
     def _note_batch(self, batch: memoryview, header: RawHeader, first: int) -> None:
         """A batch with a producer id was written at `first`."""
@@ -649,11 +623,11 @@ class Log:
         Checkpoints of the recovery point and of the high watermark must be written before the next append: they may
         be above the new end.
         """
-        return retention.truncate_to(self, offset, now)
+        return truncation.truncate_to(self, offset, now)
 
     def truncate_fully_and_start_at(self, offset: int, *, now: int) -> None:
         """Drop everything; the log is empty and begins and ends at `offset` (KAFKA-9491)."""
-        retention.truncate_fully_and_start_at(self, offset, now)
+        truncation.truncate_fully_and_start_at(self, offset, now)
 
     def delete_records_before(self, offset: int) -> bool:
         """Move the log start up to `offset`. True if it moved. Raises OffsetOutOfRange above the high watermark."""
@@ -683,7 +657,7 @@ class Log:
 
     def cleanable_ratio(self, now: int) -> float:
         """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""
-        return cleaning.cleanable_ratio(self, now)
+        return cleanable.cleanable_ratio(self, now)
 
     # Durability and upkeep
 
@@ -702,14 +676,14 @@ class Log:
     def sync_failed(self, error: OSError) -> None:
         """The oldest outstanding `pending_sync` failed, so the log closes to writes; `reopen` may open it again.
 
-        What it should have covered may never reach the disk, whatever a later fsync says (doubt.py).
+        What it should have covered may never reach the disk, whatever a later fsync says (failed_sync.py).
         """
         self.syncing.failed()
-        doubt.shut(self, error)
+        failed_sync.shut(self, error)
 
     def reopen(self, now: int) -> bool:
         """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False."""
-        return doubt.reopen(self, now)
+        return failed_sync.reopen(self, now)
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""
@@ -723,7 +697,7 @@ class Log:
         try:
             self.syncing.sync_now(self)
         except OSError as error:
-            raise doubt.shut(self, error) from error
+            raise failed_sync.shut(self, error) from error
 
     def flush_due(self, now: int) -> bool:
         """Whether flush.messages or flush.ms ask for a sync."""
@@ -748,7 +722,7 @@ class Log:
         """Stop cleanly: everything complete and synced, descriptors given back."""
         if self.complete():
             self._sync_now()
-        retention.remove_deleted_files(self, now, at_once=True)
+        removal.remove_deleted_files(self, now, at_once=True)
         for segment in self.segments:
             segment.close()
 
@@ -756,7 +730,7 @@ class Log:
         """Remove the partition from the disk; slices already handed out stay readable. Raises OSError; try again."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
-        cleaning.forget_checkpoint(self)
+        cleanable.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
         if self.on_disk:

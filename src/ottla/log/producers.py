@@ -23,10 +23,10 @@ from collections import deque
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ottla.log.answers import AppendRefused
+from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records.batch import crc_of
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, crc_of
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import decode_records
@@ -181,6 +181,42 @@ class ProducerState:
             return False
         self.owed.pop(producer_id, None)
         return True
+
+    def verify_batch(
+        self,
+        attributes: int,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        last_delta: int,
+        batch: memoryview,
+        origin: Origin,
+    ) -> SequencedBatch | None:
+        """The batch in the log that this one repeats; None where it may be appended. HOT.
+
+        Raises AppendRefused, and StorageFailed where an earlier batch of its producer has to come first.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            if self.owed and not self.may_begin(producer_id, producer_epoch, sequence):
+                raise StorageFailed("an earlier batch of this producer could not be written")
+            return None
+        if attributes & ATTRIBUTES_CONTROL:
+            marker = marker_in(batch)
+            if marker is not None:
+                self.verify_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+            return None
+        client = origin is Origin.CLIENT
+        if client:
+            batches = entry.batches
+            if entry.epoch == producer_epoch and batches and batches[-1].last_sequence + 1 == sequence:
+                if entry.current_txn_first_offset < 0:
+                    return None  # the next batch of a producer in order: nothing to look up
+            elif (known := self.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
+                return known
+        transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
+        self.verify(producer_id, producer_epoch, sequence, transactional=transactional, client=client)
+        return None
 
     def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
         """Whether a data batch may be appended; a coordinator's is held to the epoch only. Raises AppendRefused."""

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Final
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
-from ottla.log.segment import LOG_OVERHEAD, RawHeader, Segment
-from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION, ATTRIBUTES_LOG_APPEND_TIME, HEADER_BYTES
+from ottla.log.segment import RawHeader, Segment
+from ottla.protocol.records.batch import (
+    ATTRIBUTES_COMPRESSION,
+    ATTRIBUTES_LOG_APPEND_TIME,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+)
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.outline import PARTS_MAX, first_since
@@ -143,7 +148,7 @@ def _trim(segment: Segment, position: int, stop: int, max_bytes: int, min_one_ba
         return boundary, _base_offset_of(segment.file.read(boundary, 8))[0]
     end, following = position, -1
     for at, header in segment.walk(position, stop):
-        size = header[1] + LOG_OVERHEAD
+        size = header[1] + LOG_OVERHEAD_BYTES
         if following < 0:
             following = header[0]
             if size > max_bytes and not min_one_batch:
@@ -183,7 +188,11 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
             position, header = found
             # Its records with such a timestamp are below the log start, or the header claims one that is not there.
             found = next(
-                (later for later in segment.walk(position + header[1] + LOG_OVERHEAD) if later[1][8] >= timestamp),
+                (
+                    later
+                    for later in segment.walk(position + header[1] + LOG_OVERHEAD_BYTES)
+                    if later[1][8] >= timestamp
+                ),
                 None,
             )
     return None

@@ -1,19 +1,64 @@
-"""How a partition's directory goes: renamed first, so that no restart takes what is left of it for a log.
+"""How segments go, and a partition's directory: renamed first, so that no restart takes what is left for a log.
 
-Source: Kafka's LocalLog.scala (logDeleteDirName): the directory's name is cut so that the new one fits.
+A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers find
+them still.
+Source: Kafka's LocalLog.scala (deleteSegmentFiles, logDeleteDirName: the name is cut so that the new one fits).
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.log.checkpoints import PARTITION_METADATA_FILE
 from ottla.log.files import FileSystem
+from ottla.log.names import DELETED_SUFFIX
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
 
 FILE_NAME_MAX: Final = 255
 """Bytes that the name of a file or directory may have on every usual file system."""
-GRAVE_SUFFIX: Final = "-delete"
+DELETED_DIRECTORY_SUFFIX: Final = "-delete"
+
+
+def drop_segments(log: Log, dropped: list[Segment], now: int) -> None:
+    """Take segments out of the log and out of a restart's sight; their files go later.
+
+    In the order given, which must leave a log without gaps if the process dies in between.
+    """
+    log.compaction_epoch += 1
+    log.syncing.forgotten(dropped)
+    log.segments_replaced([segment for segment in log.segments if segment not in dropped])
+    for segment in dropped:
+        discard_files(log, segment, now)
+        log.drop_snapshot(segment.base_offset)
+
+
+def discard_files(log: Log, segment: Segment, now: int) -> None:
+    """Rename a segment's files `.deleted` and note when to unlink them."""
+    segment.close_indexes()
+    try:
+        # The log goes first: a crash in between leaves indexes without a log, which nobody misses.
+        for path in reversed(segment.names()):
+            if log.files.exists(path):
+                log.files.rename(path, path + DELETED_SUFFIX)
+                log.retention.deletions.append((now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX))
+    except OSError as error:
+        raise log.fail(f"deleting {segment.path} failed: {error}") from error
+
+
+def remove_deleted_files(log: Log, now: int, *, at_once: bool = False) -> None:
+    """Unlink what was renamed long enough ago."""
+    upkeep = log.retention
+    remaining: list[tuple[int, str]] = []
+    for when, path in upkeep.deletions:
+        if when > now and not at_once:
+            remaining.append((when, path))
+        elif log.files.exists(path):
+            log.files.unlink(path)
+    upkeep.deletions = remaining
 
 
 def fitting(name: str, suffix: str) -> str:
@@ -26,10 +71,10 @@ def fitting(name: str, suffix: str) -> str:
 def remove_partition(files: FileSystem, directory: str, topic_id: bytes) -> None:
     """Remove a partition's directory and all in it. Raises OSError; what an attempt left, the next one removes."""
     parent, _, name = directory.rpartition("/")
-    grave = f"{parent}/{fitting(name, f'.{topic_id.hex()}{GRAVE_SUFFIX}')}"
+    renamed = f"{parent}/{fitting(name, f'.{topic_id.hex()}{DELETED_DIRECTORY_SUFFIX}')}"
     if files.exists(directory):
         try:
-            files.rename(directory, grave)
+            files.rename(directory, renamed)
         except OSError:  # perhaps names are shorter here: it goes from where it is, and says to the last whose it is
             for entry in files.listdir(directory):
                 if entry != PARTITION_METADATA_FILE:
@@ -37,4 +82,4 @@ def remove_partition(files: FileSystem, directory: str, topic_id: bytes) -> None
             files.rmtree(directory)
         files.sync_directory(parent or ".")
     with contextlib.suppress(FileNotFoundError):
-        files.rmtree(grave)
+        files.rmtree(renamed)

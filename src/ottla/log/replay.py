@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, Segment, walk_batches
-from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, MAGIC
+from ottla.log.segment import RawHeader, Segment, walk_batches
+from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -93,8 +93,8 @@ class Replay:
         raw = segment.file.read(place, HEADER_BYTES)
         if len(raw) == HEADER_BYTES:
             header: RawHeader = HEADER.unpack(raw)
-            following = place + header[1] + LOG_OVERHEAD
-            if header[1] + LOG_OVERHEAD >= HEADER_BYTES and (
+            following = place + header[1] + LOG_OVERHEAD_BYTES
+            if header[1] + LOG_OVERHEAD_BYTES >= HEADER_BYTES and (
                 following == segment.size or self._begins_batch(segment, following)
             ):
                 self._position = following

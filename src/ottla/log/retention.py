@@ -1,9 +1,8 @@
-"""What makes a log shorter: retention by time, size and log start; truncation; and the upkeep calendar of a log.
+"""Retention: which segments go, by time, size and log start, and when a log next wants upkeep.
 
-A segment that goes is renamed `.deleted` at once, so that no restart finds it, and unlinked `file.delete.delay.ms`
-later, so that slower readers find it still. Retention stops at the high watermark (KAFKA-5634). One timestamp of the
-future does not stop it for ever, as it does in Kafka.
-Source: Kafka's UnifiedLog.scala (deleteOldSegments, truncateTo, truncateFullyAndStartAt), LocalLog.scala.
+Retention stops at the high watermark (KAFKA-5634). One timestamp of the future does not stop it for ever, as it does in
+Kafka. How segments go stands in removal.py.
+Source: Kafka's UnifiedLog.scala (deleteOldSegments).
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ottla.log import cleaning, recovery
-from ottla.log.answers import StorageFailed
+from ottla.log import removal
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
 from ottla.log.syncing import Syncable
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 FIRST_CHECK_DELAY_MS: Final = 30_000
 PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
-DELETED_SUFFIX: Final = ".deleted"
 
 
 class Retention:
@@ -82,7 +79,7 @@ def flush_due(log: Log, now: int) -> bool:
 
 def maintaining(log: Log, now: int) -> Iterator[Syncable]:
     """See Log.maintaining."""
-    remove_deleted_files(log, now)
+    removal.remove_deleted_files(log, now)
     if log.failed is not None:
         return
     upkeep = log.retention
@@ -137,7 +134,7 @@ def _deleting_first(log: Log, count: int, now: int) -> Iterator[Syncable]:
     for segment in going:
         if log.failed is not None or log.segments[0] is not segment or segment is log.active:
             return  # truncated, compacted or deleted while the disk was waited for
-        drop_segments(log, [segment], now)
+        removal.drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)
         upkeep.start_moved = False
         # One by one: names are lost one by one too, and a log must not come back with a hole.
@@ -191,44 +188,6 @@ def _breaching_size(log: Log) -> int:
     return count
 
 
-def drop_segments(log: Log, dropped: list[Segment], now: int) -> None:
-    """Take segments out of the log and out of a restart's sight; their files go later.
-
-    In the order given, which must leave a log without gaps if the process dies in between.
-    """
-    log.compaction_epoch += 1
-    log.syncing.forgotten(dropped)
-    log.segments_replaced([segment for segment in log.segments if segment not in dropped])
-    for segment in dropped:
-        discard_files(log, segment, now)
-        log.drop_snapshot(segment.base_offset)
-
-
-def discard_files(log: Log, segment: Segment, now: int) -> None:
-    """Rename a segment's files `.deleted` and note when to unlink them."""
-    segment.close_indexes()
-    try:
-        # The log goes first: a crash in between leaves indexes without a log, which nobody misses.
-        for path in reversed(segment.names()):
-            if log.files.exists(path):
-                log.files.rename(path, path + DELETED_SUFFIX)
-                log.retention.deletions.append((now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX))
-    except OSError as error:
-        raise log.fail(f"deleting {segment.path} failed: {error}") from error
-
-
-def remove_deleted_files(log: Log, now: int, *, at_once: bool = False) -> None:
-    """Unlink what was renamed long enough ago."""
-    upkeep = log.retention
-    remaining: list[tuple[int, str]] = []
-    for when, path in upkeep.deletions:
-        if when > now and not at_once:
-            remaining.append((when, path))
-        elif log.files.exists(path):
-            log.files.unlink(path)
-    upkeep.deletions = remaining
-
-
 def move_log_start(log: Log, offset: int) -> bool:
     """Raise the log start; records below are gone for readers now, their segments at the next upkeep."""
     if offset <= log.log_start_offset:
@@ -240,100 +199,3 @@ def move_log_start(log: Log, offset: int) -> bool:
     log.state_rebuilt()
     log.retention.start_moved = True
     return True
-
-
-def truncate_to(log: Log, offset: int, now: int) -> bool:
-    """See Log.truncate_to."""
-    if log.failed is not None:
-        raise StorageFailed(log.failed)
-    return cut_to(log, offset, now)
-
-
-def cut_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
-    """Do `truncate_to`; not `durable`: the next sync has to bring it to the disk."""
-    log.epochs.truncate_from_end(offset)
-    if offset >= log.log_end_offset:
-        log.state_rebuilt()
-        return False
-    if not log.segments or offset < log.segments[0].base_offset:
-        truncate_fully_and_start_at(log, offset, now)
-        return True
-    try:
-        drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
-        active = log.segments[-1]
-        active.offset_index.activate()
-        offset = active.truncate(offset)
-        active.resume()
-        # What was cut must not come back: new batches will take its offsets.
-        if durable:
-            active.file.sync()
-            log.files.sync_directory(log.directory)
-    except OSError as error:
-        raise log.fail(f"truncating {log.directory} failed: {error}") from error
-    _cut_offsets(log, offset)
-    log.epochs.truncate_from_end(offset)
-    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
-        log.drop_snapshot(snapshot)
-    replayed = recovery.rebuild_producers(
-        log.files,
-        log.directory,
-        log.segments,
-        log.producers,
-        log.snapshots,
-        log.log_start_offset,
-        offset,
-        log.wall.at(now),
-    )
-    log.segments_replaced(log.segments)
-    log.replayed(replayed)
-    log.state_rebuilt()
-    log.write_epochs()
-    return True
-
-
-def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
-    """See Log.truncate_fully_and_start_at."""
-    if log.failed is not None:
-        raise StorageFailed(log.failed)
-    if log.segments and offset >= log.segments[0].base_offset:
-        cut_to(log, offset, now)  # a segment that begins there already is empty then
-    if log.on_disk:
-        _begin_at(log, offset, now)
-    for snapshot in list(log.snapshots):
-        log.drop_snapshot(snapshot)
-    log.epochs.clear()
-    log.producers.clear(offset)
-    log.log_start_offset = log.high_watermark = log.log_end_offset = offset
-    log.syncing.restarted(offset)
-    log.replayed(0)
-    log.state_rebuilt()
-    log.write_epochs()
-
-
-def _begin_at(log: Log, offset: int, now: int) -> None:
-    """One empty segment at `offset`, in place of all others. Its name is on the disk before they go: a log that dies
-    without any segment would begin anew, at offsets that others had."""
-    fresh = log.active
-    try:
-        if fresh is None or fresh.base_offset != offset:
-            fresh = Segment(log.files, log.directory, offset, log.index_cache, now=now, create=True)
-            log.files.sync_directory(log.directory)
-    except OSError as error:
-        raise StorageFailed(f"a new segment in {log.directory} failed: {error}") from error
-    old = [segment for segment in log.segments if segment is not fresh]
-    log.segments_replaced([*old, fresh])
-    try:
-        for segment in old:  # one by one, as retention does: a log must not come back with a hole
-            drop_segments(log, [segment], now)
-            log.files.sync_directory(log.directory)
-    except OSError as error:
-        raise log.fail(f"truncating {log.directory} failed: {error}") from error
-
-
-def _cut_offsets(log: Log, offset: int) -> None:
-    log.log_end_offset = offset
-    log.log_start_offset = min(log.log_start_offset, offset)
-    log.high_watermark = min(log.high_watermark, offset)
-    log.syncing.truncated(offset)
-    log.compaction_epoch += 1
-    cleaning.cut_checkpoint(log, offset)

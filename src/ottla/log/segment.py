@@ -18,27 +18,19 @@ from ottla.log.files import File, FileSystem
 from ottla.log.index.offsets import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache, OffsetIndex
 from ottla.log.index.times import TIME_ENTRY, TimeIndex
 from ottla.log.index.transactions import TransactionIndex
+from ottla.log.names import INDEX_SUFFIXES, LOG_SUFFIX, UNFINISHED_SUFFIX, segment_name
 from ottla.machine import WallClock
-from ottla.protocol.records.batch import HEADER
+from ottla.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
 
-LOG_OVERHEAD: Final = 12
-HEADER_BYTES: Final = HEADER.size
 WALK_CHUNK_BYTES: Final = 16 << 10
 FIND_CHUNK_BYTES: Final = 8 << 10
 BATCH_CHUNK_BYTES: Final = 1 << 20
-UNFINISHED_SUFFIX: Final = ".tmp"
-"""Of files that a start removes."""
 
 _unpack_place = Struct(">qi11xi").unpack_from  # base_offset, batch_length, last_offset_delta
 
 # (base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
 #  max_timestamp, producer_id, producer_epoch, base_sequence, record_count), see protocol.records.batch.HEADER
 RawHeader = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-
-
-def segment_name(base_offset: int) -> str:
-    """Kafka's file name without suffix: the base offset in twenty digits."""
-    return f"{base_offset:020d}"
 
 
 class Segment:
@@ -192,11 +184,11 @@ class Segment:
                 base, length, delta = _unpack_place(window, at)
                 if base + delta >= offset:
                     header: RawHeader = HEADER.unpack_from(window, at)
-                    whole = HEADER_BYTES <= length + LOG_OVERHEAD <= end - position - at
+                    whole = HEADER_BYTES <= length + LOG_OVERHEAD_BYTES <= end - position - at
                     return (position + at, header) if whole else None
-                if length < HEADER_BYTES - LOG_OVERHEAD:
+                if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
                     return None
-                at += length + LOG_OVERHEAD
+                at += length + LOG_OVERHEAD_BYTES
             if at == 0:
                 return None
             position += at
@@ -206,7 +198,7 @@ class Segment:
         """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""
         end = self.offset_index.lookup(offset)
         for position, header in self.walk(end):
-            end = position + header[1] + LOG_OVERHEAD
+            end = position + header[1] + LOG_OVERHEAD_BYTES
         return end if end < self.size else None
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, RawHeader] | None:
@@ -227,7 +219,7 @@ class Segment:
         return end
 
     def read_batch(self, position: int, header: RawHeader) -> bytes:
-        return self.file.read(position, header[1] + LOG_OVERHEAD)
+        return self.file.read(position, header[1] + LOG_OVERHEAD_BYTES)
 
     def truncate(self, offset: int) -> int:
         """Drop every batch that ends at or after `offset`; `resume` must follow. Where the first one dropped began."""
@@ -306,7 +298,7 @@ class Segment:
         if len(raw) < HEADER_BYTES:
             return False
         header: RawHeader = HEADER.unpack(raw)
-        end = position + header[1] + LOG_OVERHEAD
+        end = position + header[1] + LOG_OVERHEAD_BYTES
         return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
 
     def time_index_is_sound(self) -> bool:
@@ -357,7 +349,7 @@ class Segment:
 
     def names(self, suffix: str = "") -> list[str]:
         """Paths of this segment's files, the log last: it is the one that makes the others count."""
-        return [f"{self.path}{kind}{suffix}" for kind in (".index", ".timeindex", ".txnindex", ".log")]
+        return [f"{self.path}{kind}{suffix}" for kind in (*INDEX_SUFFIXES, LOG_SUFFIX)]
 
     def rename_files(self, old_suffix: str, new_suffix: str) -> None:
         """Rename those of this segment's files that exist, the log last."""
@@ -393,7 +385,7 @@ def walk_batches(
         available = len(window)
         while at + HEADER_BYTES <= available:
             header: RawHeader = unpack(window, at)
-            size = header[1] + LOG_OVERHEAD
+            size = header[1] + LOG_OVERHEAD_BYTES
             if size < HEADER_BYTES or position + at + size > end or header[3] != 2:
                 return
             if at + size > available:
@@ -404,7 +396,7 @@ def walk_batches(
             if available < HEADER_BYTES:
                 return
             header = unpack(window, 0)
-            at = header[1] + LOG_OVERHEAD
+            at = header[1] + LOG_OVERHEAD_BYTES
             yield position, header, memoryview(file.read(position, at))
         position += at
 
@@ -419,7 +411,7 @@ def walk_headers(file: File, position: int, end: int, chunk: int) -> Iterator[tu
         at = 0
         while at <= last_header:
             header = unpack(window, at)
-            size = header[1] + LOG_OVERHEAD
+            size = header[1] + LOG_OVERHEAD_BYTES
             if size < HEADER_BYTES or start + at + size > end or header[3] != 2:
                 return
             yield start + at, header

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from ottla.log.answers import StorageFailed
-from ottla.log.recovery import snapshot_name
+from ottla.log.names import snapshot_name
 
 if TYPE_CHECKING:
     from ottla.log.log import Log

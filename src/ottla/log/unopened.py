@@ -15,7 +15,7 @@ from ottla.log.files import FileSystem
 from ottla.log.index.offsets import IndexCache
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
-from ottla.log.recovery import Loaded
+from ottla.log.recovery.loading import Loaded
 
 
 class UnopenedLog(Log):

@@ -26,7 +26,7 @@ from ottla.broker.requests import Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
-from ottla.log.append import LOOKED_INSIDE
+from ottla.log.validation import LOOKED_INSIDE
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response

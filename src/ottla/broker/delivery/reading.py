@@ -27,9 +27,9 @@ from ottla.broker.delivery.delays import delays_in
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult
 from ottla.log.files import File, FileSlice
 from ottla.log.index.transactions import AbortedTransaction
-from ottla.log.segment import HEADER_BYTES, LOG_OVERHEAD, RawHeader, walk_headers
+from ottla.log.segment import RawHeader, walk_headers
 from ottla.machine import Millis
-from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 from ottla.share.partition import SharePartition
@@ -159,7 +159,7 @@ class Reader:
         walked_to, slice_end = batches.position, batches.position + batches.length
         for position, header in walk_headers(self._file, batches.position, slice_end, WALK_BYTES):
             base, body, _, _, _, attributes, last_delta, _, _, producer_id, _, _, count = header
-            size = body + LOG_OVERHEAD
+            size = body + LOG_OVERHEAD_BYTES
             if base + last_delta >= result.log_end_offset:
                 break  # a damaged header: nothing is passed over for its sake
             walked_to = position + size
@@ -211,7 +211,7 @@ class Reader:
             high = min(high, self._first + room)
         elif budget.shared and high - self._first > 2 * budget.share_left:
             high = self._first + max(min(budget.share_left, self._locks_left()), 1)
-        size, offsets = header[1] + LOG_OVERHEAD, header[6] + 1
+        size, offsets = header[1] + LOG_OVERHEAD_BYTES, header[6] + 1
         cut_from = self._cut_from
         if (size >= CUT_BYTES_MIN and 2 * (high - max(self._cursor, header[0])) <= offsets) or (
             cut_from is not None and cut_from == (self._file, position)
@@ -260,7 +260,7 @@ class Reader:
     def _hold_back(self, position: int, header: RawHeader, high: int) -> bool:
         """Some records of this batch must wait: True when that was so, and all of it is dealt with."""
         low, wall = self._cursor, self._log.wall
-        held = delays_in(self._file.read(position, header[1] + LOG_OVERHEAD), low, high, wall.at(self._now))
+        held = delays_in(self._file.read(position, header[1] + LOG_OVERHEAD_BYTES), low, high, wall.at(self._now))
         if not held:
             return False
         self._close()

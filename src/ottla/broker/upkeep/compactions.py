@@ -124,7 +124,7 @@ class Compactions:
         }
         best = max(ratios, key=lambda partition: ratios[partition], default=None)
         if best is not None and ratios[best] > 0:
-            from ottla.log.compaction import Compaction  # most nodes never need it, and all of them start
+            from ottla.log.compaction.compaction import Compaction  # most nodes never need it, and all of them start
 
             self._compacted.add(best)
             self._under_way = (best, iter(Compaction(best.log, now, notes=self._note_once)))

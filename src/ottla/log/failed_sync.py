@@ -8,7 +8,7 @@ into those.
 - Where nobody was told of these records, neither their producers nor a consumer (the high watermark has not passed the
   recovery point: fsync durability), they are cut off. Their producers send them again.
 - Else the log stays closed to writes, and a file in its directory makes the next start check and rewrite them
-  (recovery.py). A start after a kill does that without the file where durability is fsync.
+  (recovery/). A start after a kill does that without the file where durability is fsync.
 
 Source: "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
@@ -18,9 +18,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ottla.log import retention
+from ottla.log import truncation
 from ottla.log.answers import StorageFailed
-from ottla.log.recovery import IN_DOUBT_FILE
+from ottla.log.names import FSYNC_FAILED_FILE
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -37,7 +37,7 @@ def shut(log: Log, error: OSError) -> StorageFailed:
 
 
 def _note(log: Log) -> None:
-    path = f"{log.directory}/{IN_DOUBT_FILE}"
+    path = f"{log.directory}/{FSYNC_FAILED_FILE}"
     with suppress(OSError):  # a disk that does not take this either will hardly take the log up again
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
 
@@ -56,7 +56,7 @@ def reopen(log: Log, now: int) -> bool:
     try:
         # Without an fsync, which on such a disk may fail again: the one that covers the next records covers the cut,
         # and until then nobody is told of them.
-        retention.cut_to(log, point, now, durable=False)
+        truncation.cut_to(log, point, now, durable=False)
         log.syncing.created()
         for segment in dict.fromkeys([*log.syncing.closed_segments, *log.segments[-1:]]):
             segment.rewrite_indexes()

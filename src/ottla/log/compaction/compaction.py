@@ -14,7 +14,7 @@ A batch that is damaged or whose records can't be read stays as it is and takes 
 can't be walked to its end, its group stays as it is. Both are told to `notes`; the rest of the log is compacted.
 
 Safe at any step: the new segment is `.cleaned` until it is complete and synced; renaming its `.log` to `.swap`, and
-syncing that name, decides; from there on a restart completes what is left (recovery.py): old segments to `.deleted`,
+syncing that name, decides; from there on a restart completes what is left (recovery/): old segments to `.deleted`,
 `.swap` to its final name. The log, readers and appends see only whole segments, replaced in one step.
 
 A compaction is a generator of slices of a few milliseconds each: it yields None where others may run, and a Syncable
@@ -31,10 +31,12 @@ from heapq import heappop, heappush
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
-from ottla.log import cleaning, reading, retention
-from ottla.log.filtering import BatchFilter, Kept, is_sound, key_offsets
+from ottla.log import reading, removal
+from ottla.log.compaction import cleanable
+from ottla.log.compaction.filtering import BatchFilter, Kept, is_sound, key_offsets
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX
 from ottla.log.index.transactions import AbortedTransaction
+from ottla.log.names import CLEANED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SWAP_SUFFIX, segment_name
 from ottla.log.producers import marker_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.log.syncing import Syncable
@@ -49,8 +51,6 @@ MAP_ENTRY_BYTES: Final = 200  # of a dict slot, a short key and an offset in CPy
 KEY_BYTES_MAX: Final = 32  # longer keys are remembered by their hash
 SLICE_RECORDS: Final = 1500
 SLICE_BYTES: Final = 2 << 20
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
 
 
 class Damaged(Exception):
@@ -84,7 +84,7 @@ class Compaction:
 
     def __iter__(self) -> Iterator[Syncable | None]:
         """Raises OSError when the disk does not take the new segment; the log is as it was then."""
-        dirty = cleaning.dirty_part(self.log, self.now)
+        dirty = cleanable.dirty_part(self.log, self.now)
         if dirty.first >= dirty.end or self.log.failed is not None:
             return
         self._upper_bound = dirty.end
@@ -99,7 +99,7 @@ class Compaction:
                 except Damaged as damaged:
                     self._notes(f"{damaged}; the segment is not compacted")
             self._check()
-            cleaning.write_checkpoint(self.log, end)
+            cleanable.write_checkpoint(self.log, end)
         except GaveUp:
             return
 
@@ -124,14 +124,14 @@ class Compaction:
 
     # First pass
 
-    def _sync_dirty(self, dirty: cleaning.Dirty) -> Iterator[Syncable]:
+    def _sync_dirty(self, dirty: cleanable.Dirty) -> Iterator[Syncable]:
         """A record must be on the disk before it takes older ones of its key away."""
         for segment in self.log.segments[:-1]:
             end = self._end_of(segment)
             if end > dirty.first and segment.base_offset < dirty.end and end > self.log.recovery_point:
                 yield from self._synced(segment.file)
 
-    def _build_map(self, dirty: cleaning.Dirty) -> Iterator[None]:
+    def _build_map(self, dirty: cleanable.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
         transactions = Transactions()
         self._latest = dirty.first - 1
@@ -242,9 +242,9 @@ class Compaction:
 
     def _remove_unfinished(self, base_offset: int) -> None:
         """Files of a compaction that did not get to its end; the log first, so that a restart sees no decision."""
-        segment_path = f"{self.log.directory}/{base_offset:020d}"
+        segment_path = f"{self.log.directory}/{segment_name(base_offset)}"
         for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
-            for kind in (".log", ".index", ".timeindex", ".txnindex"):
+            for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 path = f"{segment_path}{kind}{suffix}"
                 if self.log.files.exists(path):
                     self.log.files.unlink(path)
@@ -294,7 +294,7 @@ class Compaction:
         log = self.log
         try:
             for segment in group:
-                retention.discard_files(log, segment, self.now)
+                removal.discard_files(log, segment, self.now)
             cleaned.rename_files(SWAP_SUFFIX, "")
         except OSError as error:
             raise log.fail(f"replacing compacted segments of {log.directory} failed: {error}") from error

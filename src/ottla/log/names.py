@@ -1,0 +1,44 @@
+"""The names of the files in a log's directory, as Kafka gives them.
+
+Source: Kafka's LogFileUtils.java, LocalLog.scala.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+"""Behind the name of a file that will be unlinked."""
+CLEANED_SUFFIX: Final = ".cleaned"
+"""Behind the names of a segment that a compaction is writing."""
+UNFINISHED_SUFFIX: Final = ".tmp"
+"""Behind the name of a file that is being written and replaces another; a start removes it."""
+SWAP_SUFFIX: Final = ".swap"
+"""Behind the names of a segment that is complete and takes the place of others."""
+FSYNC_FAILED_FILE: Final = "fsync-failed"
+"""Stands in the directory of a log that was shut because an fsync failed; a kill must not make anybody forget it."""
+
+
+def segment_name(base_offset: int) -> str:
+    """Kafka's file name without suffix: the base offset in twenty digits."""
+    return f"{base_offset:020d}"
+
+
+def snapshot_name(offset: int) -> str:
+    return f"{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+
+
+def is_log(name: str) -> bool:
+    return is_of_a_segment(name, LOG_SUFFIX)
+
+
+def is_of_a_segment(name: str, suffix: str) -> bool:
+    """Whether this is an offset in digits, and then `suffix`."""
+    return name.endswith(suffix) and name.removesuffix(suffix).isdecimal()
+
+
+def offset_in(name: str) -> int:
+    return int(name.split(".")[0])

@@ -1,0 +1,96 @@
+"""What an unfinished compaction or a deletion left in a log's directory.
+
+Knows names. `.cleaned` and `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction
+that had decided and is completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ottla.log.files import FileSystem
+from ottla.log.index.offsets import IndexCache
+from ottla.log.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    SWAP_SUFFIX,
+    UNFINISHED_SUFFIX,
+    is_log,
+    is_of_a_segment,
+    offset_in,
+)
+from ottla.log.segment import Segment
+
+LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, UNFINISHED_SUFFIX)
+
+
+class Leftovers:
+    """The leftovers in one directory. What is done about each is told to `note`."""
+
+    def __init__(
+        self, files: FileSystem, directory: str, cache: IndexCache, now: int, note: Callable[[str], None]
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.cache = cache
+        self.now = now
+        self.note = note
+
+    def clear(self, names: list[str]) -> list[str]:
+        """Remove unfinished and finished business; complete a compaction that had decided. The names that remain."""
+        kept: list[str] = []
+        for name in names:
+            if name.endswith(LEFTOVERS):
+                self.files.unlink(f"{self.directory}/{name}")
+                self.note(f"{self.directory}: removed the leftover {name}.")
+            else:
+                kept.append(name)
+        swaps = [name for name in kept if name.endswith(SWAP_SUFFIX)]
+        if swaps:
+            undecided = {name.split(".")[0] for name in names if name.endswith(".log.cleaned")}
+            kept = self._complete_swaps(kept, swaps, undecided)
+        return kept
+
+    def _drop_without_log(self, names: list[str], swaps: list[str], undecided: set[str]) -> None:
+        """Index files of a compaction whose log is no `.swap`: not yet one, and the old segments stand, or no longer.
+
+        Names get lost one by one, so the new log may stand beside the indexes of the old one: they are made anew.
+        """
+        for name in swaps:
+            stem, _, kind = name.removesuffix(SWAP_SUFFIX).partition(".")
+            if kind == "txnindex" and stem not in undecided:
+                self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{stem}.txnindex")
+                names[names.index(name)] = f"{stem}.txnindex"
+                continue
+            for path in (name, f"{stem}.index", f"{stem}.timeindex"):
+                if path in names:
+                    self.files.unlink(f"{self.directory}/{path}")
+                    names.remove(path)
+            self.note(f"{self.directory}: removed {name} of a compaction that was cut short.")
+
+    def _complete_swaps(self, names: list[str], swaps: list[str], undecided: set[str]) -> list[str]:
+        decided = [name for name in swaps if is_of_a_segment(name, f".log{SWAP_SUFFIX}")]
+        bases = {name.removesuffix(f".log{SWAP_SUFFIX}") for name in decided}
+        self._drop_without_log(names, [name for name in swaps if name.split(".")[0] not in bases], undecided)
+        for name in decided:
+            base = int(name.removesuffix(f".log{SWAP_SUFFIX}"))
+            swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
+            covered_to = swap.next_offset()
+            swap.close()
+            for old in [old for old in names if is_log(old) and base <= offset_in(old) < max(covered_to, base + 1)]:
+                for path in (f"{old.removesuffix('.log')}{suffix}" for suffix in (".log", *INDEX_SUFFIXES)):
+                    if path in names:
+                        self.files.unlink(f"{self.directory}/{path}")
+                        names.remove(path)
+        if decided:
+            self.files.sync_directory(self.directory)
+        # The indexes first: while the log still is a swap, a crash here comes back to here.
+        for name in sorted((n for n in names if n.endswith(SWAP_SUFFIX)), key=lambda n: (".log" in n, n)):
+            final = name.removesuffix(SWAP_SUFFIX)
+            self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{final}")
+            names[names.index(name)] = final
+            self.note(f"{self.directory}: completed the compaction into {final}.")
+        self.files.sync_directory(self.directory)
+        return sorted(names)

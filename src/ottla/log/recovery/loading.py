@@ -1,0 +1,124 @@
+"""The steps of opening a log, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ottla.log.config import LogConfig
+from ottla.log.epochs import EpochCache
+from ottla.log.files import FileSystem
+from ottla.log.index.offsets import IndexCache
+from ottla.log.names import FSYNC_FAILED_FILE
+from ottla.log.producers import ProducerState
+from ottla.log.recovery import state
+from ottla.log.recovery.leftovers import Leftovers
+from ottla.log.recovery.segments import SegmentRecovery
+from ottla.log.recovery.state import Note
+from ottla.log.segment import Segment
+from ottla.machine import WallClock, WallMillis
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What `load` found: the parts of a Log."""
+
+    epochs: EpochCache
+    producers: ProducerState
+    segments: list[Segment] = field(default_factory=list[Segment])
+    snapshots: list[int] = field(default_factory=list[int])
+    deletions: list[str] = field(default_factory=list[str])
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    batches_since_snapshot: int = 0
+    on_disk: bool = False
+    killed: bool = False  # what is on the disk may lack names, the directory's own as well
+    wall: WallClock = field(default_factory=WallClock)
+
+
+def load(
+    files: FileSystem,
+    directory: str,
+    config: LogConfig,
+    cache: IndexCache,
+    wall: WallClock,
+    *,
+    now: int,
+    clean_shutdown: bool,
+    same_boot: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    high_watermark: int,
+    producer_id_expiration_ms: int,
+    note: Note,
+    write_again: bool = False,
+    interrupted: bool = False,
+) -> Loaded:
+    """Find the log in `directory` and repair it. Raises OSError."""
+    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall)
+    loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
+    loaded.producers.end_offset = log_start_offset
+    if not files.exists(directory):
+        return loaded
+    loaded.on_disk = True
+    found = SegmentRecovery(files, directory, config, cache, now, note)
+    try:
+        names = Leftovers(files, directory, cache, now, note).clear(files.listdir(directory))
+        found.open(names)
+        fsync_failed = FSYNC_FAILED_FILE in names
+        clean = clean_shutdown and not (fsync_failed or interrupted)
+        power_cut = not clean and (interrupted or not same_boot)
+        # What is read after a clean stop or a power cut is on the disk; after anything else it may be in memory only.
+        loaded.killed = not clean and (interrupted or same_boot)
+        write_again = (write_again or fsync_failed) and loaded.killed
+        if clean:
+            found.find_end()
+        else:
+            found.repair(recovery_point, power_cut, write_again)
+        if write_again:
+            found.write_again(recovery_point)
+        start = loaded.log_start_offset = found.reconcile_start(log_start_offset, high_watermark)
+        end = loaded.log_end_offset = found.end_offset
+        loaded.segments = found.segments
+        loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
+        # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
+        trusted_to = recovery_point if power_cut else end
+        loaded.epochs = state.load_epochs(files, directory, found.segments, start, end, trusted_to, note)
+        _load_producers(files, directory, names, loaded, trusted_to, wall.at(now), note)
+        found.sync_repairs()
+        if loaded.killed:
+            found.sync_closed_segments(recovery_point)
+        if interrupted:
+            found.sync_cuts()
+        if fsync_failed:
+            files.unlink(f"{directory}/{FSYNC_FAILED_FILE}")
+    except Exception:
+        for segment in found.segments:  # the next attempt may find other files of these names
+            segment.close()
+        raise
+    return loaded
+
+
+def _load_producers(
+    files: FileSystem,
+    directory: str,
+    names: list[str],
+    loaded: Loaded,
+    trusted_to: int,
+    wall_ms: WallMillis,
+    note: Note,
+) -> None:
+    segments, end = loaded.segments, loaded.log_end_offset
+    loaded.snapshots = state.sound_snapshots(files, directory, names, min(end, trusted_to), note)
+    state.cut_transaction_indexes(segments, end, note)
+    loaded.batches_since_snapshot = state.rebuild_producers(
+        files,
+        directory,
+        segments,
+        loaded.producers,
+        loaded.snapshots,
+        loaded.log_start_offset,
+        end,
+        wall_ms,
+        note=note,
+    )

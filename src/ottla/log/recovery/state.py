@@ -1,0 +1,177 @@
+"""What a log's batches leave behind, found again when it is opened: leader epochs and the state of producers.
+
+Epochs come from their checkpoint, corrected by batches that it need not know; producers from the newest sound snapshot
+and the batches after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.epochs import EpochCache
+from ottla.log.files import FileSystem
+from ottla.log.index.transactions import AbortedTransaction
+from ottla.log.names import SNAPSHOT_SUFFIX, is_of_a_segment, offset_in, snapshot_name
+from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
+from ottla.log.segment import Segment
+from ottla.machine import WallMillis
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
+
+REPLAY_CHUNK_BYTES: Final = 256 << 10
+
+Note = Callable[[str], None]
+
+
+def load_epochs(
+    files: FileSystem,
+    directory: str,
+    segments: list[Segment],
+    log_start_offset: int,
+    log_end_offset: int,
+    checked_from: int,
+    note: Note,
+) -> EpochCache:
+    """The checkpoint, corrected by the batches that it need not know: those from `checked_from` on, or all."""
+    path = f"{directory}/{LEADER_EPOCH_FILE}"
+    cache: EpochCache | None = None
+    if files.exists(path):
+        try:
+            cache = EpochCache.decode(files.read_bytes(path), path)
+        except CheckpointUnreadable as error:
+            note(f"{error}; epochs are read from the batches.")
+    if cache is None:
+        cache, checked_from = EpochCache(), 0
+    checked_from = min(checked_from, _epochs_known_to(cache, segments, log_end_offset))
+    if checked_from < log_end_offset:
+        _correct_epochs(cache, segments, checked_from, log_start_offset)
+    corrected = cache.dirty
+    cache.truncate_from_end(log_end_offset)
+    cache.truncate_from_start(log_start_offset)
+    if corrected:
+        # The recovery point passes the batches that say so: the next start will not look at them.
+        files.write_atomically(path, cache.encode())
+        cache.dirty = False
+    return cache
+
+
+def _epochs_known_to(cache: EpochCache, segments: list[Segment], log_end_offset: int) -> int:
+    """Where the checkpoint ends if it lacks the newest batch's epoch; the log's end if it has it."""
+    newest = -1
+    last = next((segment for segment in reversed(segments) if segment.size), None)
+    if last is not None:
+        for _, header in last.walk(last.offset_index.lookup(log_end_offset)):
+            newest = max(newest, header[2])
+    if newest <= cache.latest_epoch:
+        return log_end_offset
+    return cache.entries[-1][1] if cache.entries else 0
+
+
+def _correct_epochs(cache: EpochCache, segments: list[Segment], from_offset: int, log_start_offset: int) -> None:
+    for at, segment in enumerate(segments):
+        following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+        if following is not None and following <= from_offset:
+            continue
+        for _, header in segment.walk(segment.offset_index.lookup(from_offset), chunk=REPLAY_CHUNK_BYTES):
+            if header[0] + header[6] >= log_start_offset:
+                cache.correct(header[2], header[0], header[0] + header[6])
+
+
+def sound_snapshots(files: FileSystem, directory: str, names: list[str], trusted_to: int, note: Note) -> list[int]:
+    """Offsets of the snapshots up to `trusted_to`; the others may not match the log and are removed."""
+    snapshots: list[int] = []
+    for offset in [offset_in(name) for name in names if is_of_a_segment(name, SNAPSHOT_SUFFIX)]:
+        if offset > trusted_to:
+            files.unlink(f"{directory}/{snapshot_name(offset)}")
+            note(f"{directory}: removed {snapshot_name(offset)}, which may not match the log.")
+        else:
+            snapshots.append(offset)
+    return snapshots
+
+
+def cut_transaction_indexes(segments: list[Segment], log_end_offset: int, note: Note) -> None:
+    """Take away the entries that cannot be of their segment."""
+    for at, segment in enumerate(segments):
+        end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
+        if segment.txn_index.cut_unsound(segment.base_offset, end):
+            note(f"{segment.file.path}: cut unsound entries off its transaction index.")
+
+
+def rebuild_producers(
+    files: FileSystem,
+    directory: str,
+    segments: list[Segment],
+    producers: ProducerState,
+    snapshots: list[int],
+    log_start_offset: int,
+    end_offset: int,
+    wall_ms: WallMillis,
+    *,
+    note: Note = lambda _: None,
+) -> int:
+    """Make the producer state that a log with this end has: the newest sound snapshot, then the batches after it.
+
+    Snapshots that cannot be read are deleted and taken off `snapshots`. Aborts that the replay meets and their
+    segment's transaction index lacks are put there. Returns how many batches were replayed.
+    """
+    producers.clear(log_start_offset)
+    # Deleted records take no producer with them: what still is in the first segment counts.
+    start = segments[0].base_offset if segments else log_start_offset
+    while snapshots:
+        newest = snapshots[-1]
+        path = f"{directory}/{snapshot_name(newest)}"
+        try:
+            producers.restore(files.read_bytes(path), newest, wall_ms)
+            start = newest
+            break
+        except (SnapshotUnreadable, FileNotFoundError) as error:
+            snapshots.pop()
+            if files.exists(path):
+                files.unlink(path)
+            note(f"{path}: removed, {error}.")
+    replayed = 0
+    if start < end_offset:
+        for at, segment in enumerate(segments):
+            if at + 1 == len(segments) or segments[at + 1].base_offset > start:
+                replayed += _replay(segment, producers, start)
+    producers.end_offset = end_offset
+    return replayed
+
+
+def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
+    count = 0
+    position = segment.offset_index.lookup(start) if start > segment.base_offset else 0
+    for at, header in segment.walk(position, chunk=REPLAY_CHUNK_BYTES):
+        base, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
+        if base + delta < start:
+            continue
+        count += 1
+        if producer_id < 0:
+            continue
+        if not attributes & ATTRIBUTES_CONTROL:
+            producers.add(
+                producer_id,
+                epoch,
+                sequence,
+                base,
+                base + delta,
+                max_timestamp,
+                transactional=bool(attributes & ATTRIBUTES_TRANSACTIONAL),
+            )
+            continue
+        marker = marker_in(segment.read_batch(at, header))
+        if marker is None:
+            continue
+        ended = producers.end_transaction(
+            producer_id, epoch, marker.coordinator_epoch, base, max_timestamp, aborted=not marker.committed
+        )
+        if ended is None:
+            continue
+        if ended.aborted:
+            known = segment.txn_index.aborted()
+            if not known or known[-1].last_offset < base:
+                stable = producers.last_stable_offset_after(ended)
+                segment.txn_index.append(AbortedTransaction(producer_id, ended.first_offset, base, stable))
+        producers.complete(ended)
+    return count
