@@ -130,7 +130,7 @@ class Bench:
         produce = memoryview(produce_frame(topic, 0, record_batch(*BATCHES["50x200B"])))[4:]
         for _ in range(200):
             node.receive(now, session, memoryview(bytearray(produce)))
-        end = node.topics.by_name[topic].partitions[0].log.log_end_offset
+        end = node.replicas.by_name[topic].partitions[0].log.log_end_offset
         frame = memoryview(fetch_frame(topic, 0, 0 if kind == "full" else end))[4:]
 
         def park() -> None:

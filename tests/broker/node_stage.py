@@ -22,11 +22,13 @@ SESSION = Session(Address(1, "127.0.0.1", advertised=("broker.example", 9092)))
 class NodeStage:
     """`ask` sends a request message and returns the response message; `restart` begins the node's next life."""
 
-    def __init__(self, directory: Path, *, files: DiskFiles | None = None, **settings: str) -> None:
+    def __init__(
+        self, directory: Path, *, files: DiskFiles | None = None, store: MemoryStore | None = None, **settings: str
+    ) -> None:
         self.directory = directory
         self.files = files
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
         self.now = NOW
         self.notes: list[str] = []
         self.entropy = random.Random(1)
@@ -75,7 +77,7 @@ class NodeStage:
         self, topic: str, index: int = 0, *, timestamp: int | None = None, value: bytes = b"v", **how: int
     ) -> int:
         """Append one record of this topic's partition; returns its offset."""
-        partition = self.node.topics.partition(topic, index)
+        partition = self.node.replicas.get(topic, index)
         assert partition is not None
         record = Record(0, self.now if timestamp is None else timestamp, b"k", value)
         batch = bytearray(build_batch([record], **how))

@@ -110,7 +110,7 @@ def test_hidden_topics_are_left_out_of_lists(stage: NodeStage) -> None:
 
 
 def test_an_id_betrays_no_name(stage: NodeStage) -> None:
-    topic_id = stage.node.topics.by_name["t"].id
+    topic_id = stage.node.replicas.by_name["t"].id
     rules = stage.node.access.authorizer = Rules()
     (topic,) = stage.ask(MetadataRequest([MetadataRequestTopic(topic_id, None)])).topics
     assert (topic.error_code, topic.name) == (E.TOPIC_AUTHORIZATION_FAILED, None)
@@ -137,10 +137,10 @@ def test_asking_for_a_topic_makes_it_only_for_who_may(stage: NodeStage) -> None:
     rules = stage.node.access.authorizer = Rules((Op.DESCRIBE, T.TOPIC, "new"))
     asked = MetadataRequest([MetadataRequestTopic(name="new")])
     assert stage.ask(asked).topics[0].error_code == E.TOPIC_AUTHORIZATION_FAILED
-    assert "new" not in stage.node.topics.by_name
+    assert "new" not in stage.node.replicas.by_name
     rules.allowed.add((Op.CREATE, T.TOPIC, "new"))
     assert stage.ask(asked).topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
-    assert "new" in stage.node.topics.by_name
+    assert "new" in stage.node.replicas.by_name
 
 
 def test_a_producer_id_is_for_who_may_write_anywhere(stage: NodeStage) -> None:

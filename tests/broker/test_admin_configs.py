@@ -200,7 +200,7 @@ def test_lists_are_extended_and_cut(stage: NodeStage) -> None:
     policy = "cleanup.policy"
     assert change(stage, TOPIC, "t", (policy, APPEND, "compact")) == (0, None)
     assert seen(stage, TOPIC, "t", policy)[0] == "delete,compact"
-    assert stage.node.topics.by_name["t"].log_config.compacted
+    assert stage.node.replicas.by_name["t"].log_config.compacted
     assert change(stage, TOPIC, "t", (policy, SUBTRACT, "delete")) == (0, None)
     assert seen(stage, TOPIC, "t", policy)[0] == "compact"
     assert change(stage, TOPIC, "t", (policy, DELETE, None)) == (0, None)
@@ -210,12 +210,12 @@ def test_lists_are_extended_and_cut(stage: NodeStage) -> None:
 def test_the_old_way_replaces_everything(stage: NodeStage) -> None:
     assert change(stage, TOPIC, "t", ("flush.ms", SET, "5"), ("retention.ms", SET, "7")) == (0, None)
     assert replace(stage, TOPIC, "t", retention_ms="9") == (0, None)
-    assert stage.node.topics.by_name["t"].overrides == {"retention.ms": "9"}
+    assert stage.node.image.topics["t"].configs == {"retention.ms": "9"}
     assert replace(stage, TOPIC, "t", nope="9")[0] == E.INVALID_CONFIG
     assert replace(stage, TOPIC, "t", flush_ms=None)[0] == E.INVALID_REQUEST
     assert replace(stage, LOGGER, "1", kafka="DEBUG") == (E.INVALID_REQUEST, "Unknown resource type 8")
     assert replace(stage, TOPIC, "t") == (0, None)
-    assert stage.node.topics.by_name["t"].overrides == {}
+    assert stage.node.image.topics["t"].configs == {}
 
 
 def test_a_change_holds_at_once_and_after_a_restart(stage: NodeStage) -> None:
@@ -242,7 +242,7 @@ def test_a_shorter_retention_removes_old_records_soon(stage: NodeStage) -> None:
     for _ in range(3):
         stage.append("t", timestamp=stage.now - 60_000)
     stage.run(1000)
-    partition = stage.node.topics.by_name["t"].partitions[0]
+    partition = stage.node.replicas.by_name["t"].partitions[0]
     assert partition.log.log_start_offset == 0
     assert change(stage, TOPIC, "t", ("retention.ms", SET, "1000")) == (0, None)
     stage.run(400_000)

@@ -109,7 +109,7 @@ def test_latest_waits_for_the_high_watermark_of_its_epoch(tmp_path: Path) -> Non
     create(stage, "t")
     stage.append("t")
     stage.restart(clean=False)
-    partition = stage.node.topics.partition("t", 0)
+    partition = stage.node.replicas.get("t", 0)
     assert partition is not None
     partition.log.high_watermark = 0
     assert offset(stage, -1)[0] == E.OFFSET_NOT_AVAILABLE

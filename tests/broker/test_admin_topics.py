@@ -102,7 +102,7 @@ def test_good_topics_of_a_request_are_made_in_one_commit_beside_bad_ones(stage: 
     ]
     assert results[2].error_message == "Duplicate topic name."
     assert stage.store.generation == generation + 1
-    assert sorted(stage.node.topics.by_name) == ["a"]
+    assert sorted(stage.node.replicas.by_name) == ["a"]
 
 
 def test_validate_only_makes_nothing_and_says_everything(stage: NodeStage) -> None:
@@ -112,7 +112,7 @@ def test_validate_only_makes_nothing_and_says_everything(stage: NodeStage) -> No
     assert result.configs is not None
     assert {c.name: (c.value, c.config_source) for c in result.configs}["retention.ms"] == ("8", 1)
     assert result.topic_id != ZERO_UUID
-    assert stage.node.topics.by_name == {}
+    assert stage.node.replicas.by_name == {}
     assert stage.store.list("topic/") == []
 
 
@@ -131,7 +131,7 @@ def test_the_node_holds_so_many_partitions_and_no_more(tmp_path: Path) -> None:
     grown = stage.ask(CreatePartitionsRequest([CreatePartitionsTopic("a", 6, None)])).results[0]
     assert grown.error_code == E.POLICY_VIOLATION
     stage.ask(MetadataRequest([MetadataRequestTopic(name=name) for name in "xyz"]))
-    assert sorted(stage.node.topics.by_name) == ["a", "x", "y"]
+    assert sorted(stage.node.replicas.by_name) == ["a", "x", "y"]
     assert create(stage, CreatableTopic("d", 1, 1))[0].error_code == E.POLICY_VIOLATION
 
 
@@ -147,7 +147,7 @@ def test_a_store_that_fails_is_told_and_nothing_changes(stage: NodeStage, monkey
     assert (deleted.error_code, deleted.error_message) == (E.KAFKA_STORAGE_ERROR, "the disk is full")
     grown = stage.ask(CreatePartitionsRequest([CreatePartitionsTopic("a", 3, None)])).results[0]
     assert grown.error_code == E.KAFKA_STORAGE_ERROR
-    assert {name: len(topic.partitions) for name, topic in stage.node.topics.by_name.items()} == {"a": 1}
+    assert {name: len(topic.partitions) for name, topic in stage.node.replicas.by_name.items()} == {"a": 1}
 
 
 # ---- CreatePartitions ----------------------------------------------------------------------------------------------
@@ -166,12 +166,12 @@ def test_a_topic_grows_and_keeps_its_records(stage: NodeStage) -> None:
     made(stage, "t", 2)
     stage.append("t", 1)
     assert grow(stage, 4, validate_only=True) == (0, None)
-    assert len(stage.node.topics.by_name["t"].partitions) == 2
+    assert len(stage.node.replicas.by_name["t"].partitions) == 2
     assert grow(stage, 4) == (0, None)
     stage.append("t", 3)
     stage.restart()
-    topic = stage.node.topics.by_name["t"]
-    assert [p.log.log_end_offset for p in topic.partitions] == [0, 1, 0, 1]
+    topic = stage.node.replicas.by_name["t"]
+    assert [p.log.log_end_offset for p in topic.partitions.values()] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_topics_go_by_name_and_by_id(stage: NodeStage) -> None:
         ("a", first, 0, None),
         ("b", second, 0, None),
     ]
-    assert stage.node.topics.by_name == {}
-    assert stage.node.topics.by_id == {}
+    assert stage.node.replicas.by_name == {}
+    assert stage.node.image.topics_by_id == {}
     assert stage.node.topics.colliding_with("a") is None
 
 
@@ -238,7 +238,7 @@ def test_topics_named_badly_stay(stage: NodeStage) -> None:
     for states, error in cases:
         results = delete(stage, *states)
         assert [result.error_code for result in results] == [error], states
-    assert "a" in stage.node.topics.by_name
+    assert "a" in stage.node.replicas.by_name
 
 
 @pytest.mark.parametrize(("version", "error"), [(1, E.INVALID_REQUEST), (3, E.TOPIC_DELETION_DISABLED)])
@@ -246,7 +246,7 @@ def test_deletion_can_be_forbidden(tmp_path: Path, version: int, error: E) -> No
     stage = NodeStage(tmp_path / "node", delete_topic_enable="false")
     made(stage, "a")
     assert stage.ask(DeleteTopicsRequest(["a"]), version).responses[0].error_code == error
-    assert "a" in stage.node.topics.by_name
+    assert "a" in stage.node.replicas.by_name
 
 
 # ---- Metadata ------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_an_unknown_topic_is_made_and_there_the_second_time(stage: NodeStage) ->
 
 def test_internal_topics_are_made_as_the_broker_makes_them(stage: NodeStage) -> None:
     metadata(stage, MetadataRequestTopic(name="__consumer_offsets"))
-    topic = stage.node.topics.by_name["__consumer_offsets"]
+    topic = stage.node.replicas.by_name["__consumer_offsets"]
     assert len(topic.partitions) == 50
     assert topic.log_config.cleanup_policy == frozenset({"compact"})
     assert topic.log_config.segment_bytes == 104_857_600
@@ -277,7 +277,7 @@ def test_internal_topics_are_made_as_the_broker_makes_them(stage: NodeStage) -> 
 def test_auto_creation_can_be_off(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path / "node", auto_create_topics_enable="false")
     metadata(stage, MetadataRequestTopic(name="fresh"))
-    assert stage.node.topics.by_name == {}
+    assert stage.node.replicas.by_name == {}
 
 
 def test_names_that_cannot_be_topics_are_never_made(stage: NodeStage) -> None:
@@ -286,7 +286,7 @@ def test_names_that_cannot_be_topics_are_never_made(stage: NodeStage) -> None:
     assert [topic.error_code for topic in answer.topics] == [E.INVALID_TOPIC_EXCEPTION] * 3 + [
         E.UNKNOWN_TOPIC_OR_PARTITION
     ]
-    assert sorted(stage.node.topics.by_name) == ["da.sh"]
+    assert sorted(stage.node.replicas.by_name) == ["da.sh"]
 
 
 def test_ids_rule_over_names(stage: NodeStage) -> None:

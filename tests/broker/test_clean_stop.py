@@ -50,7 +50,7 @@ def test_what_was_synced_in_batches_is_not_synced_again(stage: NodeStage, monkey
     assert not synced
     assert is_clean(stage)
     stage.node = stage._begin()
-    assert [partition.log.log_end_offset for partition in stage.node.topics.by_name["t"].partitions] == [1] * PARTITIONS
+    assert [partition.log.log_end_offset for partition in stage.node.replicas] == [1] * PARTITIONS
 
 
 def test_a_batch_that_was_begun_and_left_is_synced_by_the_stop(stage: NodeStage) -> None:
@@ -64,7 +64,7 @@ def test_a_file_that_fails_fails_its_partition_alone(stage: NodeStage) -> None:
     files = next(batches)
     with pytest.raises(StopIteration):
         batches.send({len(files) - 1: "Input/output error"})
-    failed = [partition.log.failed is not None for partition in stage.node.topics.by_name["t"].partitions]
+    failed = [partition.log.failed is not None for partition in stage.node.replicas.by_name["t"].partitions.values()]
     assert failed == [False] * (PARTITIONS - 1) + [True]
     stage.node.stop(stage.now)
     assert not is_clean(stage)

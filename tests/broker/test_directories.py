@@ -109,7 +109,9 @@ def own_configs(stage: NodeStage, name: str) -> dict[str, str | None]:
 
 
 def ends(stage: NodeStage, name: str) -> list[tuple[int, int]]:
-    return [(p.log.log_start_offset, p.log.log_end_offset) for p in stage.node.topics.by_name[name].partitions]
+    return [
+        (p.log.log_start_offset, p.log.log_end_offset) for p in stage.node.replicas.by_name[name].partitions.values()
+    ]
 
 
 def directories(stage: NodeStage) -> list[str]:
@@ -178,12 +180,12 @@ def test_a_hold_ends_as_any_config_does(stage: NodeStage, how: str) -> None:
 def test_a_topic_on_hold_is_not_compacted_and_obeys_deletion_of_records(stage: NodeStage) -> None:
     assert create(stage, "t") == 0
     alter(stage, "t", ("cleanup.policy", SET, "compact"), ("ottla.retention.hold", SET, "true"))
-    config = stage.node.topics.by_name["t"].log_config
+    config = stage.node.replicas.by_name["t"].log_config
     assert not config.compacted
     assert not config.deletes
     stage.append("t")
     stage.append("t")
-    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(1)
+    assert stage.node.replicas.by_name["t"].partitions[0].log.delete_records_before(1)
     assert ends(stage, "t") == [(1, 2)]
 
 
@@ -225,10 +227,10 @@ def test_topics_that_the_store_lost_are_taken_over_beside_those_it_has(stage: No
     stage.append("old")
     assert create(stage, "new", 3) == 0
     stage.append("new", 1)
-    identity = stage.node.topics.by_name["new"].id
+    identity = stage.node.replicas.by_name["new"].id
     stage.store.commit([Delete(key_of("new"))])
     stage.restart(clean=False)
-    assert stage.node.topics.by_name["new"].id == identity
+    assert stage.node.replicas.by_name["new"].id == identity
     assert ends(stage, "new") == [(0, 0), (0, 1)]
     assert own_configs(stage, "new") == {"ottla.retention.hold": "true"}
     assert own_configs(stage, "old") == {}
@@ -240,7 +242,7 @@ def test_partitions_that_the_store_lost_are_taken_over(stage: NodeStage) -> None
     stage.append("t")
     row = stage.store.get(key_of("t"))
     assert row is not None
-    stage.node.topics.add_partitions(stage.now, stage.node.topics.by_name["t"], 4)
+    stage.node.topics.add_partitions(stage.now, stage.node.image.topics["t"], 4)
     stage.append("t", 2)
     put(stage, "t", TopicRecord.decode(row.value))
     stage.restart(clean=False)
@@ -256,10 +258,10 @@ def test_a_topic_made_anew_is_served_where_the_store_knows_only_the_old_one(stag
     assert create(stage, "t") == 0
     stage.append("t")
     stage.append("t")
-    identity = stage.node.topics.by_name["t"].id
+    identity = stage.node.replicas.by_name["t"].id
     put(stage, "t", TopicRecord.decode(row.value))
     stage.restart(clean=False)
-    assert stage.node.topics.by_name["t"].id == identity
+    assert stage.node.replicas.by_name["t"].id == identity
     assert ends(stage, "t") == [(0, 2)]
     assert own_configs(stage, "t") == {"ottla.retention.hold": "true"}
 
@@ -345,7 +347,7 @@ def test_a_deleted_topic_whose_directory_could_not_be_read_stays_deleted(
     assert [row.value for _, row in stage.store.list("deleted/") if b"other" in row.value] == []
     files.failing = set()
     stage.restart(clean=False)
-    assert "t" not in stage.node.topics.by_name
+    assert "t" not in stage.node.replicas.by_name
     assert directories(stage) == []
     assert list(stage.store.list("deleted/")) == []
 
@@ -370,7 +372,7 @@ def test_checkpoints_of_a_deleted_topic_that_could_not_be_replaced_are_replaced_
     assert create(stage, "t") == 0
     for _ in range(9):
         stage.append("t")
-    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(8)
+    assert stage.node.replicas.by_name["t"].partitions[0].log.delete_records_before(8)
     stage.run(60_000)
     assert delete(stage, "t") == 0
     assert create(stage, "t") == 0
@@ -390,7 +392,7 @@ def test_what_was_checkpointed_of_a_deleted_topic_says_nothing_of_the_next(
     assert create(stage, "t") == 0
     for _ in range(9):
         stage.append("t")
-    assert stage.node.topics.by_name["t"].partitions[0].log.delete_records_before(8)
+    assert stage.node.replicas.by_name["t"].partitions[0].log.delete_records_before(8)
     stage.restart()
     assert delete(stage, "t") == 0
     if kill_before_it_is_made_anew:
@@ -444,7 +446,7 @@ def test_sorting_names_what_nobody_can_read(tmp_path: Path) -> None:
 
 def asked(stage: NodeStage, index: int) -> list[int]:
     """The error codes of Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords for a partition of t."""
-    topic = stage.node.topics.by_name["t"]
+    topic = stage.node.replicas.by_name["t"]
     batch = bytes(build_batch([Record(0, stage.now, b"k", b"v")]))
     produced = stage.ask(
         ProduceRequest(acks=1, topic_data=[TopicProduceData("t", topic.id, [PartitionProduceData(index, batch)])])
@@ -475,7 +477,7 @@ def test_an_unreadable_partition_is_out_of_service_alone_until_it_can_be_read(
     for index in range(3):
         for _ in range(4):
             stage.append("t", index)
-    assert stage.node.topics.by_name["t"].partitions[1].log.delete_records_before(2)
+    assert stage.node.replicas.by_name["t"].partitions[1].log.delete_records_before(2)
     stage.node.stop(stage.now)
     metadata = stage.directory / "t-1" / "partition.metadata"
     whole = metadata.read_bytes()
@@ -600,7 +602,7 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    partition = stage.node.topics.by_name["t"].partitions[0]
+    partition = stage.node.replicas.by_name["t"].partitions[0]
     gc.disable()
     try:
         with monkeypatch.context() as patched:

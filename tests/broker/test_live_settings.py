@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from node_stage import NodeStage
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.machine import Millis, WallClock
+from ottla.metadata.image import MetadataDelta
 from ottla.metadata.memory import MemoryStore
 
 from test_admin_configs import GROUP, SET, change  # isort: skip
@@ -30,7 +32,13 @@ class Hearer(Subscriber):
 
 @pytest.fixture
 def settings() -> LiveSettings:
-    return LiveSettings(BrokerSettings.load({"node.id": "4"}), MemoryStore(), WallClock(), print)
+    def tell(now: Millis, delta: MetadataDelta) -> None:
+        metadata.move(delta)
+        live.follow(now, delta)
+
+    metadata = Metadata(MemoryStore(), tell)
+    live = LiveSettings(BrokerSettings.load({"node.id": "4"}), metadata, WallClock(), print)
+    return live
 
 
 def test_all_are_told_in_the_order_of_their_names_when_the_change_holds(settings: LiveSettings) -> None:

@@ -69,7 +69,7 @@ def mixed(stage: NodeStage, version: int) -> ProduceRequest:
     topics = [TopicProduceData("t", partition_data=parts), TopicProduceData("nosuch", partition_data=parts[:2])]
     topics.append(TopicProduceData("kept", partition_data=[*keyless, PartitionProduceData(3, batch())]))
     for topic in topics:
-        known = stage.node.topics.get(topic.name)
+        known = stage.node.image.topics.get(topic.name)
         topic.topic_id = bytes(15) + b"\x01" if known is None else known.id
     return ProduceRequest(None, -1, 1000, topics)
 
@@ -89,7 +89,7 @@ def receive(stage: NodeStage, request: ProduceRequest, version: int = 9) -> Park
 
 
 def ends(stage: NodeStage, topic: str = "t") -> list[int]:
-    return [partition.log.log_end_offset for partition in stage.node.topics.by_name[topic].partitions]
+    return [partition.log.log_end_offset for partition in stage.node.replicas.by_name[topic].partitions.values()]
 
 
 @pytest.mark.parametrize("version", [OLDEST, 8, 9, NEWEST])
@@ -106,7 +106,7 @@ def test_the_answer_is_the_same_as_in_one_go(
     assert sum(ends(other)) < sum(ends(stage))
     assert answer_of(other.in_slices(parked), version) == whole
     assert (ends(other), ends(other, "kept")) == (ends(stage), ends(stage, "kept"))
-    assert other.node.topics.by_name["t"].partitions[3].log.log_end_offset == 2
+    assert other.node.replicas.by_name["t"].partitions[3].log.log_end_offset == 2
 
 
 def test_what_costs_much_to_look_into_is_a_slice_of_its_own(stage: NodeStage) -> None:

@@ -74,7 +74,7 @@ def test_metadata_in_slices_is_metadata_in_one_go(
     requests[1].allow_auto_topic_creation = False
     stage.ask(requests[1], version)  # before version 4 nobody can say that topics are not to be made
     if version >= 12:
-        ids = [stage.node.topics.by_name[f"t{n}"].id for n in range(6)]
+        ids = [stage.node.replicas.by_name[f"t{n}"].id for n in range(6)]
         requests.append(MetadataRequest([MetadataRequestTopic(topic_id, None) for topic_id in ids]))
     whole = [stage.ask(request, version) for request in requests]
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 2)
@@ -88,7 +88,7 @@ def test_missing_topics_are_made_although_the_answer_comes_in_slices(
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 2)
     monkeypatch.setattr(k03_metadata, "NAMES_AT_ONCE", 2)
     stage.ask(MetadataRequest([MetadataRequestTopic(name=f"new{n}") for n in range(9)]))
-    assert all(f"new{n}" in stage.node.topics.by_name for n in range(9))
+    assert all(f"new{n}" in stage.node.replicas.by_name for n in range(9))
 
 
 def offsets_asked() -> list[OffsetFetchRequestTopics]:
@@ -167,7 +167,7 @@ def test_what_names_many_is_answered_in_slices_as_in_one_go(
 
 def test_one_commit_in_slices_is_one_batch(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
-    log = stage.node.topics.by_name["__consumer_offsets"].partitions[stage.node.groups.partition_for("a")].log
+    log = stage.node.replicas.by_name["__consumer_offsets"].partitions[stage.node.groups.partition_for("a")].log
     cut_small(monkeypatch, 2)
     stage.ask(OffsetCommitRequest("a", -1, topics=committed((3, 99, 1))), 8)
     base_offset, last_offset_delta = struct.unpack_from(">q15xi", log.segments[-1].file.read(0, 61))
@@ -180,7 +180,7 @@ def test_a_topic_that_goes_meanwhile_is_not_committed(stage: NodeStage, monkeypa
     frame = encode_request(RequestHeader(8, 8, 7, "stage"), OffsetCommitRequest("a", -1, topics=committed((3, 1))))
     parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t3"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t3"]])
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
     _, answer = decode_response(8, 8, memoryview(whole)[4:])
     assert {topic.name: {each.error_code for each in topic.partitions} for topic in answer.topics} == {
@@ -197,16 +197,16 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
     frame = encode_request(RequestHeader(19, 5, 7, "stage"), asked)
     parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
-    while "n1" not in stage.node.topics.by_name:
+    while "n1" not in stage.node.replicas.by_name:
         stage.node.tick(stage.now)
-    assert "n5" not in stage.node.topics.by_name
+    assert "n5" not in stage.node.replicas.by_name
     stage.node.topics.create(stage.now, "late", 1, {})
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
     _, answer = decode_response(19, 5, memoryview(whole)[4:])
     errors = {each.name: each.error_code for each in answer.topics if each.error_code}
     assert errors == {"bad/": 17, "t1": 36, "twice": 42, "late": 36}
     assert [each.name for each in answer.topics] == list(dict.fromkeys(names))
-    made = {name for name, topic in stage.node.topics.by_name.items() if len(topic.partitions) == 2}
+    made = {name for name, topic in stage.node.replicas.by_name.items() if len(topic.partitions) == 2}
     assert made == {"n1", "n2", "n3", "n4", "n5"}
 
 

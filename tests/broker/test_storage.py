@@ -119,7 +119,7 @@ class Stage:
         return told[0] if len(topics) == 1 else told
 
     def failed(self, topic: str) -> str | None:
-        return self.node.topics.by_name[topic].partitions[0].log.failed
+        return self.node.replicas.by_name[topic].partitions[0].log.failed
 
 
 def decoded(api_key: int, version: int, parts: Any) -> Any:
@@ -141,7 +141,7 @@ def test_a_topic_deleted_in_a_round_takes_nobody_along() -> None:
     stage = Stage()
     tickets = {topic: stage.produce(topic) for topic in TOPICS}
     stage.effects()
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t1"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t1"]])
     stage.node.tick(stage.now)  # its directory is gone before the disk thread comes to it
     stage.run()
     for topic in ("t0", "t2", "t3"):
@@ -202,7 +202,7 @@ def test_the_end_of_several_segments_is_taken_back() -> None:
     stage.produce("t0", b"kept")
     stage.run()
     tickets = [stage.produce("t0", bytes(400_000)) for _ in range(6)]
-    assert len(stage.node.topics.by_name["t0"].partitions[0].log.segments) > 2
+    assert len(stage.node.replicas.by_name["t0"].partitions[0].log.segments) > 2
     stage.disk.trouble = trouble_with("/t0-0/", "sync")
     stage.run()
     assert {stage.answers[ticket].error_code for ticket in tickets} == {STORAGE}
@@ -310,7 +310,7 @@ def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
     stage = Stage("page-cache")
     for _ in range(3):
         stage.produce("t0", bytes(1000))
-    log = stage.node.topics.by_name["t0"].partitions[0].log
+    log = stage.node.replicas.by_name["t0"].partitions[0].log
     slices = [log.read(offset, 1).slice for offset in range(3)]
     assert slices[1] is not None
     stage.disk.trouble = trouble_with("/t0-0/", "read")
@@ -346,9 +346,9 @@ def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     assert on_the_loop == []
     stage.start(same_boot=False)
     on_the_loop.clear()  # a start may wait
-    assert stage.node.topics.by_name["t0"].partitions[0].log.log_end_offset > 0
-    topic = stage.node.topics.by_name["t0"]
-    log = topic.partitions[0].log
+    assert stage.node.replicas.by_name["t0"].partitions[0].log.log_end_offset > 0
+    topic = stage.node.image.topics["t0"]
+    log = stage.node.replicas.by_name["t0"].partitions[0].log
     stage.node.topics.alter_configs(stage.now, topic, {"retention.bytes": "0"})
     segments = len(log.segments)
     stage.run(400_000)

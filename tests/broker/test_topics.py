@@ -37,15 +37,15 @@ def test_a_restart_raises_every_epoch_in_one_commit(stage: NodeStage, clean: boo
     create(stage, "a", 3)
     create(stage, "b", 2)
     stage.append("a", 1)
-    before = {t.name: t.id for t in stage.node.topics.by_name.values()}
+    before = {t.name: t.id for t in stage.node.replicas.by_name.values()}
     generation = stage.store.generation
     stage.restart(clean=clean)
     assert stage.store.generation == generation + 1
-    topics = stage.node.topics
-    assert {t.name: t.id for t in topics.by_name.values()} == before
-    epochs = {p.name: (p.leader_epoch, p.partition_epoch) for t in topics.by_name.values() for p in t.partitions}
+    replicas = stage.node.replicas
+    assert {t.name: t.id for t in replicas.by_name.values()} == before
+    epochs = {p.name: (p.leader_epoch, p.partition_epoch) for p in replicas}
     assert set(epochs.values()) == {(1, 1)}
-    partition = topics.partition("a", 1)
+    partition = replicas.get("a", 1)
     assert partition is not None
     assert partition.log.end_offset_for(0) == (0, 1)
     assert partition.log.end_offset_for(1) == (1, 1)
@@ -64,7 +64,7 @@ def test_a_deleted_topic_goes_in_pieces(stage: NodeStage) -> None:
     for index in range(partitions):
         stage.append("a", index)
     delete(stage, "a")
-    assert stage.node.topics.partition_count == 0
+    assert stage.node.image.partition_count == 0
     stage.node.tick(stage.now)
     assert 0 < len([name for name in directories(stage) if name.startswith("a-")]) < partitions
     assert stage.node.deadline() is not None
@@ -92,7 +92,7 @@ def test_a_topic_made_anew_at_once_begins_empty(stage: NodeStage) -> None:
     create(stage, "a")
     assert stage.append("a") == 0
     stage.restart()
-    partition = stage.node.topics.partition("a", 0)
+    partition = stage.node.replicas.get("a", 0)
     assert partition is not None
     assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 1)
 
@@ -114,7 +114,7 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
     stray = next(name for name in found if name.startswith("unknown-0."))
     assert (stage.directory / stray / "precious").read_text() == "yes"
     assert len(stage.notes) == 2
-    partition = stage.node.topics.partition("a", 0)
+    partition = stage.node.replicas.get("a", 0)
     assert partition is not None
     assert partition.log.log_end_offset == 0
 
@@ -129,21 +129,21 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     stage.append("b", producer_id=77, producer_epoch=0, base_sequence=0)
     stage.restart()
     stage.append("a", 2)
-    ids = {name: topic.id for name, topic in stage.node.topics.by_name.items()}
+    ids = {name: topic.id for name, topic in stage.node.replicas.by_name.items()}
     (stage.directory / "__cluster_metadata-0").mkdir()
     stage.node.stop(stage.now)
     stage.store = MemoryStore()
     stage.restart(clean=False)
-    topics = stage.node.topics
+    topics = stage.node.replicas
     assert {name: topic.id for name, topic in topics.by_name.items()} == ids
-    assert [p.log.log_end_offset for p in topics.by_name["a"].partitions] == [1, 0, 2]
+    assert [p.log.log_end_offset for p in topics.by_name["a"].partitions.values()] == [1, 0, 2]
     assert topics.by_name["a"].partitions[2].leader_epoch == 2
     assert len(stage.notes) == 2
     assert topics.by_name["__consumer_offsets"].log_config.compacted
     assert len(topics.by_name["__consumer_offsets"].partitions) == 50
     assert "topics __consumer_offsets, a, b of which the metadata store knows nothing" in stage.notes[0]
     assert "delete nothing of topics a, b: ottla.retention.hold is set" in stage.notes[1]
-    assert topics.producer_ids.take() == 78
+    assert stage.node.topics.producer_ids.take() == 78
     assert "__cluster_metadata-0" in directories(stage)
 
 
@@ -159,7 +159,7 @@ def test_epochs_rise_above_the_log_when_the_store_is_an_older_copy(stage: NodeSt
     stage.store = MemoryStore()
     stage.store.commit([Put(key_of("a"), copy.value)])
     stage.restart(clean=False)
-    assert stage.node.topics.by_name["a"].partitions[0].leader_epoch == 4
+    assert stage.node.replicas.by_name["a"].partitions[0].leader_epoch == 4
 
 
 def test_a_stored_config_nobody_can_take_is_noted_and_left(stage: NodeStage) -> None:

@@ -100,7 +100,7 @@ def test_sound_batches_without_sense_are_passed_over() -> None:
     stage = HostStage()
     stage.coordinate()
     assert error_of(stage.ask(commit(3), 9)) is E.NONE
-    partition = stage.node.topics.partition("__consumer_offsets", DAMAGED)
+    partition = stage.node.replicas.get("__consumer_offsets", DAMAGED)
     assert partition is not None
     for records in (
         [Record(key=b"\0", value=b"?")],
@@ -167,7 +167,7 @@ def test_a_replay_notices_when_its_segment_is_replaced() -> None:
     stage = HostStage()
     stage.coordinate()
     stage.ask(commit(0), 9)
-    partition = stage.node.topics.partition("__consumer_offsets", DAMAGED)
+    partition = stage.node.replicas.get("__consumer_offsets", DAMAGED)
     assert partition is not None
     log = partition.log
     for offset in range(1, COMMITS):
@@ -194,7 +194,7 @@ def test_no_flipped_bit_of_a_log_goes_unnoticed() -> None:
     stage.coordinate()
     for offset in range(4):
         stage.ask(commit(offset), 9)
-    partition = stage.node.topics.partition("__consumer_offsets", DAMAGED)
+    partition = stage.node.replicas.get("__consumer_offsets", DAMAGED)
     assert partition is not None
     content = stage.disk._file(LOG).content
     positions = batches_of(content)

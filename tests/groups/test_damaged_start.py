@@ -25,7 +25,7 @@ def lived_in() -> HostStage:
     stage.node.topics.create(stage.now, "compacted", 1, {"cleanup.policy": "compact"})
     stage.node.topics.create(stage.now, "long", 1, {"index.interval.bytes": "512"})
     for name in TOPICS:
-        partition = stage.node.topics.partition(name, 0)
+        partition = stage.node.replicas.get(name, 0)
         assert partition is not None
         for i in range(40):
             known: dict[str, Any] = (
@@ -83,7 +83,7 @@ def test_a_node_with_flipped_bits_starts_and_serves(how: str) -> None:
             stage.restart()
             stage.run(300_000)
             for name in TOPICS:
-                partition = stage.node.topics.partition(name, 0)
+                partition = stage.node.replicas.get(name, 0)
                 if partition is not None and partition.log.failed is None:
                     record = Record(timestamp_ms=stage.now, key=b"k", value=b"v")
                     partition.append(stage.now, memoryview(build_batch([record])))

@@ -13,7 +13,7 @@ from ottla.protocol.records.record import Record, build_batch
 
 
 def produce(stage: HostStage, producer_id: int) -> None:
-    partition = stage.node.topics.partition("t", 0)
+    partition = stage.node.replicas.get("t", 0)
     assert partition is not None
     batch = build_batch(
         [Record(timestamp_ms=stage.now, value=b"v")], producer_id=producer_id, producer_epoch=0, base_sequence=0
@@ -38,9 +38,9 @@ def test_an_id_that_a_client_made_up_uses_none_up(made_up: int) -> None:
         following = new_id(stage)
         assert first < following < 2**61
         first = following
-    topic = stage.node.topics.get("t")
+    topic = stage.node.image.topics.get("t")
     assert topic is not None
-    stage.node.topics.delete(stage.now, topic)
+    stage.node.topics.delete_all(stage.now, [topic])
     assert new_id(stage) == first + 1
 
 

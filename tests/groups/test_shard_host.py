@@ -218,9 +218,9 @@ def test_a_full_disk_is_not_the_coordinators_end(stage: HostStage) -> None:
 def test_a_topic_takes_its_offsets_along(stage: HostStage) -> None:
     stage.coordinate()
     stage.ask(commit(5), 9)
-    topic = stage.node.topics.get("t")
+    topic = stage.node.image.topics.get("t")
     assert topic is not None
-    stage.node.topics.delete(stage.now, topic)
+    stage.node.topics.delete_all(stage.now, [topic])
     stage.run()
     stage.node.topics.create(stage.now, "t", 2, {})
     assert committed(stage) == -1
@@ -235,9 +235,9 @@ def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
     stage.coordinate()
     member = stage.ask(join()).member_id
     waiting = stage.ask(join(member=member))
-    topic = stage.node.topics.get("__consumer_offsets")
+    topic = stage.node.image.topics.get("__consumer_offsets")
     assert topic is not None
-    stage.node.topics.delete(stage.now, topic)
+    stage.node.topics.delete_all(stage.now, [topic])
     stage.settle()
     assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
@@ -271,7 +271,7 @@ def test_partitions_without_records_cost_nothing() -> None:
 def test_offsets_by_topic_id(stage: HostStage) -> None:
     """Version 10: unknown ids are refused one by one, and answers carry ids."""
     stage.coordinate()
-    topic = stage.node.topics.get("t")
+    topic = stage.node.image.topics.get("t")
     assert topic is not None
     at = [OffsetCommitRequestPartition(0, 5), OffsetCommitRequestPartition(2, 5)]
     stranger = bytes([9]) * 16

@@ -152,9 +152,9 @@ def test_a_lost_connection_is_told_to_the_group() -> None:
 def test_a_deleted_topic_leaves_the_group_and_the_share_coordinator() -> None:
     stage = started()
     alter(stage, 5)
-    topic = stage.node.topics.get("t")
+    topic = stage.node.image.topics.get("t")
     assert topic is not None
-    stage.node.topics.delete(stage.now, topic)
+    stage.node.topics.delete_all(stage.now, [topic])
     stage.node.tick(stage.now)
     found = shard(stage).share.of("g")
     assert found is not None
@@ -172,7 +172,7 @@ def test_coordinators_of_share_partitions_are_found() -> None:
     good = "g:0123456789abcdefABCDEF:0"
     assert error(good) == ErrorCode.NONE
     assert error("a:b:0123456789abcdefABCDEF:7") == ErrorCode.NONE
-    assert stage.node.topics.get("__share_group_state") is not None
+    assert stage.node.image.topics.get("__share_group_state") is not None
     for bad in ("g", "g:0:0", ":0123456789abcdefABCDEF:0", "g:0123456789abcdefABCDEF:x", ""):
         assert error(bad) == ErrorCode.INVALID_REQUEST, bad
     assert error(good, 5) == ErrorCode.INVALID_REQUEST

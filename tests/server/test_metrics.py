@@ -201,8 +201,8 @@ def test_health_and_readiness(broker: Measured) -> None:
     topic = broker.create_topic(partitions=2)
     assert fetch(broker, "/readyz") == "ready\n"
     node = broker.server.node
-    every = [part for each in node.topics.by_name.values() for part in each.partitions]
-    shut = node.topics.by_name[topic].partitions
+    every = list(node.replicas)
+    shut = node.replicas.by_name[topic].partitions
     try:
         shut[1].log.failed = "no space"
         assert fetch(broker, "/readyz") == f"ready, but for 1 of {len(every)} partitions: {topic}-1\n"

@@ -152,7 +152,7 @@ class ShareStage:
 
     def produce(self, count: int, topic: str = "jobs", index: int = 0, **how: Any) -> int:
         """Append one batch of records; their values are their offsets."""
-        partition = self.node.topics.partition(topic, index)
+        partition = self.node.replicas.get(topic, index)
         assert partition is not None
         base = partition.log.log_end_offset
         headers = how.pop("headers", ())
@@ -161,14 +161,14 @@ class ShareStage:
         return base
 
     def append(self, batch: Any, topic: str = "jobs", index: int = 0, origin: Origin = Origin.CLIENT) -> None:
-        partition = self.node.topics.partition(topic, index)
+        partition = self.node.replicas.get(topic, index)
         assert partition is not None
         partition.append(self.now, memoryview(bytearray(batch)), origin)
         self.settle()
 
     def read(self, topic: str, index: int = 0) -> list[Record]:
         """Everything in a partition."""
-        partition = self.node.topics.partition(topic, index)
+        partition = self.node.replicas.get(topic, index)
         assert partition is not None
         log = partition.log
         records: list[Record] = []

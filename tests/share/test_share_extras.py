@@ -115,7 +115,7 @@ def test_a_topic_must_agree_to_take_letters(stage: ShareStage) -> None:
     member.said((0, 0, [REJECT]))
     stage.run(5_000)
     assert state(stage) == (0, 1, 0)
-    topic = stage.node.topics.by_name["dlq.jobs"]
+    topic = stage.node.image.topics["dlq.jobs"]
     stage.node.topics.alter_configs(stage.now, topic, {"errors.deadletterqueue.group.enable": "true"})
     stage.run(31_000)
     assert state(stage) == (1, 0, 1)
@@ -181,7 +181,7 @@ def test_letters_are_let_go_only_when_they_are_on_the_disk(tmp_path: Path) -> No
     stage.hold_syncs = True
     stage.run()
     assert state(stage) == (0, 3, 0)
-    assert stage.node.topics.by_name["dlq.jobs"].partitions[0].log.log_end_offset == 3
+    assert stage.node.replicas.by_name["dlq.jobs"].partitions[0].log.log_end_offset == 3
     stage.hold_syncs = False
     stage.end_syncs()
     stage.run()
@@ -191,7 +191,7 @@ def test_letters_are_let_go_only_when_they_are_on_the_disk(tmp_path: Path) -> No
 def test_a_full_disk_under_the_letters_delays_them(stage: ShareStage) -> None:
     member = with_letters(stage, 3)
     member.fetch()
-    log = stage.node.topics.by_name["dlq.jobs"].partitions[0].log
+    log = stage.node.replicas.by_name["dlq.jobs"].partitions[0].log
     log.failed = "no room"
     member.said((0, 2, [REJECT]))
     stage.run(10_000)

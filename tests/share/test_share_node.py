@@ -484,7 +484,7 @@ def test_deleted_records_are_not_waited_for(stage: ShareStage) -> None:
     topic, member = begun(stage)
     stage.produce(10)
     member.fetch(records=5, exactly=True)
-    partition = stage.node.topics.partition("jobs", 0)
+    partition = stage.node.replicas.get("jobs", 0)
     assert partition is not None
     partition.log.delete_records_before(12)
     other = stage.member(topic)
@@ -497,7 +497,7 @@ def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
     topic, member = begun(stage, 3)
     stage.append(marker(5, True), origin=Origin.COORDINATOR)
     stage.produce(2)
-    partition = stage.node.topics.partition("jobs", 0)
+    partition = stage.node.replicas.get("jobs", 0)
     assert partition is not None
     assert member.fetch() == [(0, 2, 1), (4, 5, 1)]
     assert member.fetch([(0, 2, [ACCEPT]), (4, 5, [ACCEPT])]) == []
@@ -530,7 +530,7 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
     topic, member = begun(stage)
     member.fetch()
     waiting = member.ask(wait_ms=10_000)
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["jobs"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["jobs"]])
     stage.settle()
     assert member.stage is stage
     part = waiting.answer.responses[0].partitions[0]
@@ -561,7 +561,7 @@ def test_a_topic_that_goes_costs_what_it_had(stage: ShareStage) -> None:
     stage.member(stage.topic("other")).fetch()
     host = stage.node.share
     host._hosted = Unsearched(host._hosted)
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["other"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["other"]])
     host._hosted = {key: host._hosted[key] for key in host._of_group["g"]}
     assert [key.topic_id for key in host._hosted] == [topic]
 
@@ -571,7 +571,7 @@ def test_added_partitions_are_read(stage: ShareStage) -> None:
     member.places = [(topic, 0), (topic, 1)]
     asked = member.ask()
     assert member.part(asked, 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    stage.node.topics.add_partitions(stage.now, stage.node.topics.by_name["jobs"], 2)
+    stage.node.topics.add_partitions(stage.now, stage.node.image.topics["jobs"], 2)
     stage.produce(2, index=1)
     assert member.acquired(member.ask(), 1) == [(0, 1, 1)]
 
@@ -616,7 +616,9 @@ def test_an_acknowledgement_is_answered_when_it_is_on_the_disk(tmp_path: Path) -
 def test_an_acknowledgement_that_can_not_be_written_may_be_repeated(stage: ShareStage) -> None:
     _, member = begun(stage)
     member.fetch()
-    partition = next(p for p in stage.node.topics.by_name["__share_group_state"].partitions if p.log.log_end_offset)
+    partition = next(
+        p for p in stage.node.replicas.by_name["__share_group_state"].partitions.values() if p.log.log_end_offset
+    )
     before, partition.log.failed = partition.log.failed, "no room"
     assert member.said((0, 4, [ACCEPT])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert stage.node.share.in_sight(stage.now)[0].members == {member.name: 10}
@@ -656,7 +658,7 @@ def test_state_is_pruned_and_still_there_after_a_restart(tmp_path: Path) -> None
         assert member.fetch(acks) == [(i, i, 1)]
         acks = [(i, i, [ACCEPT])]
     stage.run(2000)
-    log = stage.node.topics.by_name["__share_group_state"].partitions[0].log
+    log = stage.node.replicas.by_name["__share_group_state"].partitions[0].log
     assert log.log_start_offset > 20
     stage.restart()
     assert stage.member(topic).fetch() == [(0, 0, 1), (59, 59, 1)]
@@ -694,7 +696,7 @@ def test_acknowledgements_of_lost_records_do_not_count_for_those_that_follow(
     topic, member = begun(stage)
     member.fetch()
     assert member.said((0, 9, [ACCEPT]) if loses_start else (5, 9, [ACCEPT])) == 0
-    partition = stage.node.topics.partition("jobs", 0)
+    partition = stage.node.replicas.get("jobs", 0)
     assert partition is not None
     partition.log.truncate_to(0, now=stage.now)
     stage.restart(clean=False)

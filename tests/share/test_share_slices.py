@@ -32,7 +32,7 @@ def begun(stage: ShareStage, count: int, **overrides: str) -> tuple[bytes, Membe
 
 def large(stage: ShareStage, count: int, compression: str = "none") -> None:
     """One batch of records of 200 bytes."""
-    base = stage.node.topics.by_name["jobs"].partitions[0].log.log_end_offset
+    base = stage.node.replicas.by_name["jobs"].partitions[0].log.log_end_offset
     records = [Record(-1, stage.now + i, b"k%d" % i, b"%d" % (base + i) * 40, [("h", b"x")]) for i in range(count)]
     stage.append(build_batch(records, compression=compression))
 

@@ -56,7 +56,7 @@ class Stage:
         self.now += 1000
 
     def append(self, name: str, index: int, value: bytes) -> None:
-        topic = self.node.topics.by_name[name]
+        topic = self.node.replicas.by_name[name]
         batch = bytearray(encode_batch([(b"k", value)], self.now))
         topic.partitions[index].append(self.now, memoryview(batch))
         self.settle()
@@ -80,10 +80,10 @@ class Stage:
 
     def stored(self, name: str, index: int | None = None) -> list[bytes]:
         """The values that stand in a topic, or in one partition of it."""
-        topic = self.node.topics.get(name)
+        topic = self.node.replicas.by_name.get(name)
         values: list[bytes] = []
-        partitions = [] if topic is None else topic.partitions
-        for partition in partitions if index is None else [partitions[index]]:
+        partitions = {} if topic is None else topic.partitions
+        for partition in partitions.values() if index is None else [partitions[index]]:
             log = partition.log
             offset = log.log_start_offset
             while offset < log.high_watermark:

@@ -24,9 +24,9 @@ def deleted_and_made_again(stage: Stage, name: str) -> None:
             for number in range(2):
                 stage.append(name, index, b"%s-%d-%d" % (generation, index, number))
         if generation == b"old":
-            stage.node.topics.by_name[name].partitions[0].log.delete_records_before(1)
+            stage.node.replicas.by_name[name].partitions[0].log.delete_records_before(1)
             stage.tick(60_000)  # the checkpoints know of it
-            stage.node.topics.delete(stage.now, stage.node.topics.by_name[name])
+            stage.node.topics.delete_all(stage.now, [stage.node.image.topics[name]])
             stage.settle()
 
 
@@ -46,7 +46,7 @@ def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: s
             stage.disk.fuse = None
         stage.end(power_cut=power_cut)
         stage.tick(1000)
-        topic = stage.node.topics.get(name)
+        topic = stage.node.image.topics.get(name)
         if topic is not None:
             acknowledged = stage.written.get(topic.id, [])
             # What was being appended when the cut came may be there as well.
@@ -69,7 +69,7 @@ def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() 
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     stage.disk.trouble = trouble
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
     with pytest.raises(StoreFailed, match="can't be removed yet"):
         stage.node.topics.create(stage.now, "t", 1, {})
     stage.end(power_cut=True)
@@ -109,16 +109,16 @@ def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_reco
 def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
     stage = Stage(3)
     stage.node.topics.create(stage.now, "t", 2, {"retention.ms": "-1"})
-    identity = stage.node.topics.by_name["t"].id
+    identity = stage.node.replicas.by_name["t"].id
     for number in range(3):
         stage.append("t", 1, b"%d" % number)
     stage.store.commit([Delete(key_of("t"))])
     stage.end(power_cut=True)
     for _ in range(30):
         stage.tick(DAY_MS)
-    assert stage.node.topics.by_name["t"].id == identity
+    assert stage.node.replicas.by_name["t"].id == identity
     assert stage.stored("t") == [b"0", b"1", b"2"]
-    stage.node.topics.alter_configs(stage.now, stage.node.topics.by_name["t"], {"retention.ms": "1000"})
+    stage.node.topics.alter_configs(stage.now, stage.node.image.topics["t"], {"retention.ms": "1000"})
     stage.tick(DAY_MS)
     stage.tick(DAY_MS)
     assert stage.stored("t") == []
@@ -137,11 +137,11 @@ def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> Non
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
         stage.disk.trouble = trouble
-        stage.node.topics.delete(stage.now, stage.node.topics.by_name["t"])
+        stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
         stage.tick()
         stage.disk.trouble = None
         stage.end(power_cut=False)
         assert stage.store.list("deleted/") == []
         stage.end(power_cut=True)
-        assert stage.node.topics.get("t") is None, seed
+        assert "t" not in stage.node.image.topics, seed
         assert [entry for entry in stage.disk.listdir(DIRECTORY) if entry.startswith("t-")] == [], seed

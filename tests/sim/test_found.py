@@ -309,9 +309,9 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     assert host.start()
     node = node_of(host.life)
     now = host.clock.now_ms
-    topic = node.topics.create(now, "t", 1, {})
+    node.topics.create(now, "t", 1, {})
     other = node.topics.create(now, "u", 1, {}).partitions[0]
-    node.topics.delete(now, topic)
+    node.topics.delete_all(now, [node.image.topics["t"]])
     host.disk.capacity = host.disk.used
     lines = host.world.trace.lines
     before = len(lines)

@@ -22,7 +22,7 @@ def with_a_hole(seed: int, *, durability: str = "page-cache", rolls: bool = True
     in the next segment too where there is one."""
     stage = Stage(seed, durability)
     stage.node.topics.create(stage.now, "t", 2, {"index.interval.bytes": "0"})
-    log = stage.node.topics.by_name["t"].partitions[0].log
+    log = stage.node.replicas.by_name["t"].partitions[0].log
     for number in range(10):
         stage.append("t", 0, b"old %d" % number)
         if rolls and number == 7:
@@ -83,7 +83,7 @@ def test_a_partition_that_goes_leaves_nothing_to_recover() -> None:
     stage.start(same_boot=False)
     stage.disk.trouble = None
     assert stage.disk.exists("/data/unrecovered-checkpoint")
-    stage.node.topics.delete(stage.now, stage.node.topics.by_name["t"])
+    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
     assert not stage.disk.exists("/data/unrecovered-checkpoint")
 
 
@@ -96,9 +96,9 @@ def test_a_kill_is_no_power_cut_for_the_others() -> None:
         for number in range(5):
             stage.append("t", 1, b"%d" % number)
         stage.end(power_cut=False)
-        point = stage.node.topics.by_name["t"].partitions[1].log.recovery_point
+        point = stage.node.replicas.by_name["t"].partitions[1].log.recovery_point
         stage.end(power_cut=True)
-        assert stage.node.topics.by_name["t"].partitions[1].log.log_end_offset >= point, seed
+        assert stage.node.replicas.by_name["t"].partitions[1].log.log_end_offset >= point, seed
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -116,12 +116,12 @@ def test_what_a_start_cut_off_does_not_come_back_though_it_was_killed(seed: int)
             stage.start(same_boot=False)
         stage.disk.fuse = None
         assert stage.stored("t") == WHOLE
-        log = stage.node.topics.by_name["t"].partitions[0].log
+        log = stage.node.replicas.by_name["t"].partitions[0].log
         stage.append("t", 0, b"new 4")
         point = log.recovery_point
         stage.end(power_cut=True)
         assert stage.stored("t") in (WHOLE, [*WHOLE, b"new 4"]), step
-        assert stage.node.topics.by_name["t"].partitions[0].log.log_end_offset >= point, step
+        assert stage.node.replicas.by_name["t"].partitions[0].log.log_end_offset >= point, step
         if not killed:
             assert step > 10
             return

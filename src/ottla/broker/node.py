@@ -25,11 +25,12 @@ Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaMan
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import api
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Effect, Outbox, Part
@@ -37,11 +38,12 @@ from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
-from ottla.broker.topics.topics import Topic, Topics
+from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import identify
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -49,7 +51,9 @@ from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, WallClock
+from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.store import MetadataStore
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -120,7 +124,8 @@ class Node:
         self.fault = faults
         """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
         self.wall = wall if wall is not None else WallClock()
-        self.settings = LiveSettings(settings, store, self.wall, notes)
+        self.metadata = Metadata(store, self.changed)
+        self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
         self.node_id: int = settings["node.id"]
         self.cluster_id = ""
         self.access = Access()
@@ -131,7 +136,8 @@ class Node:
             files, directory, self.settings, self.outbox, notes=notes, fault=faults, taken_back=self._taken_back
         )
         self.failures = self.upkeep.failures
-        self.topics = Topics(self)
+        self.replicas = Replicas()
+        self.topics = Topics(self, self.metadata, self.replicas)
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox)
         self._resting: dict[str, Millis] = {}
@@ -148,11 +154,12 @@ class Node:
         self.cluster_id = identify(self.files, self.directory, self.store, self.node_id, self.entropy)
         self.upkeep.checkpoints.read(self.notes)
         clean = take_clean_shutdown(self.files, self.directory) is not None
+        self.metadata.load()
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
-        if CONSUMER_OFFSETS_TOPIC in self.topics.by_name:
+        if CONSUMER_OFFSETS_TOPIC in self.image.topics:
             self.groups.start(now)
-        if SHARE_GROUP_STATE_TOPIC in self.topics.by_name:
+        if SHARE_GROUP_STATE_TOPIC in self.image.topics:
             self.share_state.start(now)
         self.upkeep.start(now)
 
@@ -177,7 +184,7 @@ class Node:
     def group_shards(self) -> GroupShards:
         from ottla.broker.coordinators.metadata_view import GroupShards
 
-        return GroupShards(self.topics, self.settings)
+        return GroupShards(self.metadata, self.settings)
 
     @cached_property
     def groups(self) -> ShardHost:
@@ -286,13 +293,12 @@ class Node:
     def unreadable(self, part: FileSlice, why: str) -> None:
         """The shell could not read this part of an answer that it was sending, when it was too late to say so in the
         answer. Whoever asks for these bytes again is told, for this partition alone, until they can be read."""
-        for topic in self.topics.by_name.values():
-            for partition in topic.partitions:
-                log = partition.log
-                if any(segment.file is part.file for segment in log.segments):
-                    if part not in log.unreadable:
-                        log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
-                    self.failures.read_failed(partition, why)
+        for partition in self.replicas:
+            log = partition.log
+            if any(segment.file is part.file for segment in log.segments):
+                if part not in log.unreadable:
+                    log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
+                self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
@@ -354,16 +360,30 @@ class Node:
         self.upkeep.commits.begin(now)
         return self.outbox.take()
 
-    # ---- topics ----------------------------------------------------------------------------------------------------
+    # ---- metadata --------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the cluster agrees on, as far as this node was told."""
+        return self.metadata.image
+
+    def changed(self, now: Millis, delta: MetadataDelta) -> None:
+        """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""
+        self.outbox.deadline_moved = True
+        before = self.metadata.move(delta)
+        self.settings.follow(now, delta)
+        names = delta.names(TOPIC_PREFIX)
+        if names:
+            self.topics.follow(now, before, names)
 
     def partition_opened(self, now: Millis, partition: Partition) -> None:
         """A partition begins its life on this node: `Topics` calls this at creation and at start."""
         self.upkeep.watch(now, partition)
 
-    def topic_deleted(self, now: Millis, topic: Topic) -> None:
-        """`Topics` took the topic out of its tables: whoever waits for one of its partitions is told."""
+    def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
+        """The topic is gone, with these partitions of it on this node: whoever waits for one of them is told."""
         self.metrics.topic_deleted(topic.name)
-        for partition in topic.partitions:
+        for partition in partitions:
             partition.resign(now)
             self.upkeep.forget(partition)
         for host in self._in_use("groups", "share_state", "share"):

@@ -80,6 +80,11 @@ class PartitionRecord:
         )
 
 
+def placed_on(node_id: int, count: int) -> tuple[PartitionRecord, ...]:
+    """So many new partitions, each with one replica, on this node."""
+    return (PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id),) * count
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     """One topic: 16-byte id, its own configs as text, its partitions in order."""

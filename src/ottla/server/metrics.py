@@ -108,9 +108,9 @@ async def take(node: Node) -> Figures:
     """Read the node, on its event loop: in slices, so that no request waits long for ten thousand partitions."""
     metrics = node.metrics
     partitions: list[PartitionFigures] = []
-    for name in sorted(node.topics.by_name):
-        topic = node.topics.by_name.get(name)
-        for partition in topic.partitions if topic is not None else ():
+    for name in sorted(node.replicas.by_name):
+        topic = node.replicas.by_name.get(name)
+        for partition in topic.partitions.values() if topic is not None else ():
             log = partition.log
             partitions.append(
                 PartitionFigures(
@@ -338,7 +338,7 @@ class MetricsListener:
 
 def readiness(node: Node) -> tuple[str, str]:
     """(status, sentence): ready as long as one partition is in service, for there may be clients of that one."""
-    partitions = [each for topic in node.topics.by_name.values() for each in topic.partitions]
+    partitions = list(node.replicas)
     shut = [each for each in partitions if each.log.failed is not None]
     if partitions and len(shut) == len(partitions):
         return "503 Service Unavailable", "no partition is in service\n"

@@ -22,7 +22,7 @@ from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ottla.broker.topics.names import fault_of
-from ottla.broker.topics.topics import Topic
+from ottla.metadata.image import Configs, TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 
@@ -72,7 +72,7 @@ class Configurable:
     """One resource whose configuration can be changed: its properties, what it has now, and what to do with more."""
 
     keys: Mapping[str, ConfigKey]
-    overrides: dict[str, str]
+    overrides: Configs
     current: Callable[[str], str | None]
     check: Callable[[dict[str, str]], object]
     keep: Callable[[dict[str, str]], object]
@@ -178,12 +178,12 @@ def _find(node: Node, request: Request, resource_type: int, name: str, changes: 
             )
 
 
-def existing_topic(node: Node, name: str) -> Topic:
+def existing_topic(node: Node, name: str) -> TopicImage:
     """Raises ResourceRefused."""
     fault = fault_of(name)
     if fault is not None:
         raise ResourceRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    topic = node.topics.get(name)
+    topic = node.image.topics.get(name)
     if topic is None:
         raise ResourceRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     return topic
@@ -206,8 +206,8 @@ def _topic(node: Node, request: Request, name: str) -> Configurable:
     topic = existing_topic(node, name)
     return Configurable(
         TOPIC_CONFIGS,
-        topic.overrides,
-        lambda key: printed(topic_value(node.settings, topic.overrides, key)),
+        topic.configs,
+        lambda key: printed(topic_value(node.settings, topic.configs, key)),
         lambda overrides: check_topic(overrides, node.settings),
         lambda overrides: node.topics.alter_configs(request.now, topic, overrides),
         ErrorCode.INVALID_CONFIG,

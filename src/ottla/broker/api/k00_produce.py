@@ -134,13 +134,13 @@ class ParkedProduce(ParkedWork):
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """Too late: what is appended stays, and the producer is told to ask again."""
-        topics = self.node.topics
+        replicas = self.node.replicas
         for append in self.appends:
             partition = append.partition
             if partition is not None and partition in self.waits_for:
                 if partition.log.failed:
                     append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
-                elif topics.partition(partition.topic_name, partition.index) is not partition:
+                elif replicas.get(partition.topic_name, partition.index) is not partition:
                     append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 else:
                     append.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -328,9 +328,9 @@ def append_one(
     """Find the partition and append its batch, or say in `append` why not."""
     key = append.topic
     if isinstance(key, str):
-        topic, unknown = node.topics.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic, unknown = node.replicas.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
-        topic, unknown = node.topics.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
+        topic, unknown = node.replicas.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
     if node.access.authorizer is not None:
         name = key if isinstance(key, str) else None if topic is None else topic.name
         if name is not None and not node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name):
@@ -339,7 +339,8 @@ def append_one(
     if topic is None:
         append.refuse(unknown)
         return
-    if not 0 <= append.index < len(topic.partitions):
+    partition = topic.partitions.get(append.index)
+    if partition is None:
         append.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return
     if topic.internal and client_id != INTERNAL_TOPICS_CLIENT:
@@ -357,7 +358,6 @@ def append_one(
         if attributes & 7 == _ZSTD and version < FIRST_VERSION_WITH_ZSTD:
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
-    partition = topic.partitions[append.index]
     try:
         appended = partition.append(now, records)
     except AppendRefused as refused:

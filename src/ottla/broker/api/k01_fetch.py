@@ -270,19 +270,20 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
 def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
     """The partition, or None with the error in `answer`."""
     if isinstance(asked.topic, str):
-        topic, unknown = node.topics.by_name.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic, unknown = node.replicas.by_name.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name: str | None = asked.topic
     else:
-        topic, unknown = node.topics.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
+        topic, unknown = node.replicas.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
         name = None if topic is None else topic.name
     if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
         answer.error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return None
     if topic is None:
         answer.error = int(unknown)
-    elif 0 <= asked.index < len(topic.partitions):
-        return topic.partitions[asked.index]
     else:
+        partition = topic.partitions.get(asked.index)
+        if partition is not None:
+            return partition
         answer.error = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     answer.aborted = []
     return None

@@ -27,9 +27,9 @@ from ottla.broker.security.authorizer import (
     ResourceType,
 )
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
-from ottla.broker.topics.creation import TopicRefused, check_room, plan_default_topic
+from ottla.broker.topics.creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.topics.names import INTERNAL_TOPICS, fault_of
-from ottla.broker.topics.topics import NewTopic, Topic
+from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (
@@ -56,7 +56,7 @@ def handle(node: Node, request: Request) -> MetadataResponse | Parked:
     if _malformed(request.version, request.body):
         return _refused(request.body)
     asked = request.body.topics
-    is_long = len(asked) > SLICE_STEPS if asked else node.topics.partition_count > SLICE_STEPS
+    is_long = len(asked) > SLICE_STEPS if asked else node.image.partition_count > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
@@ -93,7 +93,7 @@ def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic
     """The topics of the answer, few at a time; topics that are missing are made so, too."""
     asked = request.body.topics
     if asked is None or (request.version == 0 and not asked):
-        for topic in list(node.topics.by_name.values()):
+        for topic in list(node.image.topics.values()):
             if node.access.on_topic(request, Operation.DESCRIBE, topic.name):
                 yield [_described(node, request, topic)]
     elif any(topic.topic_id != ZERO_UUID for topic in asked):
@@ -121,7 +121,7 @@ def _refused(body: MetadataRequest) -> MetadataResponse:
 
 
 def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTopic:
-    topic = node.topics.by_id.get(topic_id)
+    topic = node.image.topics_by_id.get(topic_id)
     if topic is None:
         return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, topic_id)
     if not node.access.on_topic(request, Operation.DESCRIBE, topic.name):
@@ -133,7 +133,7 @@ def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataRes
     answers: dict[str, MetadataResponseTopic] = {}
     missing: list[str] = []
     for name in names:
-        topic = node.topics.get(name)
+        topic = node.image.topics.get(name)
         if not node.access.on_topic(request, Operation.DESCRIBE, name):
             answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
         elif topic is not None:
@@ -176,21 +176,21 @@ def _create(node: Node, request: Request, names: list[str]) -> list[str]:
     return denied
 
 
-def _described(node: Node, request: Request, topic: Topic) -> MetadataResponseTopic:
+def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.internal,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                partition_index=partition.index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
+                partition_index=index,
+                leader_id=placed.leader,
+                leader_epoch=placed.leader_epoch,
+                replica_nodes=list(placed.replicas),
+                isr_nodes=list(placed.isr),
             )
-            for partition in topic.partitions
+            for index, placed in enumerate(topic.partitions)
         ],
         topic_authorized_operations=_operations(node, request, topic.name),
     )

@@ -75,10 +75,10 @@ def _long_answer(node: Node, request: Request) -> Work:
         if steps >= SLICE_STEPS:
             steps = 0
             yield
-    gone = [topic for topic in taken if topic.topic_id not in node.topics.by_id]
+    gone = [topic for topic in taken if topic.topic_id not in node.image.topics_by_id]
     if gone:  # deleted since it was looked up: nobody would ever delete what is committed of it
         good, failed = _sort_out(node, request, gone)
-        taken = [topic for topic in taken if topic.topic_id in node.topics.by_id] + good
+        taken = [topic for topic in taken if topic.topic_id in node.image.topics_by_id] + good
         refused += failed
     answer = yield Piece(request, body, partial(_commit, taken, refused, node))
     answer.topics = yield from encoded_topics(answer.topics, request.version)
@@ -117,13 +117,13 @@ def _sort_out(
 def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:
     """The error of partitions that can't be committed, and how many can. The topic gets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
-        known = node.topics.by_id.get(topic.topic_id)
+        known = node.image.topics_by_id.get(topic.topic_id)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_ID, 0
         topic.name = known.name
     if not node.access.on_topic(request, Operation.READ, topic.name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
-    known = node.topics.get(topic.name)
+    known = node.image.topics.get(topic.name)
     if known is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0
     topic.topic_id = known.id

@@ -155,13 +155,13 @@ def _sort_out(node: Node, request: Request, topics: Iterable[OffsetFetchRequestT
     for topic in topics:
         error = ErrorCode.NONE
         if request.version >= _BY_TOPIC_ID_SINCE:
-            known = node.topics.by_id.get(topic.topic_id)
+            known = node.image.topics_by_id.get(topic.topic_id)
             if known is None:
                 error = ErrorCode.UNKNOWN_TOPIC_ID
             else:
                 topic.name = known.name
         else:
-            known = node.topics.get(topic.name)
+            known = node.image.topics.get(topic.name)
             topic.topic_id = ZERO_UUID if known is None else known.id
         if error is ErrorCode.NONE and not _may_see(node, request, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -185,7 +185,7 @@ def _visible(node: Node, request: Request, topics: list[OffsetFetchResponseTopic
     an earlier life of a topic does not count."""
     found: dict[str, OffsetFetchResponseTopics] = {}
     for topic in topics:
-        known = node.topics.get(topic.name)
+        known = node.image.topics.get(topic.name)
         if known is None:
             if request.version >= _BY_TOPIC_ID_SINCE:
                 continue

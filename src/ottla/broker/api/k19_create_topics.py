@@ -21,8 +21,7 @@ from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
-from ottla.broker.topics.creation import TopicRefused, check_name, check_request_size, check_room, plan_topic
-from ottla.broker.topics.topics import NewTopic
+from ottla.broker.topics.creation import NewTopic, TopicRefused, check_name, check_request_size, check_room, plan_topic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import (
@@ -128,7 +127,7 @@ def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopic
 
 
 def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
-    topic = node.topics.get(new.name)
+    topic = node.image.topics.get(new.name)
     topic_id = node.topics.new_topic_id() if topic is None else topic.id
     result = CreatableTopicResult(new.name, topic_id, error_message=None)
     if not node.access.on_topic(request, Operation.DESCRIBE_CONFIGS, new.name):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.topics.topics import Topic
+from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (
@@ -49,10 +49,10 @@ def handle(node: Node, request: Request) -> DeleteTopicsResponse:
         error = ErrorCode.TOPIC_DELETION_DISABLED if disabled else ErrorCode.INVALID_REQUEST
         return DeleteTopicsResponse(responses=[_failed(state, error) for state in asked])
     results: list[DeletableTopicResult] = []
-    going: dict[bytes, Topic] = {}
+    going: dict[bytes, TopicImage] = {}
     for state, fault in _sorted_out(node, asked):
         answer = _failed(state, ErrorCode.INVALID_REQUEST, fault) if fault else _look_up(node, request, state)
-        if isinstance(answer, Topic):
+        if isinstance(answer, TopicImage):
             going[answer.id] = answer
             answer = DeletableTopicResult(answer.name, answer.id)
         results.append(answer)
@@ -79,7 +79,7 @@ def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> list[tuple[DeleteT
     for topic_id, times in ids.items():
         out.append((DeleteTopicState(None, topic_id), "Duplicate topic id." if times > 1 else ""))
     for name, times in names.items():
-        topic = node.topics.get(name)
+        topic = node.image.topics.get(name)
         if times > 1:
             out.append((DeleteTopicState(name), "Duplicate topic name."))
         elif topic is not None and topic.id in ids:
@@ -91,14 +91,14 @@ def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> list[tuple[DeleteT
     return out
 
 
-def _look_up(node: Node, request: Request, state: DeleteTopicState) -> Topic | DeletableTopicResult:
+def _look_up(node: Node, request: Request, state: DeleteTopicState) -> TopicImage | DeletableTopicResult:
     """The topic, if this client may delete it."""
     if state.name is None:
-        topic = node.topics.by_id.get(state.topic_id)
+        topic = node.image.topics_by_id.get(state.topic_id)
         if topic is None:
             return _failed(state, ErrorCode.UNKNOWN_TOPIC_ID)
     else:
-        topic = node.topics.get(state.name)
+        topic = node.image.topics.get(state.name)
     name = state.name if topic is None else topic.name
     assert name is not None
     everywhere = node.access.on_cluster(request, Operation.DELETE)

@@ -52,7 +52,7 @@ def handle(node: Node, request: Request) -> InitProducerIdResponse:
 def _may_produce(node: Node, request: Request) -> bool:
     """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
     return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or any(
-        node.access.on_topic(request, Operation.WRITE, name) for name in node.topics.by_name
+        node.access.on_topic(request, Operation.WRITE, name) for name in node.image.topics
     )
 
 

@@ -131,8 +131,8 @@ def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -
     asked = tuple(resource.configuration_keys or ())
     match kind:
         case ConfigResourceType.TOPIC:
-            topic = node.topics.get(name)
-            return None if topic is None else (kind, asked, tuple(topic.overrides.items()))
+            topic = node.image.topics.get(name)
+            return None if topic is None else (kind, asked, tuple(topic.configs.items()))
         case ConfigResourceType.GROUP:
             return (kind, asked, tuple(node.settings.of_group(name).items())) if name else None
         case _:
@@ -159,7 +159,7 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
     """Raises ResourceRefused."""
     match resource_type:
         case ConfigResourceType.TOPIC:
-            return topic_entries(node.settings.current, existing_topic(node, name).overrides)
+            return topic_entries(node.settings.current, existing_topic(node, name).configs)
         case ConfigResourceType.BROKER:
             if not name:
                 return cluster_entries(node.settings.current)

@@ -38,7 +38,9 @@ def handle(node: Node, request: Request) -> DescribeLogDirsResponse:
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     if body.topics is None:
-        chosen: dict[str, Iterable[Partition]] = {t.name: t.partitions for t in node.topics.by_name.values()}
+        chosen: dict[str, Iterable[Partition]] = {
+            topic.name: topic.partitions.values() for topic in node.replicas.by_name.values()
+        }
     else:
         indexes: dict[str, dict[int, None]] = {}
         for asked in body.topics:
@@ -56,7 +58,7 @@ def handle(node: Node, request: Request) -> DescribeLogDirsResponse:
 
 
 def _found(node: Node, topic: str, indexes: Iterable[int]) -> list[Partition]:
-    found = (node.topics.partition(topic, index) for index in indexes)
+    found = (node.replicas.get(topic, index) for index in indexes)
     return [partition for partition in found if partition is not None]
 
 

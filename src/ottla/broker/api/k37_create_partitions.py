@@ -19,6 +19,7 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.broker.topics.creation import TopicRefused, plan_growth
+from ottla.broker.topics.names import INTERNAL_TOPICS
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import (
@@ -66,10 +67,10 @@ def _answer(node: Node, request: Request) -> Work:
 def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> None:
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    topic = node.topics.get(asked.name)
+    topic = node.image.topics.get(asked.name)
     if topic is None:
         raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic.internal:
+    if topic.name in INTERNAL_TOPICS:
         raise TopicRefused(
             ErrorCode.INVALID_REQUEST, f"The number of partitions of the internal topic {topic.name} can't change."
         )

@@ -40,7 +40,7 @@ def handle(node: Node, request: Request) -> ElectLeadersResponse:
     asked = body.topic_partitions
     if asked is None:
         return ElectLeadersResponse(
-            replica_election_results=[ReplicaElectionResult(name) for name in sorted(node.topics.by_name)]
+            replica_election_results=[ReplicaElectionResult(name) for name in sorted(node.image.topics)]
         )
     if body.election_type not in ELECTION_TYPES:
         refused = int(ErrorCode.INVALID_REQUEST), f"Unknown election type {body.election_type}"
@@ -55,7 +55,7 @@ def handle(node: Node, request: Request) -> ElectLeadersResponse:
 
 
 def _of_topic(node: Node, asked: TopicPartitions) -> ReplicaElectionResult:
-    topic = node.topics.get(asked.topic)
+    topic = node.image.topics.get(asked.topic)
     results: list[PartitionResult] = []
     for index in asked.partitions:
         error, sentence = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."

@@ -59,7 +59,7 @@ def _of_partition(node: Node, name: str, asked: ReassignablePartition) -> Reassi
 
 def _check(node: Node, name: str, asked: ReassignablePartition) -> None:
     """Raise TopicRefused unless the partition is there and is to be where it is."""
-    topic = node.topics.get(name)
+    topic = node.image.topics.get(name)
     if topic is None:
         raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= asked.partition_index < len(topic.partitions):

@@ -54,7 +54,7 @@ def handle(node: Node, request: Request) -> Any:
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in body.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        known = node.topics.get(topic.name)
+        known = node.image.topics.get(topic.name)
         count = 0 if known is None else len(known.partitions)
         if not node.access.on_topic(request, Operation.READ, topic.name):
             error, count = ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0

@@ -41,7 +41,7 @@ def _topic(node: Node, request: Request, asked: TopicRequest) -> TopicResponse:
         return _all(asked, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if not node.access.on_topic(request, Operation.READ, asked.name):
         return _all(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if node.topics.get(asked.name) is None:
+    if node.image.topics.get(asked.name) is None:
         return _all(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return TopicResponse(asked.name, [_partition(node, asked.name, index) for index in asked.partition_indexes])
 

@@ -44,11 +44,11 @@ def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
     names = {
-        ConfigResourceType.GROUP: sorted(node.settings.groups),
+        ConfigResourceType.GROUP: sorted(node.image.group_configs),
         ConfigResourceType.CLIENT_METRICS: [],
         ConfigResourceType.BROKER_LOGGER: [str(node.node_id)],
         ConfigResourceType.BROKER: [str(node.node_id)],
-        ConfigResourceType.TOPIC: list(node.topics.by_name),
+        ConfigResourceType.TOPIC: list(node.image.topics),
     }
     return ListConfigResourcesResponse(
         config_resources=[

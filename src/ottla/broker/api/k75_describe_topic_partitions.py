@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.broker.topics.names import fault_of
+from ottla.broker.topics.names import INTERNAL_TOPICS, fault_of
+from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -41,7 +41,7 @@ def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
         return _refused(names)
     every = not names
     if every:
-        names = sorted(node.topics.by_name)
+        names = sorted(node.image.topics)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     visible = [name for name in names if node.access.on_topic(request, Operation.DESCRIBE, name)]
@@ -68,13 +68,13 @@ def _page(
             answer.next_cursor = ResponseCursor(name, 0)
             break
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        topic = node.topics.get(name)
+        topic = node.image.topics.get(name)
         described = _described(node, request, name)
         answer.topics.append(described)
         if topic is None:
             continue
         shown = topic.partitions[first : first + limit]
-        described.partitions = [_partition(partition) for partition in shown]
+        described.partitions = [_partition(index, placed) for index, placed in enumerate(shown, first)]
         limit -= len(shown)
         if first + len(shown) < len(topic.partitions):
             answer.next_cursor = ResponseCursor(name, first + len(shown))
@@ -84,22 +84,22 @@ def _page(
 
 def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:
     operations = node.access.authorized_operations(request, ResourceType.TOPIC, name)
-    topic = node.topics.get(name)
+    topic = node.image.topics.get(name)
     if topic is not None:
         return DescribeTopicPartitionsResponseTopic(
-            name=name, topic_id=topic.id, is_internal=topic.internal, topic_authorized_operations=operations
+            name=name, topic_id=topic.id, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=operations
         )
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fault_of(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     return DescribeTopicPartitionsResponseTopic(int(error), name, topic_authorized_operations=operations)
 
 
-def _partition(partition: Partition) -> DescribeTopicPartitionsResponsePartition:
+def _partition(index: int, placed: PartitionRecord) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        partition_index=partition.index,
-        leader_id=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
+        partition_index=index,
+        leader_id=placed.leader,
+        leader_epoch=placed.leader_epoch,
+        replica_nodes=list(placed.replicas),
+        isr_nodes=list(placed.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
     )

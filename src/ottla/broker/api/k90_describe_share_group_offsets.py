@@ -89,7 +89,7 @@ def _wanted(
     topics: list[DescribeShareGroupOffsetsResponseTopic] = []
     wanted: _Wanted = []
     for name, indexes in named:
-        found = node.topics.get(name)
+        found = node.image.topics.get(name)
         parts = [DescribeShareGroupOffsetsResponsePartition(index, NO_OFFSET) for index in indexes]
         topic = DescribeShareGroupOffsetsResponseTopic(topic_name=name, partitions=parts)
         topics.append(topic)

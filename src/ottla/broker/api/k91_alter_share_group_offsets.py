@@ -79,7 +79,7 @@ def _sorted(
     shares: list[Share] = []
     wanted: _Wanted = []
     for asked in body.topics:
-        found = node.topics.get(asked.topic_name)
+        found = node.image.topics.get(asked.topic_name)
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not node.access.on_topic(request, Operation.READ, asked.topic_name):
             error, found = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None

@@ -46,7 +46,7 @@ def handle(node: Node, request: Request) -> Any:
 def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:
     topics = [DeleteShareGroupOffsetsResponseTopic(topic.topic_name) for topic in body.topics]
     for topic in topics:
-        found = node.topics.get(topic.topic_name)
+        found = node.image.topics.get(topic.topic_name)
         if not node.access.on_topic(request, Operation.READ, topic.topic_name):
             _refuse(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif found is None:

@@ -1,8 +1,8 @@
 """The configuration in force, which clients may change at any time: the broker's settings and the groups' configs.
 
 Knows where the changes stand in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers,
-`config/group/<id>`; topics keep theirs in their own records), makes a change take effect at once, and tells those who
-have subscribed. Does not know the requests that ask, nor who obeys.
+`config/group/<id>`; topics keep theirs in their own records), makes a change take effect as soon as the image has it,
+and tells those who have subscribed. Does not know the requests that ask, nor who obeys.
 
 Invariant: what stands in the store passed its checks when it was written. What a newer or older Ottla wrote and this
 one can't take is left in the store, noted, and not obeyed.
@@ -10,18 +10,15 @@ one can't take is left in the store, noted, and not obeyed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.broker.cluster.metadata import Metadata, RowChange
 from ottla.broker.config.share_groups import with_pause_noted
 from ottla.broker.config.values import BrokerSettings, ConfigRefused, check_group
 from ottla.machine import Millis, WallClock
-from ottla.metadata.store import Delete, MetadataStore, Put, decoded
-from ottla.metadata.topics import texts
+from ottla.metadata.image import BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, Configs, MetadataDelta
 
-BROKER_PREFIX: Final = "config/broker/"
-GROUP_PREFIX: Final = "config/group/"
 EVERY_BROKER: Final = ""
 """The name of the entity whose properties hold for every broker that sets none itself."""
 
@@ -37,21 +34,18 @@ class Subscriber:
 
 
 class LiveSettings:
-    """The broker's settings in force, `settings["node.id"]`, and the groups' properties.
+    """The broker's settings in force, `settings["node.id"]`, and the groups' properties, as text, as clients set them.
 
-    `brokers` and `groups` hold properties as text, as clients set them: `brokers` by this node's id and '', `groups` by
-    a group's name. `current` is replaced at a change: keep this object, or subscribe, but never a value of `current`.
+    `current` is replaced at a change: keep this object, or subscribe, but never a value of `current`.
     """
 
-    __slots__ = ("_notes", "_store", "_subscribers", "_wall", "brokers", "current", "groups")
+    __slots__ = ("_metadata", "_notes", "_subscribers", "_wall", "current")
 
     def __init__(
-        self, settings: BrokerSettings, store: MetadataStore, wall: WallClock, notes: Callable[[str], None]
+        self, settings: BrokerSettings, metadata: Metadata, wall: WallClock, notes: Callable[[str], None]
     ) -> None:
         self.current = settings
-        self.brokers: dict[str, dict[str, str]] = {}
-        self.groups: dict[str, dict[str, str]] = {}
-        self._store = store
+        self._metadata = metadata
         self._wall = wall
         self._notes = notes
         self._subscribers: dict[str, Subscriber] = {}
@@ -67,53 +61,44 @@ class LiveSettings:
         self._subscribers = dict(sorted({**self._subscribers, name: subscriber}.items()))
 
     def load(self) -> None:
-        """Read the store and let the broker's layers take effect; before any log is opened."""
-        self.brokers = self._stored(BROKER_PREFIX)
-        self.groups = self._stored(GROUP_PREFIX)
-        if self.brokers:
+        """Let the broker's stored layers take effect; before any log is opened."""
+        if self._metadata.image.broker_configs:
             self.current = self._obeyed()
 
-    def _stored(self, prefix: str) -> dict[str, dict[str, str]]:
-        return {
-            key.removeprefix(prefix): decoded(self._store, key, lambda value: texts(json.loads(value)), row.value)
-            for key, row in self._store.list(prefix)
-        }
+    def follow(self, now: Millis, delta: MetadataDelta) -> None:
+        """The image says something new: what it says of brokers and of groups holds from now on."""
+        if delta.names(BROKER_CONFIG_PREFIX):
+            self.current = self._obeyed()
+            for subscriber in self._subscribers.values():
+                subscriber.settings_changed(now)
+        for group_id in delta.names(GROUP_CONFIG_PREFIX):
+            for subscriber in self._subscribers.values():
+                subscriber.group_configured(group_id)
 
-    def of_broker(self, name: str) -> dict[str, str]:
-        return self.brokers.get(name, {})
+    def of_broker(self, name: str) -> Configs:
+        return self._metadata.image.broker_configs.get(name, {})
 
-    def of_group(self, name: str) -> dict[str, str]:
-        return self.groups.get(name, {})
+    def of_group(self, name: str) -> Configs:
+        return self._metadata.image.group_configs.get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
         """The settings this change would give. Raises ConfigRefused."""
-        changed = {**self.brokers, name: overrides}
+        changed = {**self._metadata.image.broker_configs, name: overrides}
         return self.current.with_dynamic(changed.get(self._own, {}), changed.get(EVERY_BROKER, {}))
 
     def alter_broker(self, now: Millis, name: str, overrides: dict[str, str]) -> None:
         """Replace the properties of this broker, or of all (''). Raises ConfigRefused, StoreFailed."""
-        settings = self.check_broker(name, overrides)
-        self._keep(BROKER_PREFIX, self.brokers, name, overrides)
-        self.current = settings
-        for subscriber in self._subscribers.values():
-            subscriber.settings_changed(now)
+        self.check_broker(name, overrides)
+        self._keep(now, BROKER_CONFIG_PREFIX + name, overrides)
 
     def alter_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> None:
         """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
-        self._keep(GROUP_PREFIX, self.groups, name, noted)
-        for subscriber in self._subscribers.values():
-            subscriber.group_configured(name)
+        self._keep(now, GROUP_CONFIG_PREFIX + name, noted)
 
-    def _keep(self, prefix: str, table: dict[str, dict[str, str]], name: str, overrides: dict[str, str]) -> None:
-        key = prefix + name
-        if overrides:
-            self._store.commit([Put(key, json.dumps(overrides).encode())])
-            table[name] = dict(overrides)
-        else:
-            self._store.commit([Delete(key)])
-            table.pop(name, None)
+    def _keep(self, now: Millis, key: str, overrides: dict[str, str]) -> None:
+        self._metadata.commit(now, [RowChange(key, dict(overrides) or None)])
 
     @property
     def _own(self) -> str:
@@ -124,7 +109,7 @@ class LiveSettings:
         """The settings with every stored property that this version can take."""
         own = self._own
         layers: dict[str, dict[str, str]] = {own: {}, EVERY_BROKER: {}}
-        settings = self.current
+        settings = self.current.with_dynamic({}, {})
         for entity in (EVERY_BROKER, own):
             for name, text in self.of_broker(entity).items():
                 layers[entity][name] = text

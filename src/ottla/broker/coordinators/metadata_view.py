@@ -6,8 +6,8 @@ Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataMana
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
 from ottla.broker.config.values import group_value
 from ottla.groups.metadata_view import ShareGroupConfig
@@ -16,21 +16,18 @@ from ottla.groups.shard import GroupShard
 from ottla.machine import Call, Entropy, Millis, WallClock
 from ottla.protocol.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from ottla.broker.topics.topics import Topics
-
 
 class NodeMetadataView(Subscriber):
     """The `MetadataView` of a node. What groups are configured to is kept until something is configured anew."""
 
-    def __init__(self, topics: Topics, settings: LiveSettings) -> None:
-        self._topics = topics
+    def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
+        self._metadata = metadata
         self._settings = settings
         self._share_groups: dict[str, ShareGroupConfig] = {}
         settings.subscribe("group coordinator", self)
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
-        topic = self._topics.get(name)
+        topic = self._metadata.image.topics.get(name)
         return None if topic is None else (topic.id, len(topic.partitions))
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
@@ -55,8 +52,8 @@ class NodeMetadataView(Subscriber):
 class GroupShards:
     """Makes group shards that see their node; a `broker.shards.ShardClass`."""
 
-    def __init__(self, topics: Topics, settings: LiveSettings) -> None:
-        self.metadata = NodeMetadataView(topics, settings)
+    def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
+        self.metadata = NodeMetadataView(metadata, settings)
 
     def of(self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> GroupShard:
         return GroupShard(GroupSettings.of(settings), entropy, notes, self.metadata, wall)

@@ -208,8 +208,8 @@ class ShardHost:
 
     def start(self, now: Millis) -> None:
         """Begin to load every partition that has records."""
-        topic = self.node.topics.get(self.topic_name)
-        for partition in [] if topic is None else topic.partitions:
+        topic = self.node.replicas.by_name.get(self.topic_name)
+        for partition in () if topic is None else topic.partitions.values():
             if partition.log.log_end_offset > partition.log.log_start_offset:
                 self._open(now, partition)
 
@@ -273,7 +273,7 @@ class ShardHost:
 
     def partition_for(self, key: str) -> int:
         """The partition whose shard owns `key`, as every Kafka broker and client computes it."""
-        topic = self.node.topics.get(self.topic_name)
+        topic = self.node.image.topics.get(self.topic_name)
         return 0 if topic is None else partition_of(key, len(topic.partitions))
 
     def active(self) -> list[int]:
@@ -404,7 +404,7 @@ class ShardHost:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:
-        current = self.node.topics.partition(self.topic_name, partition.index)
+        current = self.node.replicas.get(self.topic_name, partition.index)
         return current is partition and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
@@ -416,7 +416,7 @@ class ShardHost:
                 return hosted
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             return self._hosted.get(index)
-        partition = self.node.topics.partition(self.topic_name, index)
+        partition = self.node.replicas.get(self.topic_name, index)
         if partition is None or not self._leads(partition) or self._damaged.get(index) is partition:
             return None
         return self._open(now, partition)

@@ -263,7 +263,7 @@ class Letters:
         prefix: str = node.settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
             raise Unusable(f"the name of the dead-letter topic {name} does not begin with {prefix}")
-        topic = node.topics.get(name)
+        topic = node.image.topics.get(name)
         if topic is None:
             if not node.settings["errors.deadletterqueue.auto.create.topics.enable"]:
                 raise Unusable(f"there is no dead-letter topic {name}")
@@ -271,10 +271,15 @@ class Letters:
             if fault is not None:
                 raise Unusable(fault)
             overrides = {"errors.deadletterqueue.group.enable": "true"}
-            topic = node.topics.create(now, name, node.settings["num.partitions"], overrides)
-        if not topic_value(node.settings, topic.overrides, "errors.deadletterqueue.group.enable"):
+            node.topics.create(now, name, node.settings["num.partitions"], overrides)
+            topic = node.image.topics[name]
+        if not topic_value(node.settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
-        return topic.partitions[source_index % len(topic.partitions)]
+        index = source_index % len(topic.partitions)
+        partition = node.replicas.get(name, index)
+        if partition is None:
+            raise Unusable(f"{name}-{index} is not on this node")
+        return partition
 
     def _records(self, parcel: Parcel) -> list[Record]:
         """The records of the parcel that the log still has, in order. Raises OSError."""

@@ -53,7 +53,7 @@ from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordin
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-    from ottla.broker.topics.topics import Topic
+    from ottla.metadata.image import TopicImage
 
 KeyT = TypeVar("KeyT", str, bytes)
 
@@ -172,7 +172,7 @@ class ShareHost(Subscriber):
         for session in self.sessions.of_connection(connection):
             self.close_session(now, session)
 
-    def topic_deleted(self, now: Millis, topic: Topic) -> None:
+    def topic_deleted(self, now: Millis, topic: TopicImage) -> None:
         """Its share partitions go, and what their coordinators remember of them."""
         if topic.name == SHARE_GROUP_STATE_TOPIC:
             for key in list(self._hosted):
@@ -208,14 +208,15 @@ class ShareHost(Subscriber):
         hosted = self._hosted.get(key)
         if hosted is not None:
             return hosted
-        topic = self._node.topics.by_id.get(place[0])
+        topic = self._node.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic.partitions[place[1]].log.unopened:
+        partition = self._node.replicas.get(topic.name, place[1])
+        if partition is None or partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        hosted = self._hosted[key] = HostedShare(self, key, topic.partitions[place[1]])
+        hosted = self._hosted[key] = HostedShare(self, key, partition)
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._of_topic.setdefault(place[0], {})[key] = hosted
         self._loading[key] = hosted
@@ -485,10 +486,11 @@ class ShareHost(Subscriber):
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
         """Records that a group still has to process; -1 where that is not known."""
-        topic = self._node.topics.by_id.get(topic_id)
-        if topic is None or start_offset < 0 or complete_count < 0 or partition >= len(topic.partitions):
+        topic = self._node.image.topics_by_id.get(topic_id)
+        local = None if topic is None else self._node.replicas.get(topic.name, partition)
+        if local is None or start_offset < 0 or complete_count < 0:
             return -1
-        return max(topic.partitions[partition].log.high_watermark - start_offset - complete_count, 0)
+        return max(local.log.high_watermark - start_offset - complete_count, 0)
 
     def in_sight(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[PartitionInSight]:
         """Every loaded share partition, of one group or of all."""

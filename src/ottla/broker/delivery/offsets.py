@@ -32,7 +32,7 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
     found: list[tuple[bytes, int]] = []
     being_deleted = {topic_id for topic_id, _ in shares.deleting}
     for topic_id in topic_ids:
-        topic = node.topics.by_id.get(topic_id)
+        topic = node.image.topics_by_id.get(topic_id)
         partitions = set(shares.known(topic_id))
         if topic is not None and topic_id in being_deleted:
             partitions.update(range(len(topic.partitions)))

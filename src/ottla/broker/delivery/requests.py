@@ -89,7 +89,7 @@ class ShareExchange(ShareWaiter):
         return None
 
     def may_read(self, place: Place) -> ErrorCode:
-        topic = self.node.topics.by_id.get(place[0])
+        topic = self.node.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if self.node.access.authorizer is not None and not self.node.access.on_topic(
@@ -98,7 +98,8 @@ class ShareExchange(ShareWaiter):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic.partitions[place[1]].log.unopened:
+        partition = self.node.replicas.get(topic.name, place[1])
+        if partition is None or partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
@@ -164,10 +165,10 @@ class ShareExchange(ShareWaiter):
         hint = None
         for answer in self.answers:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
-                topic = self.node.topics.by_id.get(answer.place[0])
+                topic = self.node.image.topics_by_id.get(answer.place[0])
                 if topic is not None and answer.place[1] < len(topic.partitions):
-                    partition = topic.partitions[answer.place[1]]
-                    answer.current_leader = (partition.leader, partition.leader_epoch)
+                    placed = topic.partitions[answer.place[1]]
+                    answer.current_leader = (placed.leader, placed.leader_epoch)
                     hint = (self.node.node_id, *self.request.session.address.advertised)
         return hint
 

@@ -46,7 +46,7 @@ def ask(node: Node, request: Request) -> Any:
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []
     for topic in body.topics:
-        known = node.topics.by_id.get(bytes(topic.topic_id))
+        known = node.image.topics_by_id.get(bytes(topic.topic_id))
         for part in topic.partitions:
             single = type(body)(body.group_id, [type(topic)(topic.topic_id, [part])])
             if not allowed:

@@ -19,7 +19,7 @@ NOT_SAID: Final = -1
 
 def find_led(node: Node, topic: str, index: int, current_leader_epoch: int) -> Partition | ErrorCode:
     """The partition, where this node leads it in the epoch that the client believes in; else why not."""
-    partition = node.topics.partition(topic, index)
+    partition = node.replicas.get(topic, index)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if current_leader_epoch != NOT_SAID:

@@ -10,11 +10,13 @@ ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.values import ConfigRefused, check_topic
+from ottla.broker.config.values import ConfigRefused, Settings, check_topic
 from ottla.broker.topics.names import FORBIDDEN, INTERNAL_TOPICS, fault_of
-from ottla.broker.topics.topics import NewTopic, Topic
+from ottla.metadata.image import TopicImage
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 USE_DEFAULT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made: everything about it has been checked."""
+
+    name: str
+    partitions: int
+    overrides: dict[str, str] = field(default_factory=dict[str, str])
+    topic_id: bytes | None = None
 
 
 class TopicRefused(Exception):
@@ -64,10 +76,28 @@ def plan_default_topic(node: Node, name: str) -> NewTopic:
     """The topic that asking for an unknown name makes. Raises TopicRefused."""
     check_name(node, name)
     if name in INTERNAL_TOPICS:
-        new = node.topics.new_internal(name)
+        new = new_internal(node.settings, name)
         check_room(node, new.partitions)
         return new
     return plan_topic(node, name, USE_DEFAULT, USE_DEFAULT, (), ())
+
+
+def new_internal(settings: Settings, name: str) -> NewTopic:
+    """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
+    prefix, overrides = {
+        CONSUMER_OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
+        TRANSACTION_STATE_TOPIC: (
+            "transaction.state.log",
+            {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+        ),
+        SHARE_GROUP_STATE_TOPIC: (
+            "share.coordinator.state.topic",
+            # A snapshot of a fragmented share partition takes 20 bytes a run.
+            {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": str(16 << 20)},
+        ),
+    }[name]
+    overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
+    return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
 
 
 def check_name(node: Node, name: str) -> None:
@@ -77,7 +107,7 @@ def check_name(node: Node, name: str) -> None:
     fault = fault_of(name)
     if fault is not None:
         raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if node.topics.get(name) is not None:
+    if name in node.image.topics:
         raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = node.topics.colliding_with(name)
     if other is not None:
@@ -94,7 +124,7 @@ def check_room(node: Node, more: int) -> None:
     """Raise TopicRefused where the node would hold too many partitions."""
     check_request_size(more)
     limit = node.settings["ottla.partitions.max"]
-    have = node.topics.partition_count
+    have = node.image.partition_count
     if have + more > limit:
         raise TopicRefused(
             ErrorCode.POLICY_VIOLATION,
@@ -102,7 +132,7 @@ def check_room(node: Node, more: int) -> None:
         )
 
 
-def plan_growth(node: Node, topic: Topic, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
+def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
     """How many partitions the topic shall have. Raises TopicRefused."""
     have = len(topic.partitions)
     if total == have:

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import StorageFailed
 from ottla.log.log import Log
@@ -50,8 +51,9 @@ class Grave:
 class Graves:
     """The directories of deleted topics of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, metadata: Metadata) -> None:
         self._node = node
+        self._metadata = metadata
         self._waiting: list[Grave] = []
         self._stuck: list[Grave] = []
         self._settled: list[str] = []
@@ -69,9 +71,9 @@ class Graves:
         if not self._stuck:
             self._settled = [topic.key for topic in deleted if topic.name not in unread]
 
-    def begun(self) -> None:
+    def begun(self, now: Millis) -> None:
         """The start has made its own commit, after which the store knows no more which commits it has lost."""
-        self._forget(self._settled)
+        self._forget(now, self._settled)
 
     def add(self, topic: DeletedTopic, logs: Iterable[Log]) -> None:
         """A topic was deleted: its logs go at the next ticks."""
@@ -94,13 +96,15 @@ class Graves:
         """Remove everything that waits for it."""
         self.bury(now, [*self._waiting, *self._stuck])
 
-    def clear_way(self, now: Millis, names: Iterable[str]) -> None:
-        """Remove what is in the way of new topics of these names. Raises StoreFailed where that can't be done."""
+    def clear_way(self, now: Millis, names: Iterable[str]) -> dict[str, str]:
+        """Remove what is in the way of new topics of these names; why that can't be done, by name."""
         wanted = set(names)
         self.bury(now, [grave for grave in (*self._waiting, *self._stuck) if grave.name in wanted])
-        for grave in self._stuck:
-            if grave.name in wanted:
-                raise StoreFailed(f"{grave.path} of the deleted topic {grave.name} can't be removed yet")
+        return {
+            grave.name: f"{grave.path} of the deleted topic {grave.name} can't be removed yet"
+            for grave in self._stuck
+            if grave.name is not None and grave.name in wanted
+        }
 
     def bury(self, now: Millis, graves: list[Grave]) -> None:
         """Remove these directories, and the notes of topics that have none left."""
@@ -111,7 +115,8 @@ class Graves:
         self._stuck = [grave for grave in self._stuck if grave not in going]
         self._remove(now, graves)
         left = {grave.topic.key for grave in (*self._waiting, *self._stuck) if grave.topic is not None}
-        self._forget(grave.topic.key for grave in graves if grave.topic is not None and grave.topic.key not in left)
+        done = [grave.topic.key for grave in graves if grave.topic is not None and grave.topic.key not in left]
+        self._forget(now, done)
 
     def _remove(self, now: Millis, graves: list[Grave]) -> None:
         files, directory = self._node.files, self._node.directory
@@ -141,10 +146,10 @@ class Graves:
             grave.told = True
             self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
 
-    def _forget(self, keys: Iterable[str]) -> None:
+    def _forget(self, now: Millis, keys: Iterable[str]) -> None:
         done = sorted(set(keys))
         if done:
             try:
-                self._node.store.commit([Delete(key) for key in done])
+                self._metadata.commit(now, (), [Delete(key) for key in done])
             except StoreFailed as failed:
                 self._node.notes(f"the next start looks for the files of deleted topics again: {failed}")

@@ -1,111 +1,69 @@
-"""The topics of this node: their records in the metadata store and their partitions' logs.
+"""The topics: how one comes, changes and goes, and how what lies on this node follows.
 
-Knows how a topic comes, changes and goes: first the store commits, then memory and the disk follow. Does not know the
-requests that ask for it (`broker/api`) nor what a log holds.
+Knows that first the store commits, then the image moves, then memory and the disk follow (`follow`), whoever it was
+that committed. Does not know the requests that ask for a change (`broker/api`) nor what a log holds.
 
 Invariants:
-- a topic in `by_name` stands in `by_id` too and in the store, with the same id, partitions and overrides;
+- every replica that the image places here, and no other, is in `Replicas`, with the topic's id and the image's epochs;
 - every partition's leader epoch is higher than in any earlier life of the node: one commit raises them all at start,
   above the store's and above the newest in the log;
-- a directory is opened for a partition only if `partition.metadata` names the topic's id. Which topics there are is
-  what the store and the directories say together (adoption.py); what nobody owns is renamed to `-stray`, never deleted.
+- which topics there are is what the store and the directories say together (survey.py).
 
 A deleted topic leaves the tables at once; its logs go a few at a time (removal.py), so that a big topic does not stop
 the node.
 
-Sources: Kafka's ReplicationControlManager.java, LogManager.scala; the design's cluster notes, section 1.
+Sources: Kafka's ReplicationControlManager.java, ReplicaManager.applyDelta; the design's cluster notes, section 1.
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.metadata import Metadata, RowChange
 from ottla.broker.config.live import Subscriber
-from ottla.broker.config.values import held, is_held, topic_log_config, without_ended_hold
+from ottla.broker.config.values import topic_log_config, without_ended_hold
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.partitions.unopened import Unopened
-from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
+from ottla.broker.topics.creation import NewTopic, new_internal
 from ottla.broker.topics.names import INTERNAL_TOPICS, folded
+from ottla.broker.topics.opening import Logs
 from ottla.broker.topics.removal import Graves
-from ottla.log.checkpoints import read_partition_metadata
+from ottla.broker.topics.survey import raised, survey
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
+from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Delete, Put, StoreFailed, decoded
-from ottla.metadata.topics import DELETED_PREFIX, PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from ottla.metadata.store import ABSENT, Put, StoreFailed
+from ottla.metadata.topics import DeletedTopic, TopicRecord, key_of, placed_on
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-OF_THE_WHOLE_NODE: Final = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-)
-"""Errors at the start that no single partition is to blame for."""
-NAMES_SHOWN: Final = 10
-"""How many topics a sentence of the log names."""
-
-
-class Topic:
-    """One topic. `version` is the store's, for compare-and-set."""
-
-    __slots__ = ("id", "internal", "log_config", "name", "overrides", "partitions", "record", "version")
-
-    def __init__(self, name: str, record: TopicRecord, log_config: LogConfig, version: int) -> None:
-        self.name = name
-        self.id = record.topic_id
-        self.record = record
-        self.overrides = record.configs
-        self.log_config = log_config
-        self.internal = name in INTERNAL_TOPICS
-        self.partitions: list[Partition] = []
-        self.version = version
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to be made: everything about it has been checked."""
-
-    name: str
-    partitions: int
-    overrides: dict[str, str] = field(default_factory=dict[str, str])
-    topic_id: bytes | None = None
-
 
 class Topics(Subscriber):
-    """All topics of a node. Raises StoreFailed where the metadata store does."""
+    """Makes, changes and removes topics. Raises StoreFailed where the metadata store does."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, metadata: Metadata, replicas: Replicas) -> None:
         self._node = node
+        self._metadata = metadata
+        self._replicas = replicas
         self.producer_ids = ProducerIds(node.store)
-        self.by_name: dict[str, Topic] = {}
-        self.by_id: dict[bytes, Topic] = {}
-        self.partition_count = 0
-        self._folded: dict[str, set[str]] = {}
-        self.graves = Graves(node)
+        self.graves = Graves(node, metadata)
         self.unopened = Unopened(node)
-        self._unowned: dict[tuple[str, int], str] = {}
-        """Why the directory of this place is not opened for its topic, nor for a new one of the name."""
+        self._logs = Logs(node)
+        self._opened: dict[tuple[str, int], Log] = {}
+        """At start: logs that are open, while the commit that begins to use them is not done."""
+        self._folded: dict[str, set[str]] = {}
         node.settings.subscribe("topics", self)
 
     def parts(self) -> list[tuple[str, Graves | Unopened]]:
         """What has timers, by name."""
         return [("the removal of deleted topics", self.graves), ("partitions out of service", self.unopened)]
-
-    # ---- looking up ------------------------------------------------------------------------------------------------
-
-    def get(self, name: str) -> Topic | None:
-        return self.by_name.get(name)
-
-    def partition(self, name: str, index: int) -> Partition | None:
-        topic = self.by_name.get(name)
-        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
     def colliding_with(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_'."""
@@ -116,182 +74,106 @@ class Topics(Subscriber):
 
     def load(self, now: Millis, *, clean_shutdown: bool) -> None:
         """Read the store, open every log, raise every leader epoch in one commit."""
-        node = self._node
-        rows = {
-            key.removeprefix(PREFIX): (decoded(node.store, key, TopicRecord.decode, row.value), row.version)
-            for key, row in node.store.list(PREFIX)
-        }
-        records = self._survey(now, {name: record for name, (record, _) in rows.items()})
-        count = sum(len(record.partitions) for record in records.values())
-        if count and not clean_shutdown:
-            checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
-            node.notes(f"the last node here did not stop cleanly: recovering {count} partitions, {checked} checked")
-        opened = self._open_all(now, records, clean_shutdown)
-        for logs in opened.values():
-            for log in logs:
-                self.producer_ids.seen(log.producers.entries)
-        raised = {name: _raised(record, opened[name], node.node_id) for name, record in records.items()}
-        versions = {name: version for name, (_, version) in rows.items()}
-        puts = [Put(key_of(name), record.encode(), versions.get(name, ABSENT)) for name, record in raised.items()]
-        if puts := [*puts, *self.producer_ids.behind_lost()]:
-            version = node.store.commit(puts)
-            for name, record in raised.items():
-                self._take_in(now, name, record, version, opened[name])
-        self.graves.begun()
-
-    def _open_all(self, now: Millis, records: dict[str, TopicRecord], clean_shutdown: bool) -> dict[str, list[Log]]:
-        """The logs of these topics, in the order of their partitions."""
-        places = [(name, index) for name, record in records.items() for index in range(len(record.partitions))]
-        self.unopened.begin(places, power_cut=not clean_shutdown and not self._node.same_boot)
-        opened: dict[str, list[Log]] = {name: [] for name in records}
-        for name, index in places:
-            opened[name].append(self._open_or_leave(now, name, records[name], index, clean_shutdown))
-        self.unopened.note([(name, index) for name, index in places if opened[name][index].unopened])
-        return opened
-
-    def _survey(self, now: Millis, stored: dict[str, TopicRecord]) -> dict[str, TopicRecord]:
-        """The topics of this node: those of the store, and what the directories add to them."""
-        node = self._node
-        deleted = [
-            decoded(node.store, key, partial(DeletedTopic.decode, key), row.value)
-            for key, row in node.store.list(DELETED_PREFIX)
+        node, metadata = self._node, self._metadata
+        stored = metadata.image.topics
+        found = survey(node, self.graves, now, {name: topic.record for name, topic in stored.items()})
+        self._logs.unowned = found.unowned
+        here = [
+            (name, record, index)
+            for name, record in found.records.items()
+            for index, placed in enumerate(record.partitions)
+            if node.node_id in placed.replicas
         ]
-        found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
-        self._unowned = {**found.unreadable, **found.left}
-        self.graves.begin(now, found.gone, deleted, {name for name, _ in self._unowned})
-        for stranger in found.strangers:
-            self._put_aside(stranger)
-        for sentence in found.left.values():
-            node.warn(sentence)
-        records = dict(stored)
-        if node.store.lost:
-            records = {name: self._doubted(name, record) for name, record in stored.items()}
-            node.warn(
-                f"the metadata store {node.store.place} has lost its newest {node.store.lost} commits (it is damaged, "
-                "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
+        if here and not clean_shutdown:
+            checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
+            node.notes(f"the last node here did not stop cleanly: recovering {len(here)} partitions, {checked} checked")
+        self._open_all(now, here, clean_shutdown=clean_shutdown)
+        changes: list[RowChange] = []
+        for name, record in found.records.items():
+            version = stored[name].version if name in stored else ABSENT
+            changes.append(RowChange(key_of(name), raised(name, record, self._opened, node.node_id), version))
+        producer_ids = self.producer_ids.behind_lost()
+        if changes or producer_ids:
+            metadata.commit(now, changes, producer_ids)
+        self.graves.begun(now)
+
+    def _open_all(self, now: Millis, here: Sequence[tuple[str, TopicRecord, int]], *, clean_shutdown: bool) -> None:
+        places = [(name, index) for name, _, index in here]
+        self.unopened.begin(places, power_cut=not clean_shutdown and not self._node.same_boot)
+        for name, record, index in here:
+            interrupted = self.unopened.is_interrupted((name, index))
+            log = self._logs.open_known(
+                now, name, record, index, clean_shutdown=clean_shutdown, interrupted=interrupted
             )
-        for name, told in found.told.items():
-            records[name] = self._taken_over(name, told, stored.get(name), exact=found.from_kafka)
-        if found.told:
-            node.warn(
-                f"{node.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
-                "taken over from the directories, without the configs they had"
-            )
-        on_hold = sorted(name for name, record in records.items() if is_held(node.settings, record.configs))
-        if on_hold:
-            node.warn(
-                f"retention and compaction delete nothing of {_listed(on_hold)}: ottla.retention.hold is set, as it is "
-                "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
-                "to end it there"
-            )
-        return records
+            self._opened[name, index] = log
+            self.producer_ids.seen(log.producers.entries)
+        self.unopened.note([place for place in places if self._opened[place].unopened])
 
-    def _doubted(self, name: str, record: TopicRecord) -> TopicRecord:
-        """The record of a topic whose configs may have changed since."""
-        return record if name in INTERNAL_TOPICS else replace(record, configs=held(record.configs))
+    # ---- what lies here follows the image --------------------------------------------------------------------------
 
-    def _taken_over(self, name: str, told: Told, record: TopicRecord | None, *, exact: bool) -> TopicRecord:
-        """The record of a topic whose directories say more than the store."""
-        placed = () if record is None else record.partitions
-        count = max(told.partitions, len(placed))
-        if name in INTERNAL_TOPICS:
-            new = self.new_internal(name)
-            configs = new.overrides if record is None else record.configs
-            count = count if exact else max(count, new.partitions)
-        else:
-            configs = held({} if record is None else record.configs)
-        return TopicRecord(told.topic_id, configs, placed + self._placed(range(len(placed), count)))
+    def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
+        """The image says something new of these topics: open, lead, leave and remove what is here of them."""
+        image = self._metadata.image
+        for name in names:
+            old, new = before.topics.get(name), image.topics.get(name)
+            if old is not None and (new is None or new.id != old.id):
+                self._gone(now, old)
+        coming = [name for name in names if name in image.topics and name not in self._replicas.by_name]
+        if coming:
+            self._make_way(now, coming)
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is not None:
+                self._folded.setdefault(folded(name), set()).add(name)
+                self._follow(now, topic)
 
-    def _take_in(self, now: Millis, name: str, record: TopicRecord, version: int, logs: Sequence[Log]) -> Topic:
-        """The topic stands in the store and its logs are open: put it into the tables."""
-        topic = Topic(name, record, topic_log_config(self._node.settings, record.configs), version)
-        self.by_name[name] = topic
-        self.by_id[topic.id] = topic
-        self._folded.setdefault(folded(name), set()).add(name)
-        for log in logs:
-            self._lead(now, topic, log)
-        return topic
+    def _gone(self, now: Millis, topic: TopicImage) -> None:
+        """The topic is deleted: what is here of it goes, its files a few at every tick."""
+        alike = self._folded.get(folded(topic.name), set())
+        alike.discard(topic.name)
+        if not alike:
+            self._folded.pop(folded(topic.name), None)
+        local = self._replicas.by_name.get(topic.name)
+        partitions = [] if local is None else list(local.partitions.values())
+        if local is not None:
+            self._replicas.remove(local)
+        self._node.topic_deleted(now, topic, partitions)
+        for partition in partitions:
+            self.unopened.forget(partition)
+            self._logs.unowned.pop((topic.name, partition.index), None)
+        grave = DeletedTopic(topic.id, topic.name, len(topic.partitions))
+        self.graves.add(grave, [partition.log for partition in partitions])
 
-    def _open_log(
-        self,
-        now: Millis,
-        name: str,
-        record: TopicRecord,
-        index: int,
-        checkpoint: tuple[int, int, int] = (0, 0, 0),
-        clean_shutdown: bool = True,
-        interrupted: bool = False,
-    ) -> Log:
-        node = self._node
-        recovery_point, log_start_offset, high_watermark = checkpoint
-        return Log.open(
-            node.files,
-            f"{node.directory}/{name}-{index}",
-            topic_log_config(node.settings, record.configs),
-            topic_id=record.topic_id,
-            now=now,
-            clean_shutdown=clean_shutdown,
-            same_boot=node.same_boot,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            high_watermark=high_watermark,
-            producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
-            write_again=node.upkeep.commits.by_fsync,
-            interrupted=interrupted,
-            notes=node.notes,
-            wall=node.wall,
-        )
+    def _make_way(self, now: Millis, names: Sequence[str]) -> None:
+        """New topics may have these names: what deleted ones left behind must not become theirs."""
+        in_the_way = self.graves.clear_way(now, names)
+        for name, why in in_the_way.items():
+            for index in range(len(self._metadata.image.topics[name].partitions)):
+                self._logs.unowned[name, index] = why
+        self._node.upkeep.checkpoints.names_made(set(names))
 
-    def _open_or_leave(self, now: Millis, name: str, record: TopicRecord, index: int, clean_shutdown: bool) -> Log:
-        """The log of a partition that was there before; what can't be read takes its partition out of service alone."""
-        node = self._node
-        checkpoint = node.upkeep.checkpoints.of(name, index)
-        directory = f"{node.directory}/{name}-{index}"
-        why = self._unowned.get((name, index))
-        interrupted = self.unopened.is_interrupted((name, index))
-        try:
-            if why is None:
-                return self._open_log(now, name, record, index, checkpoint, clean_shutdown, interrupted)
-        except OSError as error:
-            if error.errno in OF_THE_WHOLE_NODE:
-                raise
-            why = f"{error.filename or directory} can't be read: {error.strerror or error}"
-        except Exception as error:
-            why = f"{directory} can't be opened: {error!r}"
-            node.fault(f"{name}-{index} is out of service", error)
-        return UnopenedLog(
-            node.files,
-            directory,
-            topic_log_config(node.settings, record.configs),
-            topic_id=record.topic_id,
-            now=now,
-            checkpoint=checkpoint,
-            why=why,
-        )
+    def _follow(self, now: Millis, topic: TopicImage) -> None:
+        node_id = self._node.node_id
+        here = [index for index, placed in enumerate(topic.partitions) if node_id in placed.replicas]
+        local = self._replicas.by_name.get(topic.name)
+        if local is None and not here:
+            return
+        log_config = topic_log_config(self._node.settings, topic.configs)
+        if local is None:
+            local = LocalTopic(topic.name, topic.id, log_config, internal=topic.name in INTERNAL_TOPICS)
+            self._replicas.add(local)
+        elif log_config != local.log_config:
+            self._configure(now, local, log_config)
+        for index in here:
+            if index not in local.partitions:
+                self._open(now, local, topic, index)
 
-    def open_again(self, now: Millis, partition: Partition) -> bool:
-        """Look whether a partition that is out of service can be read now; True where it is in service again."""
-        node, topic = self._node, self.by_name[partition.topic_name]
-        directory = partition.log.directory
-        try:
-            if node.files.exists(directory) and read_partition_metadata(node.files, directory) != topic.id:
-                return False
-            checkpoint = node.upkeep.checkpoints.of(topic.name, partition.index)
-            log = self._open_log(
-                now, topic.name, topic.record, partition.index, checkpoint, clean_shutdown=False, interrupted=True
-            )
-        except Exception:  # it is as it was, and why was told at the start
-            return False
-        self._unowned.pop((topic.name, partition.index), None)
-        partition.log = log
-        self.producer_ids.seen(log.producers.entries)
-        self._begin(now, partition)
-        return True
-
-    def _lead(self, now: Millis, topic: Topic, log: Log) -> None:
-        """Begin to lead the topic's next partition, whose log this is."""
-        index = len(topic.partitions)
-        placed = topic.record.partitions[index]
+    def _open(self, now: Millis, local: LocalTopic, topic: TopicImage, index: int) -> None:
+        """A partition that has a replica here from now on."""
+        placed = topic.partitions[index]
+        log = self._opened.pop((topic.name, index), None)
+        if log is None:
+            log = self._logs.open_new(now, topic.name, topic.record, index)
         node = self._node
         partition = Partition(
             topic.name,
@@ -304,8 +186,7 @@ class Topics(Subscriber):
             commits=node.upkeep.commits,
             wakes=node.parking,
         )
-        topic.partitions.append(partition)
-        self.partition_count += 1
+        local.partitions[index] = partition
         self._begin(now, partition)
 
     def _begin(self, now: Millis, partition: Partition) -> None:
@@ -320,159 +201,93 @@ class Topics(Subscriber):
             log.advance_high_watermark(log.log_end_offset)
         node.partition_opened(now, partition)
 
-    def _put_aside(self, stranger: Stranger) -> None:
-        files, path = self._node.files, stranger.path
-        stray = stray_path(path, stranger.owner)
-        if files.exists(stray):
-            stray = stray_path(path, stranger.owner, f".{self._node.entropy.randbytes(4).hex()}")
-        try:
-            files.rename(path, stray)
-        except OSError as error:
-            why = f"{path} {stranger.why}; it can't be renamed to {stray}: {error}"
-            self._node.warn(why)
-            place = place_of(path.rpartition("/")[2])
-            if place is not None:
-                self._unowned[place] = why
-        else:
-            self._node.warn(f"{path} {stranger.why}; it was renamed to {stray}")
-
-    # ---- changes ---------------------------------------------------------------------------------------------------
-
-    def create_all(self, now: Millis, wanted: Sequence[NewTopic]) -> list[Topic]:
-        """Make these topics in one commit. Names, overrides and counts are checked already."""
-        if not wanted:
-            return []
-        records = {
-            new.name: TopicRecord(
-                new.topic_id or self.new_topic_id(), dict(new.overrides), self._placed(range(new.partitions))
-            )
-            for new in wanted
-        }
-        self.graves.clear_way(now, records)
-        for (name, _), why in self._unowned.items():
-            if name in records:
-                raise StoreFailed(f"a directory is in the way of {name}: {why}")
-        self._node.upkeep.checkpoints.names_made(records.keys())
-        version = self._node.store.commit([Put(key_of(name), r.encode(), ABSENT) for name, r in records.items()])
-        created: list[Topic] = []
-        for name, record in records.items():
-            logs = [self._open_log(now, name, record, index) for index in range(len(record.partitions))]
-            created.append(self._take_in(now, name, record, version, logs))
-        return created
-
-    def create(
-        self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None
-    ) -> Topic:
-        return self.create_all(now, [NewTopic(name, partitions, overrides, topic_id)])[0]
-
-    def ensure_internal(self, now: Millis, name: str) -> Topic:
-        """One of the broker's own topics, made now if there is none."""
-        topic = self.by_name.get(name)
-        return topic if topic is not None else self.create_all(now, [self.new_internal(name)])[0]
-
-    def new_internal(self, name: str) -> NewTopic:
-        """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
-        settings = self._node.settings
-        prefix, overrides = {
-            CONSUMER_OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
-            TRANSACTION_STATE_TOPIC: (
-                "transaction.state.log",
-                {"cleanup.policy": "compact", "compression.type": "uncompressed"},
-            ),
-            SHARE_GROUP_STATE_TOPIC: (
-                "share.coordinator.state.topic",
-                # A snapshot of a fragmented share partition takes 20 bytes a run.
-                {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": str(16 << 20)},
-            ),
-        }[name]
-        overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
-        return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
-
-    def delete_all(self, now: Millis, topics: Iterable[Topic]) -> None:
-        """Take these topics away in one commit; their files follow, a few at every tick."""
-        going = list(topics)
-        if not going:
-            return
-        graves = {topic.name: DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going}
-        self._node.store.commit(
-            [Delete(key_of(topic.name), topic.version) for topic in going]
-            + [Put(grave.key, grave.encode()) for grave in graves.values()]
-        )
-        for topic in going:
-            del self.by_name[topic.name]
-            del self.by_id[topic.id]
-            names = self._folded[folded(topic.name)]
-            names.discard(topic.name)
-            if not names:
-                del self._folded[folded(topic.name)]
-            self.partition_count -= len(topic.partitions)
-            self._node.topic_deleted(now, topic)
-            for partition in topic.partitions:
-                self.unopened.forget(partition)
-                self._unowned.pop((topic.name, partition.index), None)
-            self.graves.add(graves[topic.name], [partition.log for partition in topic.partitions])
-
-    def delete(self, now: Millis, topic: Topic) -> None:
-        self.delete_all(now, [topic])
-
-    def add_partitions(self, now: Millis, topic: Topic, total: int) -> None:
-        """Let the topic have `total` partitions; it has fewer now."""
-        added = self._placed(range(len(topic.partitions), total))
-        self._commit(topic, replace(topic.record, partitions=topic.record.partitions + added))
-        for index in range(len(topic.partitions), total):
-            self._lead(now, topic, self._open_log(now, topic.name, topic.record, index))
-
-    def alter_configs(self, now: Millis, topic: Topic, overrides: dict[str, str]) -> None:
-        """Replace the topic's own configs, which are checked already; they hold from now on."""
-        configs = without_ended_hold(topic.overrides, overrides)
-        self._commit(topic, replace(topic.record, configs=configs))
-        topic.overrides = topic.record.configs
-        self._configure(now, topic)
+    def open_again(self, now: Millis, partition: Partition) -> bool:
+        """Look whether a partition that is out of service can be read now; True where it is in service again."""
+        topic = self._metadata.image.topics[partition.topic_name]
+        log = self._logs.open_again(now, topic.name, topic.record, partition.index)
+        if log is None:
+            return False
+        partition.log = log
+        self.producer_ids.seen(log.producers.entries)
+        self._begin(now, partition)
+        return True
 
     def settings_changed(self, now: Millis) -> None:
         """Every topic that follows the broker's settings follows now."""
-        for topic in self.by_name.values():
-            self._configure(now, topic)
+        for topic in self._replicas.by_name.values():
+            agreed = self._metadata.image.topics_by_id.get(topic.id)
+            if agreed is None:
+                continue  # it goes with the same commits
+            log_config = topic_log_config(self._node.settings, agreed.configs)
+            if log_config != topic.log_config:
+                self._configure(now, topic, log_config)
 
-    def _configure(self, now: Millis, topic: Topic) -> None:
-        log_config = topic_log_config(self._node.settings, topic.overrides)
-        if log_config != topic.log_config:
-            topic.log_config = log_config
-            for partition in topic.partitions:
-                partition.log.configure(log_config)
-                self._node.upkeep.watch(now, partition)
+    def _configure(self, now: Millis, topic: LocalTopic, log_config: LogConfig) -> None:
+        topic.log_config = log_config
+        for partition in topic.partitions.values():
+            partition.log.configure(log_config)
+            self._node.upkeep.watch(now, partition)
 
-    def _commit(self, topic: Topic, record: TopicRecord) -> None:
-        topic.version = self._node.store.commit([Put(key_of(topic.name), record.encode(), topic.version)])
-        topic.record = record
+    # ---- changes ---------------------------------------------------------------------------------------------------
 
-    def _placed(self, indexes: range) -> tuple[PartitionRecord, ...]:
-        node_id = self._node.node_id
-        placed = PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id)
-        return (placed,) * len(indexes)
+    def create_all(self, now: Millis, wanted: Sequence[NewTopic]) -> None:
+        """Make these topics in one commit. Names, overrides and counts are checked already."""
+        if not wanted:
+            return
+        records = {
+            new.name: TopicRecord(
+                new.topic_id or self.new_topic_id(),
+                dict(new.overrides),
+                placed_on(self._node.node_id, new.partitions),
+            )
+            for new in wanted
+        }
+        for why in self.graves.clear_way(now, records).values():
+            raise StoreFailed(why)
+        for (name, _), why in self._logs.unowned.items():
+            if name in records:
+                raise StoreFailed(f"a directory is in the way of {name}: {why}")
+        self._metadata.commit(now, [RowChange(key_of(name), record, ABSENT) for name, record in records.items()])
+
+    def create(
+        self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None
+    ) -> LocalTopic:
+        self.create_all(now, [NewTopic(name, partitions, overrides, topic_id)])
+        return self._replicas.by_name[name]
+
+    def ensure_internal(self, now: Millis, name: str) -> None:
+        """One of the broker's own topics is made now if there is none."""
+        if name not in self._metadata.image.topics:
+            self.create_all(now, [new_internal(self._node.settings, name)])
+
+    def delete_all(self, now: Millis, topics: Iterable[TopicImage]) -> None:
+        """Take these topics away in one commit."""
+        going = list(topics)
+        if going:
+            graves = [DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going]
+            self._metadata.commit(
+                now,
+                [RowChange(key_of(topic.name), None, topic.version) for topic in going],
+                [Put(grave.key, grave.encode()) for grave in graves],
+            )
+
+    def add_partitions(self, now: Millis, topic: TopicImage, total: int) -> None:
+        """Let the topic have `total` partitions; it has fewer now."""
+        added = placed_on(self._node.node_id, total - len(topic.partitions))
+        self._replace(now, topic, replace(topic.record, partitions=topic.partitions + added))
+
+    def alter_configs(self, now: Millis, topic: TopicImage, overrides: Mapping[str, str]) -> None:
+        """Replace the topic's own configs, which are checked already; they hold from now on."""
+        self._replace(now, topic, replace(topic.record, configs=without_ended_hold(topic.configs, overrides)))
+
+    def _replace(self, now: Millis, topic: TopicImage, record: TopicRecord) -> None:
+        self._metadata.commit(now, [RowChange(key_of(topic.name), record, topic.version)])
 
     def new_topic_id(self) -> bytes:
         """16 random bytes that no topic has."""
+        taken = self._metadata.image.topics_by_id
         while True:
             topic_id = self._node.entropy.randbytes(16)
             # Kafka reserves small ids, and ids whose text would begin with a dash.
-            if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in self.by_id:
+            if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in taken:
                 return topic_id
-
-
-def _raised(record: TopicRecord, logs: Sequence[Log], node_id: int) -> TopicRecord:
-    """The record with leader epochs above all that it and the logs have seen (a store may be older than its logs)."""
-    return replace(
-        record,
-        partitions=tuple(
-            replace(placed, leader_epoch=max(placed.leader_epoch, log.latest_epoch)).led_anew(node_id)
-            for placed, log in zip(record.partitions, logs, strict=True)
-        ),
-    )
-
-
-def _listed(names: Collection[str]) -> str:
-    """`topic a`, `topics a, b`, or how many more than these there are."""
-    shown = sorted(names)[:NAMES_SHOWN]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(shown)}{more}"

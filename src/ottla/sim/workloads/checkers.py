@@ -72,7 +72,7 @@ class Watch:
                 raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
 
     def _look_at_epoch(self, node: Node, partition: Partition) -> None:
-        key = (node.topics.by_name[partition.topic_name].id, partition.index)
+        key = (node.image.topics[partition.topic_name].id, partition.index)
         life, epoch = self._epochs.get(key, (0, -1))
         now = (self._host.lives, partition.leader_epoch)
         if now != (life, epoch):
@@ -105,7 +105,7 @@ def node_of(life: Life | None) -> Node:
 
 
 def partitions_of(node: Node) -> list[Partition]:
-    return [partition for _, topic in sorted(node.topics.by_name.items()) for partition in topic.partitions]
+    return [partition for _, topic in sorted(node.replicas.by_name.items()) for partition in topic.partitions.values()]
 
 
 # ---- replay equals live state ----------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def audit(workload: Workload, node: Node) -> None:
     """Read every partition of the workload from its start to its end."""
     for rule in workload.rules.values():
         for index in range(rule.partitions):
-            partition = node.topics.partition(rule.name, index)
+            partition = node.replicas.get(rule.name, index)
             if partition is None:
                 raise Broken(f"{rule.name}-{index} is gone")
             notes = _read_whole(workload, partition, dense=workload.history.is_dense(rule.name))

@@ -81,7 +81,7 @@ class ShareRun(Run):
         in_sight = node.share.in_sight(self.host.clock.now_ms)
         seen = {(each.group_id, each.topic, each.partition): each for each in in_sight}
         for group in workload.shares:
-            for partition in node.topics.by_name[JOBS].partitions:
+            for partition in node.replicas.by_name[JOBS].partitions.values():
                 each = seen.get((group, JOBS, partition.index))
                 if each is None:
                     return f"{group} does not read {partition.name}"
@@ -110,7 +110,7 @@ class ShareRun(Run):
             return
         letters = _letters(node)
         for group, shares in self.workload.shares.items():
-            for partition in node.topics.by_name[JOBS].partitions:
+            for partition in node.replicas.by_name[JOBS].partitions.values():
                 for offset in range(partition.log.log_end_offset):
                     place = ((JOBS, partition.index), offset)
                     if place not in shares.accept_sent and (group, partition.index, offset) not in letters:
@@ -130,7 +130,7 @@ def _state_of(node: Node) -> dict[Any, Any]:
 def _letters(node: Node) -> set[tuple[str, int, int]]:
     """(group, partition, offset) of every dead letter."""
     found: set[tuple[str, int, int]] = set()
-    log = node.topics.by_name[LETTERS].partitions[0].log
+    log = node.replicas.by_name[LETTERS].partitions[0].log
     offset = log.log_start_offset
     while offset < log.high_watermark:
         result = log.read(offset, 1 << 20, Isolation.HIGH_WATERMARK, True)

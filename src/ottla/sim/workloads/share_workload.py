@@ -64,7 +64,7 @@ class ShareWorkload(Workload):
         if not self.host.up or self.host.lives != life or self.host.life is None:
             return None
         node = node_of(self.host.life)
-        hosted = node.share.known(group, (node.topics.by_name[where[0]].id, where[1]))
+        hosted = node.share.known(group, (node.image.topics[where[0]].id, where[1]))
         return None if hosted is None or hosted.machine is None else hosted.machine.start
 
     def wind_down(self) -> None:

@@ -1,0 +1,1 @@
+"""What this node knows of the cluster, and how it changes it."""

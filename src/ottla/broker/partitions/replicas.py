@@ -1,0 +1,53 @@
+"""The replicas on this node: which partitions of which topics have a log here.
+
+Knows each by its topic's name, and by its topic's id, and its index. What the cluster agrees on (how many partitions a
+topic has, who leads them) is the metadata image's; a topic of which no partition is here is not in these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.broker.partitions.partition import Partition
+from ottla.log.config import LogConfig
+
+
+class LocalTopic:
+    """A topic that has replicas on this node, by index."""
+
+    __slots__ = ("id", "internal", "log_config", "name", "partitions")
+
+    def __init__(self, name: str, topic_id: bytes, log_config: LogConfig, *, internal: bool) -> None:
+        self.name = name
+        self.id = topic_id
+        self.log_config = log_config
+        self.internal = internal
+        self.partitions: dict[int, Partition] = {}
+
+
+class Replicas:
+    """All of a node's."""
+
+    __slots__ = ("by_id", "by_name")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, LocalTopic] = {}
+        self.by_id: dict[bytes, LocalTopic] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for topic in self.by_name.values():
+            yield from topic.partitions.values()
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        found = self.by_name.get(topic)
+        return None if found is None else found.partitions.get(index)
+
+    def add(self, topic: LocalTopic) -> None:
+        """Partitions of this topic come here."""
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id] = topic
+
+    def remove(self, topic: LocalTopic) -> None:
+        """None of its partitions is here any more."""
+        del self.by_name[topic.name]
+        del self.by_id[topic.id]

@@ -1,0 +1,132 @@
+"""The logs of this node's partitions: how one is opened, and what stands for one that can't be.
+
+Knows the directory of a partition, what was checkpointed of it, and which directories are somebody else's. Does not
+know the partition: who leads it, who waits for it.
+
+Invariant: a directory is opened for a partition only if `partition.metadata` names the topic's id.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config.values import topic_log_config
+from ottla.log.checkpoints import read_partition_metadata
+from ottla.log.log import Log
+from ottla.log.unopened import UnopenedLog
+from ottla.machine import Millis
+from ottla.metadata.topics import TopicRecord
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+OF_THE_WHOLE_NODE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+"""Errors at the start that no single partition is to blame for."""
+NOTHING_KNOWN: Final = (0, 0, 0)
+
+
+class Logs:
+    """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.unowned: dict[tuple[str, int], str] = {}
+
+    def open_known(
+        self, now: Millis, name: str, record: TopicRecord, index: int, *, clean_shutdown: bool, interrupted: bool
+    ) -> Log:
+        """At start: the log of a partition that was there before. What can't be read takes its partition out of service
+        alone; raises OSError where nothing could be read."""
+        try:
+            if (why := self.unowned.get((name, index))) is not None:
+                raise _Unowned(why)
+            checkpoint = self._node.upkeep.checkpoints.of(name, index)
+            return self._open(now, name, record, index, checkpoint, clean_shutdown, interrupted)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
+                raise
+            return self._unopened(now, name, record, index, error)
+
+    def open_new(self, now: Millis, name: str, record: TopicRecord, index: int) -> Log:
+        """The log of a partition that comes to this node; where it can't be opened, the partition is out of service."""
+        try:
+            if (why := self.unowned.get((name, index))) is not None:
+                raise _Unowned(why)
+            return self._open(now, name, record, index, NOTHING_KNOWN, clean_shutdown=True)
+        except Exception as error:
+            return self._unopened(now, name, record, index, error)
+
+    def open_again(self, now: Millis, name: str, record: TopicRecord, index: int) -> Log | None:
+        """The log of a partition that is out of service, if it can be read now."""
+        node = self._node
+        directory = self._directory(name, index)
+        try:
+            if node.files.exists(directory) and read_partition_metadata(node.files, directory) != record.topic_id:
+                return None
+            checkpoint = node.upkeep.checkpoints.of(name, index)
+            log = self._open(now, name, record, index, checkpoint, clean_shutdown=False, interrupted=True)
+        except Exception:  # it is as it was, and why was told before
+            return None
+        self.unowned.pop((name, index), None)
+        return log
+
+    def _directory(self, name: str, index: int) -> str:
+        return f"{self._node.directory}/{name}-{index}"
+
+    def _open(
+        self,
+        now: Millis,
+        name: str,
+        record: TopicRecord,
+        index: int,
+        checkpoint: tuple[int, int, int],
+        clean_shutdown: bool,
+        interrupted: bool = False,
+    ) -> Log:
+        node = self._node
+        recovery_point, log_start_offset, high_watermark = checkpoint
+        return Log.open(
+            node.files,
+            self._directory(name, index),
+            topic_log_config(node.settings, record.configs),
+            topic_id=record.topic_id,
+            now=now,
+            clean_shutdown=clean_shutdown,
+            same_boot=node.same_boot,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
+            write_again=node.upkeep.commits.by_fsync,
+            interrupted=interrupted,
+            notes=node.notes,
+            wall=node.wall,
+        )
+
+    def _unopened(self, now: Millis, name: str, record: TopicRecord, index: int, error: Exception) -> UnopenedLog:
+        """What stands for a log that could not be opened; called while the exception is handled."""
+        node, directory = self._node, self._directory(name, index)
+        match error:
+            case _Unowned():
+                why = str(error)
+            case OSError():
+                why = f"{error.filename or directory} can't be read: {error.strerror or error}"
+            case _:
+                why = f"{directory} can't be opened: {error!r}"
+                node.fault(f"{name}-{index} is out of service", error)
+        return UnopenedLog(
+            node.files,
+            directory,
+            topic_log_config(node.settings, record.configs),
+            topic_id=record.topic_id,
+            now=now,
+            checkpoint=node.upkeep.checkpoints.of(name, index),
+            why=why,
+        )
+
+
+class _Unowned(Exception):
+    """The directory is not this topic's, or nobody can tell."""

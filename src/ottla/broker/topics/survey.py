@@ -1,0 +1,134 @@
+"""What a start makes of the metadata store and the partition directories together: the topics there are.
+
+Knows what is done about topics of which the store knows nothing, or less than the directories, and which a store that
+lost commits may tell wrongly: they are taken over, on hold, as nobody knows then what of them may be deleted. Knows
+which directories are nobody's: they are renamed to `-stray`, never deleted. Does not open a log.
+
+Source: the design's cluster notes, section 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config.values import held, is_held
+from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
+from ottla.broker.topics.creation import new_internal
+from ottla.broker.topics.names import INTERNAL_TOPICS
+from ottla.broker.topics.removal import Graves
+from ottla.log.log import Log
+from ottla.machine import Millis
+from ottla.metadata.store import decoded
+from ottla.metadata.topics import DELETED_PREFIX, DeletedTopic, TopicRecord, placed_on
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+NAMES_SHOWN: Final = 10
+"""How many topics a sentence of the log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The topics there are, and why the directory of a place is not opened for its topic."""
+
+    records: dict[str, TopicRecord]
+    unowned: dict[tuple[str, int], str]
+
+
+def survey(node: Node, graves: Graves, now: Millis, stored: dict[str, TopicRecord]) -> Survey:
+    """The topics of the store, and what the directories add to them. What deletions left behind is removed."""
+    deleted = [
+        decoded(node.store, key, partial(DeletedTopic.decode, key), row.value)
+        for key, row in node.store.list(DELETED_PREFIX)
+    ]
+    found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
+    unowned = {**found.unreadable, **found.left}
+    graves.begin(now, found.gone, deleted, {name for name, _ in unowned})
+    for stranger in found.strangers:
+        why = _put_aside(node, stranger)
+        place = place_of(stranger.path.rpartition("/")[2])
+        if why is not None and place is not None:
+            unowned[place] = why
+    for sentence in found.left.values():
+        node.warn(sentence)
+    records = dict(stored)
+    if node.store.lost:
+        records = {name: _doubted(name, record) for name, record in stored.items()}
+        node.warn(
+            f"the metadata store {node.store.place} has lost its newest {node.store.lost} commits (it is damaged, "
+            "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
+        )
+    for name, told in found.told.items():
+        records[name] = _taken_over(node, name, told, stored.get(name), exact=found.from_kafka)
+    if found.told:
+        node.warn(
+            f"{node.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
+            "taken over from the directories, without the configs they had"
+        )
+    on_hold = sorted(name for name, record in records.items() if is_held(node.settings, record.configs))
+    if on_hold:
+        node.warn(
+            f"retention and compaction delete nothing of {_listed(on_hold)}: ottla.retention.hold is set, as it is "
+            "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
+            "to end it there"
+        )
+    return Survey(records, unowned)
+
+
+def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], node_id: int) -> TopicRecord:
+    """The record with leader epochs above all that it and the logs have seen, where this node leads (a store may be
+    older than its logs)."""
+    return replace(
+        record,
+        partitions=tuple(
+            replace(placed, leader_epoch=max(placed.leader_epoch, logs[name, index].latest_epoch)).led_anew(node_id)
+            if placed.leader == node_id
+            else placed
+            for index, placed in enumerate(record.partitions)
+        ),
+    )
+
+
+def _doubted(name: str, record: TopicRecord) -> TopicRecord:
+    """The record of a topic whose configs may have changed since."""
+    return record if name in INTERNAL_TOPICS else replace(record, configs=held(record.configs))
+
+
+def _taken_over(node: Node, name: str, told: Told, record: TopicRecord | None, *, exact: bool) -> TopicRecord:
+    """The record of a topic whose directories say more than the store."""
+    placed = () if record is None else record.partitions
+    count = max(told.partitions, len(placed))
+    if name in INTERNAL_TOPICS:
+        new = new_internal(node.settings, name)
+        configs = new.overrides if record is None else record.configs
+        count = count if exact else max(count, new.partitions)
+    else:
+        configs = held({} if record is None else record.configs)
+    return TopicRecord(told.topic_id, configs, placed + placed_on(node.node_id, count - len(placed)))
+
+
+def _put_aside(node: Node, stranger: Stranger) -> str | None:
+    """Rename this directory; why it is in the way if that can't be done."""
+    path = stranger.path
+    stray = stray_path(path, stranger.owner)
+    if node.files.exists(stray):
+        stray = stray_path(path, stranger.owner, f".{node.entropy.randbytes(4).hex()}")
+    try:
+        node.files.rename(path, stray)
+    except OSError as error:
+        why = f"{path} {stranger.why}; it can't be renamed to {stray}: {error}"
+        node.warn(why)
+        return why
+    node.warn(f"{path} {stranger.why}; it was renamed to {stray}")
+    return None
+
+
+def _listed(names: Collection[str]) -> str:
+    """`topic a`, `topics a, b`, or how many more than these there are."""
+    shown = sorted(names)[:NAMES_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(shown)}{more}"

@@ -1,0 +1,185 @@
+"""What the cluster agrees on, as one immutable value: the metadata image.
+
+Knows the topics with their partitions and the dynamic configurations, as the rows of the metadata store say them. Does
+not know what lies on a node's disk: which of these partitions a node has, and what is in them, is its own.
+
+An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
+removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
+the images at one generation are equal. What a delta does not name is shared with the old image, so that a commit of
+thousands of topics copies each table once.
+
+Sources: Kafka's MetadataImage.java and MetadataDelta.java; the generation is its metadata offset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.metadata.store import MetadataStore, Versioned, decoded
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import PartitionRecord, TopicRecord, texts
+
+BROKER_CONFIG_PREFIX: Final = "config/broker/"
+GROUP_CONFIG_PREFIX: Final = "config/group/"
+_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX)
+
+Configs: TypeAlias = Mapping[str, str]
+"""Properties as text."""
+Record: TypeAlias = TopicRecord | Configs
+
+
+class Row(NamedTuple):
+    """What a key of the store says, and the version that a compare-and-set names."""
+
+    record: Record
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDelta:
+    """The rows that commits up to `generation` have written, by key; None where they removed one."""
+
+    generation: int
+    rows: Mapping[str, Row | None]
+
+    def names(self, prefix: str) -> list[str]:
+        """Of what kind of thing it speaks, by name."""
+        return [key.removeprefix(prefix) for key in self.rows if key.startswith(prefix)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic. `version` is that of its row."""
+
+    name: str
+    record: TopicRecord
+    version: int
+
+    @property
+    def id(self) -> bytes:
+        return self.record.topic_id
+
+    @property
+    def configs(self) -> Configs:
+        """Its own configs, which override the broker's."""
+        return self.record.configs
+
+    @property
+    def partitions(self) -> tuple[PartitionRecord, ...]:
+        return self.record.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All that was agreed on up to `generation`. Nobody changes it; whoever holds one may go on reading it."""
+
+    generation: int = 0
+    topics: Mapping[str, TopicImage] = field(default_factory=dict[str, TopicImage])
+    topics_by_id: Mapping[bytes, TopicImage] = field(default_factory=dict[bytes, TopicImage])
+    partition_count: int = 0
+    broker_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
+    """By the id of a broker as text; '' for all brokers."""
+    group_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
+
+    def partition(self, topic: str, index: int) -> PartitionRecord | None:
+        found = self.topics.get(topic)
+        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+
+
+def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
+    """The image after this delta."""
+    assert delta.generation >= image.generation, f"{image.generation} is newer than {delta.generation}"
+    topics, topics_by_id, count = image.topics, image.topics_by_id, image.partition_count
+    of_topics = _of(delta, TOPIC_PREFIX)
+    if of_topics:
+        topics, topics_by_id = dict(topics), dict(topics_by_id)
+        # All that goes goes first: a topic of the same name may come with it.
+        for name in of_topics:
+            old = topics.get(name)
+            if old is not None:
+                del topics_by_id[old.id]
+                count -= len(old.partitions)
+        for name, row in of_topics.items():
+            if row is None:
+                topics.pop(name, None)
+            else:
+                assert isinstance(row.record, TopicRecord)
+                topic = topics[name] = TopicImage(name, row.record, row.version)
+                topics_by_id[topic.id] = topic
+                count += len(topic.partitions)
+    return MetadataImage(
+        delta.generation,
+        topics,
+        topics_by_id,
+        count,
+        _configs(image.broker_configs, _of(delta, BROKER_CONFIG_PREFIX)),
+        _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
+    )
+
+
+def _of(delta: MetadataDelta, prefix: str) -> dict[str, Row | None]:
+    return {key.removeprefix(prefix): row for key, row in delta.rows.items() if key.startswith(prefix)}
+
+
+def _configs(table: Mapping[str, Configs], rows: Mapping[str, Row | None]) -> Mapping[str, Configs]:
+    if not rows:
+        return table
+    new = dict(table)
+    for name, row in rows.items():
+        if row is None:
+            new.pop(name, None)
+        else:
+            assert not isinstance(row.record, TopicRecord)
+            new[name] = row.record
+    return new
+
+
+# ---- from and to the rows of the store -------------------------------------------------------------------------------
+
+
+def read_image(store: MetadataStore) -> MetadataImage:
+    """All that the store says now. Raises StoreFailed."""
+    return changed(MetadataImage(), _difference(store, MetadataImage()))
+
+
+def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
+    """What has changed in the store since this image. Raises StoreFailed."""
+    while True:
+        changes = store.changes_since(image.generation)
+        if changes is None:
+            return _difference(store, image)
+        rows = {key: _row(store, key, store.get(key)) for key in changes.keys if key.startswith(_PREFIXES)}
+        if store.generation == changes.generation:  # nobody wrote a row meanwhile
+            return MetadataDelta(changes.generation, rows)
+
+
+def encoded(record: Record) -> bytes:
+    """The value of a record's row."""
+    return record.encode() if isinstance(record, TopicRecord) else json.dumps(dict(record)).encode()
+
+
+def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
+    """Every row of the store, and which of the image's are gone."""
+    gone = [
+        prefix + name
+        for prefix, table in zip(_PREFIXES, (image.topics, image.broker_configs, image.group_configs), strict=True)
+        for name in table
+    ]
+    while True:
+        generation = store.generation
+        rows: dict[str, Row | None] = dict.fromkeys(gone)
+        for prefix in _PREFIXES:
+            rows |= {key: _row(store, key, row) for key, row in store.list(prefix)}
+        if store.generation == generation:
+            return MetadataDelta(generation, rows)
+
+
+def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
+    if row is None:
+        return None
+    if key.startswith(TOPIC_PREFIX):
+        return Row(decoded(store, key, TopicRecord.decode, row.value), row.version)
+    return Row(decoded(store, key, lambda value: texts(json.loads(value)), row.value), row.version)
