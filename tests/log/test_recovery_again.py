@@ -105,6 +105,27 @@ def test_a_recovery_after_one_that_did_not_end_does_not_take_the_page_cache_for_
         assert open_log(files, CONFIG, recovery_point=point, **POWER).log_end_offset >= point, seed
 
 
+@pytest.mark.parametrize("died", [False, True], ids=["in the same life", "after a kill"])
+def test_what_a_recovery_could_not_sync_is_written_again(died: bool) -> None:
+    """A closed segment that a killed process had not brought to the disk; a second fsync would say that it is there."""
+    for seed in range(10):
+        files = disk(seed)
+        log = filled(files, 10)
+        log.roll(NOW)
+        filled(files, 1, log)
+        files.kill()
+        fails_to_open(files, "0000.log", **KILLED)
+        if died:
+            files.kill()
+        again = open_log(files, CONFIG, **AGAIN)
+        filled(files, 1, again)
+        again.flush()
+        assert again.recovery_point == 12
+        files.crash()
+        after = open_log(files, CONFIG, recovery_point=12, **POWER)
+        assert values(after) == [b"old %d" % number for number in range(12)], seed
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("missing", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])

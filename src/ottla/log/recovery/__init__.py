@@ -9,12 +9,13 @@ Three cases, told by the caller:
 The log is cut at the first batch that is torn or corrupt or whose offsets are out of place (no checksum covers them),
 and segments behind that go. Whatever a flipped bit says, opening a log raises nothing but OSError.
 
-A recovery that ended in the middle (`interrupted`), killed or by an error of the disk, leaves the log to be checked as
-after a power cut, whatever boot it is by then, and as after a kill: what it repaired may be in the page cache only.
-
 With `write_again`, or when the log was shut because of an fsync that failed, a kill is no reason to trust the page
 cache: it may show batches that the kernel gave up writing, and an fsync now would say nothing of them. What is above
 the recovery point is checked and written again.
+
+A recovery that ended in the middle (`interrupted`), killed or by an error of the disk, leaves all of that to the next
+one: whatever boot it is by then, the log is checked as after a power cut, and what is read or was repaired may be in
+the page cache only, after an fsync that failed.
 
 Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
 had decided (compaction/) and is completed. Indexes that are missing or not sound are rebuilt from their segment;

@@ -65,12 +65,12 @@ def load(
     try:
         names = Leftovers(files, directory, cache, now, note).clear(files.listdir(directory))
         found.open(names)
-        fsync_failed = FSYNC_FAILED_FILE in names
-        clean = clean_shutdown and not (fsync_failed or interrupted)
+        in_doubt = interrupted or FSYNC_FAILED_FILE in names
+        clean = clean_shutdown and not in_doubt
         power_cut = not clean and (interrupted or not same_boot)
         # What is read after a clean stop or a power cut is on the disk; after anything else it may be in memory only.
         loaded.killed = not clean and (interrupted or same_boot)
-        write_again = (write_again or fsync_failed) and loaded.killed
+        write_again = (write_again or in_doubt) and loaded.killed
         if clean:
             found.find_end()
         else:
@@ -90,7 +90,7 @@ def load(
             found.sync_closed_segments(recovery_point)
         if interrupted:
             found.sync_cuts()
-        if fsync_failed:
+        if FSYNC_FAILED_FILE in names:
             files.unlink(f"{directory}/{FSYNC_FAILED_FILE}")
     except Exception:
         for segment in found.segments:  # the next attempt may find other files of these names
