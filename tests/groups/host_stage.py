@@ -16,9 +16,13 @@ NOW = 1_800_000_000_000
 
 
 class HostStage:
-    """`ask` returns the answer or the ticket's number; `answers` has what came later. `sync_at_once`: fsyncs end."""
+    """`ask` returns the answer or the ticket's number; `answers` has what came later. `sync_at_once`: fsyncs end.
 
-    def __init__(self, **settings: str) -> None:
+    `faults`: exceptions that nobody expected are told to this list; without one they go on up.
+    """
+
+    def __init__(self, faults: list[str] | None = None, **settings: str) -> None:
+        self.faults = faults
         self.settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}
         self.settings |= {name.replace("_", "."): value for name, value in settings.items()}
         self.disk = Disk(random.Random(1))
@@ -42,9 +46,15 @@ class HostStage:
             entropy=random.Random(2),
             same_boot=self.same_boot,
             notes=self.notes.append,
+            faults=self._fault,
         )
         node.start(self.now)
         return node
+
+    def _fault(self, what: str, error: Exception) -> None:
+        if self.faults is None:
+            raise error
+        self.faults.append(what)
 
     def coordinate(self, group: str = "g") -> Any:
         return self.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4)

@@ -122,9 +122,8 @@ def test_sound_batches_without_sense_are_passed_over() -> None:
 def test_a_coordinator_that_fails_by_itself_starts_over_and_takes_nobody_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = HostStage()
     faults: list[str] = []
-    stage.node.fault = lambda what, error: faults.append(what)
+    stage = HostStage(faults)
     stage.coordinate()
     stage.ask(commit(3), 9)
     stage.ask(commit(7, "simple"), 9)
@@ -144,11 +143,10 @@ def test_a_coordinator_that_fails_by_itself_starts_over_and_takes_nobody_along(
 
 
 def test_a_part_of_the_node_that_fails_rests_and_the_rest_goes_on() -> None:
-    stage = HostStage()
+    faults: list[str] = []
+    stage = HostStage(faults)
     stage.coordinate()
     stage.ask(commit(3), 9)
-    faults: list[str] = []
-    stage.node.fault = lambda what, error: faults.append(what)
     real = stage.node.groups.tick
 
     def fail(now: int) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from host_stage import HostStage
 
-from ottla.broker.delivery.offsets import question
+from ottla.broker.api.share_offsets import question
 from ottla.groups.shard import GroupShard
 from ottla.groups.share.admin import AskShares, BeginDeletion
 from ottla.protocol.errors import ErrorCode

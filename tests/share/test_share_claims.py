@@ -8,7 +8,7 @@ import pytest
 from share_stage import REJECT, ShareStage
 
 from ottla.broker.delivery.batch_parts import Slices
-from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, Parcel
+from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, PendingRange
 from ottla.log.answers import Origin
 from ottla.protocol.records.batch import HEADER_BYTES, set_crc
 from ottla.protocol.records.compression import compress
@@ -111,7 +111,7 @@ def test_a_batch_that_can_not_be_read_gets_one_letter(stage: ShareStage) -> None
     letters = [dict(letter.headers) for letter in stage.read("dlq.jobs")]
     assert [letter["__dlq.errors.offset"] for letter in letters] == [b"0", b"1", b"151"]
     assert letters[1]["__dlq.errors.last.offset"] == b"150"
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 152
+    assert stage.node.share.describe(stage.now)[0].start_offset == 152
 
 
 def test_letters_that_an_older_version_owes_for_phantoms_are_few(stage: ShareStage) -> None:
@@ -126,6 +126,6 @@ def test_letters_that_an_older_version_owes_for_phantoms_are_few(stage: ShareSta
     hosted = stage.node.share.known("g", (topic, 0))
     assert hosted is not None
     letters = stage.node.share.letters
-    parcel = Parcel(hosted, 1, COUNT_MAX + 2, 1, True)
+    parcel = PendingRange(hosted, 1, COUNT_MAX + 2, 1, True)
     assert letters._part_end(parcel, LETTERS_PER_STEP) == COUNT_MAX + 1
     assert len(letters._records(parcel)) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from share_stage import ACCEPT, Member, ShareStage
 
-from ottla.broker.delivery.dead_letters import Parcel
+from ottla.broker.delivery.dead_letters import PendingRange
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.records.batch import iter_batches
@@ -43,7 +43,7 @@ def test_a_share_group_is_told_and_passes_over_nothing(stage: ShareStage, at: in
         stage.run()
     for _ in range(2):
         assert member.part(member.ask()).error_code == ErrorCode.CORRUPT_MESSAGE
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 4
+    assert stage.node.share.describe(stage.now)[0].start_offset == 4
     assert any("is damaged: no batch begins at position" in note for note in stage.notes)
 
 
@@ -64,7 +64,7 @@ def test_letters_for_what_was_damaged_since_are_written_and_end(stage: ShareStag
     member.ask()
     hosted = stage.node.share.known("g", member.places[0])
     assert hosted is not None
-    found = stage.node.share.letters._records(Parcel(hosted, 0, 8, 1, True))
+    found = stage.node.share.letters._records(PendingRange(hosted, 0, 8, 1, True))
     assert [record.offset for record in found[:4]] == [0, 1, 2, 3]
     if at:
         assert [(record.offset, record.headers) for record in found[4:]] == [(4, [("__dlq.errors.last.offset", b"7")])]

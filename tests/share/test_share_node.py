@@ -47,7 +47,7 @@ def test_records_are_acquired_acknowledged_and_gone(stage: ShareStage) -> None:
     topic, member = begun(stage)
     assert member.fetch() == [(0, 9, 1)]
     assert member.fetch([(0, 9, [ACCEPT])]) == []
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 10
+    assert stage.node.share.describe(stage.now)[0].start_offset == 10
     other = stage.member(topic)
     assert other.fetch() == []
 
@@ -57,7 +57,7 @@ def test_each_record_has_its_own_acknowledgement(stage: ShareStage) -> None:
     member.fetch()
     types = [ACCEPT, RELEASE, ACCEPT, REJECT, GAP, RELEASE, RELEASE, ACCEPT, ACCEPT, ACCEPT]
     assert member.fetch([(0, 9, types)]) == [(1, 1, 2), (5, 6, 2)]
-    seen = stage.node.share.in_sight(stage.now)[0]
+    seen = stage.node.share.describe(stage.now)[0]
     assert seen.acknowledged == {"gap": 1, "accept": 5, "release": 3, "reject": 1, "renew": 0}
     assert (seen.start_offset, seen.in_flight, seen.complete_count, seen.lag) == (1, 3, 6, 3)
 
@@ -94,7 +94,7 @@ def test_what_is_no_valid_acknowledgement_changes_nothing(
     _, member = begun(stage)
     member.fetch()
     assert member.said(*batches) == error
-    assert stage.node.share.in_sight(stage.now)[0].in_flight == (0 if error is ErrorCode.NONE else 10)
+    assert stage.node.share.describe(stage.now)[0].in_flight == (0 if error is ErrorCode.NONE else 10)
 
 
 def test_nobody_acknowledges_for_another_or_twice(stage: ShareStage) -> None:
@@ -103,7 +103,7 @@ def test_nobody_acknowledges_for_another_or_twice(stage: ShareStage) -> None:
     other = stage.member(topic)
     assert other.fetch() == [(5, 9, 1)]
     assert other.said((4, 5, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
-    assert stage.node.share.in_sight(stage.now)[0].members == {member.name: 5, other.name: 5}
+    assert stage.node.share.describe(stage.now)[0].members == {member.name: 5, other.name: 5}
     assert other.said((5, 9, [ACCEPT])) == 0
     assert other.said((5, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
     assert member.said((0, 4, [ACCEPT])) == 0
@@ -137,7 +137,7 @@ def test_a_lock_that_runs_out_gives_the_records_to_others(stage: ShareStage) -> 
     stage.run(1_100)
     assert other.acquired(waiting) == [(0, 9, 2)]
     assert member.said((0, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
-    assert stage.node.share.in_sight(stage.now)[0].lock_timeouts == 10
+    assert stage.node.share.describe(stage.now)[0].lock_timeouts == 10
 
 
 def test_renewing_keeps_the_lock(stage: ShareStage) -> None:
@@ -173,7 +173,7 @@ def test_a_record_is_delivered_no_more_often_than_its_limit(stage: ShareStage) -
     for attempt in range(1, 4):
         assert member.fetch([] if attempt == 1 else [(0, 0, [RELEASE])]) == [(0, 0, attempt)]
     assert member.fetch([(0, 0, [RELEASE])]) == []
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 1
+    assert stage.node.share.describe(stage.now)[0].start_offset == 1
 
 
 def test_suspects_come_in_ever_smaller_slices_and_last_alone(stage: ShareStage) -> None:
@@ -218,7 +218,7 @@ def test_a_stuck_record_does_not_stop_the_partition(stage: ShareStage) -> None:
         assert busy.fetch(acks) == [(first, first + 99, 1)]
         acks = [(first, first + 99, [ACCEPT])]
     busy.fetch(acks)
-    seen = stage.node.share.in_sight(stage.now)[0]
+    seen = stage.node.share.describe(stage.now)[0]
     assert (seen.start_offset, seen.end_offset, seen.in_flight, seen.runs) == (0, 2001, 1, 2)
 
 
@@ -364,7 +364,7 @@ def test_a_new_session_keeps_what_is_held_and_a_good_bye_releases_it(stage: Shar
     member.fetch()
     member.epoch = 0
     assert member.fetch() == []
-    assert stage.node.share.in_sight(stage.now)[0].members == {member.name: 10}
+    assert stage.node.share.describe(stage.now)[0].members == {member.name: 10}
     member.close()
     assert member.ask(epoch=0).answer.error_code == 0
     member.close()
@@ -490,7 +490,7 @@ def test_deleted_records_are_not_waited_for(stage: ShareStage) -> None:
     other = stage.member(topic)
     assert other.fetch() == [(12, 19, 1)]
     assert member.said((0, 4, [ACCEPT])) == 0
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 12
+    assert stage.node.share.describe(stage.now)[0].start_offset == 12
 
 
 def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
@@ -503,7 +503,7 @@ def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
     assert member.fetch([(0, 2, [ACCEPT]), (4, 5, [ACCEPT])]) == []
     stage.append(marker(5, True), origin=Origin.COORDINATOR)
     assert member.fetch() == []
-    assert stage.node.share.in_sight(stage.now)[0].start_offset == 7
+    assert stage.node.share.describe(stage.now)[0].start_offset == 7
     assert topic
 
 
@@ -535,7 +535,7 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
     assert member.stage is stage
     part = waiting.answer.responses[0].partitions[0]
     assert part.error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    assert stage.node.share.in_sight(stage.now) == []
+    assert stage.node.share.describe(stage.now) == []
     again = stage.topic()
     stage.produce(4)
     stage.run(1)
@@ -621,7 +621,7 @@ def test_an_acknowledgement_that_can_not_be_written_may_be_repeated(stage: Share
     )
     before, partition.log.failed = partition.log.failed, "no room"
     assert member.said((0, 4, [ACCEPT])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert stage.node.share.in_sight(stage.now)[0].members == {member.name: 10}
+    assert stage.node.share.describe(stage.now)[0].members == {member.name: 10}
     partition.log.failed = before
     assert member.said((0, 4, [ACCEPT])) == 0
 

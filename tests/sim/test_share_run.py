@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.delivery.dead_letters import Letters
+from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.share.partition import SharePartition
 from ottla.sim.workloads.share_run import ShareRun
 
@@ -41,10 +41,10 @@ def test_acknowledgements_that_are_not_remembered_are_found(monkeypatch: pytest.
 
 
 def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(self: Letters, now: int, parcel: Any) -> None:
+    def lose(self: DeadLetters, now: int, parcel: Any) -> None:
         self._let_go(now, parcel)
 
-    monkeypatch.setattr(Letters, "_send", lose)
+    monkeypatch.setattr(DeadLetters, "_send", lose)
     assert "has no letter of it" in found_by(range(30))
 
 

@@ -34,6 +34,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Effect, Outbox, Part
+from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
@@ -120,9 +121,7 @@ class Node:
         self.same_boot = same_boot
         self.notes = notes
         self.warn = warnings or notes
-        """Hears what somebody should do something about."""
         self.fault = faults
-        """Called with what failed and why, while the exception is handled; raises where nobody is there to hear it."""
         self.wall = wall if wall is not None else WallClock()
         self.metadata = Metadata(store, self.changed)
         self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
@@ -132,9 +131,20 @@ class Node:
         self.metrics = Metrics()
         self.outbox = Outbox()
         self.parking = Parking(self.outbox, faults)
-        self.upkeep = Upkeep(
-            files, directory, self.settings, self.outbox, notes=notes, fault=faults, taken_back=self._taken_back
+        self.environment = Environment(
+            node_id=self.node_id,
+            files=files,
+            directory=directory,
+            settings=self.settings,
+            entropy=entropy,
+            wall=self.wall,
+            outbox=self.outbox,
+            same_boot=same_boot,
+            notes=notes,
+            warn=self.warn,
+            fault=faults,
         )
+        self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
         self.topics = Topics(self, self.metadata, self.replicas)
@@ -150,10 +160,11 @@ class Node:
 
         Raises StartRefused with one sentence when the directory belongs to another node or version.
         """
-        self.files.makedirs(self.directory)
-        self.cluster_id = identify(self.files, self.directory, self.store, self.node_id, self.entropy)
-        self.upkeep.checkpoints.read(self.notes)
-        clean = take_clean_shutdown(self.files, self.directory) is not None
+        files, directory = self.environment.files, self.environment.directory
+        files.makedirs(directory)
+        self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy)
+        self.upkeep.checkpoints.read(self.environment.notes)
+        clean = take_clean_shutdown(files, directory) is not None
         self.metadata.load()
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
@@ -191,7 +202,9 @@ class Node:
         """The coordinator of consumer and share groups."""
         from ottla.broker.coordinators.shards import ShardHost
 
-        return ShardHost(self, CONSUMER_OFFSETS_TOPIC, self.group_shards)
+        return ShardHost(
+            self.environment, self.metadata, self.replicas, self.parking, CONSUMER_OFFSETS_TOPIC, self.group_shards
+        )
 
     @cached_property
     def share_state(self) -> ShardHost:
@@ -199,21 +212,31 @@ class Node:
         from ottla.broker.coordinators.shards import ShardHost
         from ottla.share.state import ShareStateShard
 
-        return ShardHost(self, SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+        return ShardHost(
+            self.environment, self.metadata, self.replicas, self.parking, SHARE_GROUP_STATE_TOPIC, ShareStateShard
+        )
 
     @cached_property
     def share(self) -> ShareHost:
         """The share partitions, sessions and parked share fetches."""
         from ottla.broker.delivery.host import ShareHost
 
-        return ShareHost(self)
+        return ShareHost(
+            self.environment,
+            self.metadata,
+            self.replicas,
+            self.topics,
+            self.parking,
+            self.failures,
+            self.share_state,
+        )
 
     @cached_property
     def share_members(self) -> ShareMembers:
         """Which connection speaks for which member of a share group."""
         from ottla.broker.delivery.members import ShareMembers
 
-        return ShareMembers(self)
+        return ShareMembers(self.groups)
 
     def _in_use(self, *names: str) -> list[Any]:
         """Those of these coordinators that somebody has asked for."""

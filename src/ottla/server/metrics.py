@@ -1,6 +1,6 @@
 """Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
 
-`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_sight.py);
+`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
 `/healthz` and `/readyz` are for those who restart a node and those who send it clients.
 
 Knows: how Kafka's JMX names become Prometheus names (the jmx_exporter's form), and a little HTTP. Does not know: how
@@ -30,7 +30,7 @@ from ottla import __version__
 from ottla.broker.metrics import Traffic
 from ottla.groups.shard import GroupShard
 from ottla.protocol.apis import APIS
-from ottla.server import share_sight
+from ottla.server import share_groups
 from ottla.server.clocks import moment
 from ottla.server.listeners import ServeRefused, join_address, split_address
 
@@ -101,7 +101,7 @@ class Figures:
     partitions: list[PartitionFigures]
     groups: dict[str, int]
     positions: list[tuple[str, str, int, int]]
-    share: share_sight.ShareFigures
+    share: share_groups.ShareFigures
 
 
 async def take(node: Node) -> Figures:
@@ -137,7 +137,7 @@ async def take(node: Node) -> Figures:
         partitions=partitions,
         groups=dict(Counter(state for shard in shards for state in shard.states())),
         positions=[position for shard in shards for position in shard.positions()],
-        share=share_sight.take(node, moment()),
+        share=share_groups.take(node, moment()),
     )
 
 
@@ -158,11 +158,11 @@ def render(figures: Figures) -> bytes:
 class ShareGroups(Collector):
     """What there is to say of share groups, as the library takes it."""
 
-    def __init__(self, figures: share_sight.ShareFigures) -> None:
+    def __init__(self, figures: share_groups.ShareFigures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        yield from share_sight.metrics(self._figures)
+        yield from share_groups.metrics(self._figures)
 
 
 class Page:
@@ -326,8 +326,8 @@ class MetricsListener:
             return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node))
         if path == "/share-groups" or path.startswith(GROUP_PATH):
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
-            sight = share_sight.take(self._node, moment(), group, share_sight.HELD_MAX)
-            return "200 OK", "application/json", await asyncio.to_thread(share_sight.as_json, sight)
+            sight = share_groups.take(self._node, moment(), group, share_groups.HELD_MAX)
+            return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, sight)
         if path == "/healthz":
             return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
         if path == "/readyz":

@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import call_of, joined_topics
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
@@ -38,7 +38,7 @@ VERSIONS = (2, 10)
 _BY_TOPIC_ID_SINCE = 10
 
 
-class Commit(Errand):
+class Commit(CoordinatorRequest):
     """A commit of which some topics were refused before the group saw it."""
 
     __slots__ = ("refused",)
@@ -92,8 +92,8 @@ def _commit(
     if not taken:
         return OffsetCommitResponse(topics=refused)
     body.topics = taken
-    errand = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
-    return node.groups.submit(request.now, request, errand)
+    asked = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
+    return node.groups.submit(request.now, request, asked)
 
 
 def _sort_out(

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ottla.broker.coordinators.group_calls import call_of
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded, encoded_topics
@@ -47,7 +47,7 @@ _BY_TOPIC_ID_SINCE = 10
 _SortedOut: TypeAlias = tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]
 
 
-class FetchGroups(Errand):
+class FetchGroups(CoordinatorRequest):
     """A fetch for one group or many. `wanted`: what was asked of each group, with the topics refused beforehand."""
 
     __slots__ = ("node", "order", "refused")

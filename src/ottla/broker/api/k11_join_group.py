@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import ask_group
+from ottla.broker.api.group_calls import ask_group
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import by_shard, call_of
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import by_shard, call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, in_pieces
@@ -29,7 +29,7 @@ KEY = 15
 VERSIONS = (0, 6)
 
 
-class Describe(Errand):
+class Describe(CoordinatorRequest):
     """`described` holds the groups that the client may not see, and comes to hold all."""
 
     __slots__ = ("described", "node", "order")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import call_of
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
@@ -26,7 +26,7 @@ KEY = 16
 VERSIONS = (0, 5)
 
 
-class List(Errand):
+class List(CoordinatorRequest):
     """One call per shard. A shard that is not here has no groups; one that loads makes the list impossible."""
 
     __slots__ = ("node",)

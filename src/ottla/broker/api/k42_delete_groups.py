@@ -13,9 +13,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import by_shard, call_of
+from ottla.broker.api.group_calls import by_shard, call_of
+from ottla.broker.api.share_offsets import deletions, error_of, question, shares_of
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
-from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
@@ -41,7 +41,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _delete_all(node: Node, request: Request) -> Any:
-    return ask_in_rounds(node, request, _delete(node, request))
+    return ask_in_rounds(node.parking, request, _delete(node, request))
 
 
 def _delete(node: Node, request: Request) -> Work:

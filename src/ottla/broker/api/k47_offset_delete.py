@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import call_of, joined_topics
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import call_of, joined_topics
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
@@ -30,7 +30,7 @@ KEY = 47
 VERSIONS = (0, 0)
 
 
-class DeleteOffsets(Errand):
+class DeleteOffsets(CoordinatorRequest):
     """A deletion of which some topics were refused before the group saw it. An error of the group is all it says."""
 
     __slots__ = ("refused",)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import call_of
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.membership import LEAVE_EPOCH
@@ -30,7 +30,7 @@ KEY = 76
 VERSIONS = (1, 1)
 
 
-class Heartbeat(Errand):
+class Heartbeat(CoordinatorRequest):
     """One heartbeat on its way."""
 
     __slots__ = ("members",)
@@ -56,8 +56,8 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
         return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    errand = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
-    return node.groups.submit(request.now, request, errand)
+    asked = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
+    return node.groups.submit(request.now, request, asked)
 
 
 def _refusal(error: ErrorCode) -> ShareGroupHeartbeatResponse:

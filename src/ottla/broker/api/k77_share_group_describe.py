@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.group_calls import by_shard, call_of
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.api.group_calls import by_shard, call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.machine import Call
@@ -33,7 +33,7 @@ VERSIONS = (1, 1)
 _HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 
 
-class Describe(Errand):
+class Describe(CoordinatorRequest):
     """`described` holds the groups that the client may not see, and comes to hold all."""
 
     __slots__ = ("described", "node", "order")

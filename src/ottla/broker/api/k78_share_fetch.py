@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.delivery.answer import encode_share_fetch_response
-from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching, lock_timeout_ms
+from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching
 from ottla.broker.delivery.sessions import FINAL_EPOCH
 from ottla.broker.effects import Part
 from ottla.broker.requests import Decoded, Parked, Request, Session
@@ -47,7 +47,9 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    fetch = ShareFetch(node, Request(session, KEY, version, correlation_id, header.client_id, now, body))
+    fetch = ShareFetch(
+        node.share, node.access, Request(session, KEY, version, correlation_id, header.client_id, now, body)
+    )
     error = fetch.refusal()
     if error is None and version >= 2:
         if body.is_renew_ack and _asks_for_records(body):
@@ -79,5 +81,5 @@ class ShareFetch(ShareFetching):
         if self.request.body.share_session_epoch == FINAL_EPOCH:
             self.leave_session(now)
         hint = self.leader_hint()
-        timeout_ms = lock_timeout_ms(self.node, self.group_id)
+        timeout_ms = self.lock_timeout_ms
         return encode_share_fetch_response(self.request.correlation_id, 0, None, timeout_ms, self.answers, hint)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.delivery.requests import ShareAcknowledging, lock_timeout_ms
+from ottla.broker.delivery.requests import ShareAcknowledging
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from ottla.broker.requests import Parked, Request
 from ottla.machine import Millis
@@ -33,7 +33,7 @@ VERSIONS = (1, 2)
 
 
 def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
-    asked = ShareAcknowledge(node, request)
+    asked = ShareAcknowledge(node.share, node.access, request)
     body = request.body
     error = asked.refusal()
     if error is None and body.share_session_epoch == INITIAL_EPOCH:
@@ -69,7 +69,7 @@ class ShareAcknowledge(ShareAcknowledging):
             part.current_leader = LeaderIdAndEpoch(*answer.current_leader)
             topics.setdefault(answer.place[0], []).append(part)
         return ShareAcknowledgeResponse(
-            acquisition_lock_timeout_ms=lock_timeout_ms(self.node, self.group_id),
+            acquisition_lock_timeout_ms=self.lock_timeout_ms,
             responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
             node_endpoints=[] if hint is None else [NodeEndpoint(*hint, None)],
         )

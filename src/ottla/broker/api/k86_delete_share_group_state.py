@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.delivery.state_calls import ask
+from ottla.broker.api.share_state_calls import ask
 from ottla.broker.requests import Request
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.share_offsets import question
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
-from ottla.broker.delivery.offsets import question
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
@@ -44,7 +44,7 @@ NO_OFFSET = -1
 
 
 def handle(node: Node, request: Request) -> Any:
-    return ask_in_rounds(node, request, _describe(node, request))
+    return ask_in_rounds(node.parking, request, _describe(node, request))
 
 
 def _describe(node: Node, request: Request) -> Work:

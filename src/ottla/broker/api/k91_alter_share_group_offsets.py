@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.share_offsets import error_of, question
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
-from ottla.broker.delivery.offsets import error_of, question
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AddShares, ShareAnswer
@@ -43,7 +43,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
-    return ask_in_rounds(node, request, _alter(node, request, body))
+    return ask_in_rounds(node.parking, request, _alter(node, request, body))
 
 
 def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:

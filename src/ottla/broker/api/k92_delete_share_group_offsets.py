@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.share_offsets import deletions, error_of, question, shares_of
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
-from ottla.broker.delivery.offsets import deletions, error_of, question, shares_of
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
@@ -40,7 +40,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
-    return ask_in_rounds(node, request, _delete(node, request, body))
+    return ask_in_rounds(node.parking, request, _delete(node, request, body))
 
 
 def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:

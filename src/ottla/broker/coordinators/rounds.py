@@ -14,15 +14,12 @@ A round that has begun goes on to the last one even when the client is gone, so 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ottla.broker.coordinators.shards import Errand, ShardHost
+from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
 from ottla.machine import Call, Millis, Ticket
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 
 class Round(NamedTuple):
@@ -35,7 +32,7 @@ class Round(NamedTuple):
 Work: TypeAlias = Generator[Round, list[Any], Any]
 
 
-class _RoundErrand(Errand):
+class _RoundRequest(CoordinatorRequest):
     """The calls of one round on their way."""
 
     __slots__ = ("asked",)
@@ -87,7 +84,7 @@ class Rounds(ParkedWork):
                 return True, done.value
             replies = []
             if step.calls:
-                reply = step.host.submit(now, internal, _RoundErrand(step.calls, self))
+                reply = step.host.submit(now, internal, _RoundRequest(step.calls, self))
                 if isinstance(reply, Parked):
                     return False, None
                 replies = reply
@@ -96,6 +93,6 @@ class Rounds(ParkedWork):
         """The work goes on; its answer reaches nobody."""
 
 
-def ask_in_rounds(node: Node, request: Request, work: Work) -> Any:
+def ask_in_rounds(parking: Parking, request: Request, work: Work) -> Any:
     """Let `work` answer the request."""
-    return Rounds(node.parking, request, work).begin()
+    return Rounds(parking, request, work).begin()

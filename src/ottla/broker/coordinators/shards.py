@@ -3,11 +3,11 @@
 Knows how a key finds its partition, how a decision becomes a batch in the log, when its answers may leave, and how a
 shard gets its memory back. Does not know what a shard decides: share and transaction coordinators are hosted alike.
 
-    request -> Errand -> shard.decide -> one batch appended -> shard.apply -> answers, once all of that is committed
+    request -> CoordinatorRequest -> shard.decide -> one batch appended -> shard.apply -> answers, once all is committed
 
-An `Errand` is one client request on its way through one shard or several; each of its calls has a step, the ticket that
-the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR) and rebuilt
-by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
+A `CoordinatorRequest` is one client request on its way through one shard or several; each of its calls has a step, the
+ticket that the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR)
+and rebuilt by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
 
 A log that is damaged (replay.py says how that shows) gives no shard: what was lost might be the newest word of any
 group there, so its clients hear NOT_COORDINATOR until the node starts again, and the log says which file and what to
@@ -24,9 +24,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from ottla.broker.parking import ParkedWork
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.environment import Environment
+from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.requests import Parked, Request
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
@@ -48,10 +52,6 @@ from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import decode_marker
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch, decode_records
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.partitions.partition import Partition
 
 LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
@@ -96,7 +96,7 @@ class ShardClass(Protocol):
         ...
 
 
-class Errand(ParkedWork):
+class CoordinatorRequest(ParkedWork):
     """One request on its way. `calls` are (partition index, call); `replies` come in in any order.
 
     APIs that ask several shards, or have more to say than the shard, derive from it and make the answer in `finish`.
@@ -163,7 +163,7 @@ class Errand(ParkedWork):
         if self.missing or self.on_its_way:
             return
         assert self.host is not None
-        parking = self.host.node.parking
+        parking = self.host.parking
         request = parking.request_of(self.ticket)
         if request is not None:
             parking.answer(self.ticket, self.finish(request))
@@ -191,24 +191,35 @@ class Hosted:
 class ShardHost:
     """The shards of one internal topic."""
 
-    def __init__(self, node: Node, topic_name: str, shard_class: ShardClass) -> None:
-        self.node = node
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        replicas: Replicas,
+        parking: Parking,
+        topic_name: str,
+        shard_class: ShardClass,
+    ) -> None:
+        self.parking = parking
         self.topic_name = topic_name
         self.shard_class = shard_class
+        self._environment = environment
+        self._metadata = metadata
+        self._replicas = replicas
         self._hosted: dict[int, Hosted] = {}
         self._loading: deque[Hosted] = deque()
         self._damaged: dict[int, Partition] = {}
         """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
         self._timers: Timers[int] = Timers()
         self._gone: list[str] = []
-        self._steps: dict[Ticket, tuple[Errand, int, Hosted]] = {}
+        self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def start(self, now: Millis) -> None:
         """Begin to load every partition that has records."""
-        topic = self.node.replicas.by_name.get(self.topic_name)
+        topic = self._replicas.by_name.get(self.topic_name)
         for partition in () if topic is None else topic.partitions.values():
             if partition.log.log_end_offset > partition.log.log_start_offset:
                 self._open(now, partition)
@@ -240,7 +251,7 @@ class ShardHost:
                     self._carry_out(now, hosted, hosted.shard.expire(now))
                 except Exception as error:
                     self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
-                    self.node.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
+                    self._environment.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
 
     def topic_deleted(self, now: Millis, topic: Any) -> None:
         """A topic went: the shards that spoke of it hear so with the next tick, of all that went meanwhile at once; if
@@ -273,7 +284,7 @@ class ShardHost:
 
     def partition_for(self, key: str) -> int:
         """The partition whose shard owns `key`, as every Kafka broker and client computes it."""
-        topic = self.node.image.topics.get(self.topic_name)
+        topic = self._metadata.image.topics.get(self.topic_name)
         return 0 if topic is None else partition_of(key, len(topic.partitions))
 
     def active(self) -> list[int]:
@@ -288,33 +299,32 @@ class ShardHost:
         """Every loaded shard with the partition that is its memory."""
         return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
-    def submit(self, now: Millis, request: Request, errand: Errand) -> Any:
-        """Send the errand on its way. Returns the answer where all replies are in already, else Parked."""
-        node = self.node
-        errand.host = self
-        errand.ticket = node.parking.park(request, None, errand)
-        for at, (index, call) in enumerate(errand.calls):
-            self._ask(now, errand, at, index, call)
-        errand.on_its_way = False
-        if errand.missing == 0 and node.parking.take(errand.ticket) is not None:
-            return errand.finish(request)
-        return Parked(errand.ticket)
+    def submit(self, now: Millis, request: Request, asked: CoordinatorRequest) -> Any:
+        """Send the asked on its way. Returns the answer where all replies are in already, else Parked."""
+        asked.host = self
+        asked.ticket = self.parking.park(request, None, asked)
+        for at, (index, call) in enumerate(asked.calls):
+            self._ask(now, asked, at, index, call)
+        asked.on_its_way = False
+        if asked.missing == 0 and self.parking.take(asked.ticket) is not None:
+            return asked.finish(request)
+        return Parked(asked.ticket)
 
-    def _ask(self, now: Millis, errand: Errand, at: int, index: int, call: Call) -> None:
+    def _ask(self, now: Millis, asked: CoordinatorRequest, at: int, index: int, call: Call) -> None:
         hosted = self._usable(now, index)
         if hosted is None:
-            errand.put(at, self.shard_class.refuse(call, ErrorCode.NOT_COORDINATOR))
+            asked.put(at, self.shard_class.refuse(call, ErrorCode.NOT_COORDINATOR))
             return
         if not hosted.loaded:
             self._load_slice(now, hosted)
         if not hosted.loaded:
             loading = self._hosted.get(index) is hosted
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
-            errand.put(at, self.shard_class.refuse(call, error))
+            asked.put(at, self.shard_class.refuse(call, error))
             return
         step, self._next_step = self._next_step, self._next_step + 1
-        self._steps[step] = (errand, at, hosted)
-        errand.steps.append(step)
+        self._steps[step] = (asked, at, hosted)
+        asked.steps.append(step)
         self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
 
     def forget(self, step: Ticket) -> None:
@@ -345,16 +355,16 @@ class ShardHost:
             known = self._steps.pop(answer.ticket, None)
             if known is None:
                 continue
-            errand, at, _ = known
+            asked, at, _ = known
             if committed:
-                errand.put(at, answer.reply)
-                errand.answer_when_whole(now)
+                asked.put(at, answer.reply)
+                asked.answer_when_whole(now)
             else:
-                errand.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
-                partition.wait_for_commit(required, errand.ticket)
+                asked.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
+                partition.wait_for_commit(required, asked.ticket)
 
     def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
-        wall_ms = self.node.wall.at(now)
+        wall_ms = self._environment.wall.at(now)
         batch = build_batch(Record(timestamp_ms=wall_ms, key=each.key, value=each.value) for each in records)
         base = hosted.partition.append(now, memoryview(batch), Origin.COORDINATOR).base_offset
         applied = [AppliedRecord(base + i, wall_ms, each.key, each.value) for i, each in enumerate(records)]
@@ -362,7 +372,9 @@ class ShardHost:
 
     def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
         error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
-        self.node.notes(f"{hosted.partition.name} could not be appended to, its coordinator starts over: {failed}")
+        self._environment.notes(
+            f"{hosted.partition.name} could not be appended to, its coordinator starts over: {failed}"
+        )
         for answer in decision.answers:
             self._refuse(now, answer.ticket, error)
         self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
@@ -370,9 +382,9 @@ class ShardHost:
     def _refuse(self, now: Millis, step: Ticket, error: ErrorCode) -> None:
         known = self._steps.pop(step, None)
         if known is not None:
-            errand, at, _ = known
-            errand.put(at, self.shard_class.refuse(errand.calls[at][1], error))
-            errand.answer_when_whole(now)
+            asked, at, _ = known
+            asked.put(at, self.shard_class.refuse(asked.calls[at][1], error))
+            asked.answer_when_whole(now)
 
     def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
         """Throw the shard away; whoever asks next makes a new one."""
@@ -404,7 +416,7 @@ class ShardHost:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:
-        current = self.node.replicas.get(self.topic_name, partition.index)
+        current = self._replicas.get(self.topic_name, partition.index)
         return current is partition and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
@@ -416,7 +428,7 @@ class ShardHost:
                 return hosted
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             return self._hosted.get(index)
-        partition = self.node.replicas.get(self.topic_name, index)
+        partition = self._replicas.get(self.topic_name, index)
         if partition is None or not self._leads(partition) or self._damaged.get(index) is partition:
             return None
         return self._open(now, partition)
@@ -448,16 +460,18 @@ class ShardHost:
             self._met_damage(hosted, unreadable)
         except OSError as error:
             # Not opened again at once, as that would fail again at once: the next request tries.
-            self.node.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
+            self._environment.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
             self._give_up(hosted)
         except Exception as error:
             self._damaged[hosted.index] = hosted.partition
             self._give_up(hosted)
-            self.node.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error)
+            self._environment.fault(
+                f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error
+            )
 
     def _new_shard(self) -> Shard:
-        node = self.node
-        return self.shard_class.of(node.settings, node.entropy, node.notes, node.wall)
+        given = self._environment
+        return self.shard_class.of(given.settings, given.entropy, given.notes, given.wall)
 
     def _begin_again(self, hosted: Hosted) -> None:
         """Compaction or pruning replaced the segment that was being read."""
@@ -466,13 +480,13 @@ class ShardHost:
 
     def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:
         name = hosted.partition.name
-        if self.node.settings[SKIP_DAMAGED]:
-            self.node.notes(f"{name}: {unreadable}; passed over, as {SKIP_DAMAGED} asks.")
+        if self._environment.settings[SKIP_DAMAGED]:
+            self._environment.notes(f"{name}: {unreadable}; passed over, as {SKIP_DAMAGED} asks.")
             hosted.replay.skip()
             return
         self._damaged[hosted.index] = hosted.partition
         self._give_up(hosted)
-        self.node.notes(
+        self._environment.notes(
             f"{name}: {unreadable}. Its coordinator is out of service and the groups it keeps are refused; the others "
             f"go on. Stop the node and bring the file back from a backup, or start it with --set {SKIP_DAMAGED}=true, "
             "which passes over what is damaged and loses what stood there."
@@ -495,7 +509,9 @@ class ShardHost:
             else:
                 hosted.shard.apply(now, _applied(header, records))
         except CorruptRecords as error:
-            self.node.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}")
+            self._environment.notes(
+                f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}"
+            )
 
     def _loaded(self, now: Millis, hosted: Hosted) -> None:
         hosted.loaded = True
@@ -513,8 +529,8 @@ class ShardHost:
             assert hosted.loaded != (hosted in self._loading), f"{hosted.partition.name}: loaded {hosted.loaded}"
             if hosted.loaded:
                 hosted.shard.check()
-        for step, (errand, at, hosted) in self._steps.items():
-            assert errand.replies[at] is None, f"step {step} has its reply"
+        for step, (asked, at, hosted) in self._steps.items():
+            assert asked.replies[at] is None, f"step {step} has its reply"
             assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
 
 

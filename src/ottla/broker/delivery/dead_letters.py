@@ -16,16 +16,22 @@ Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateMana
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.key import ConfigRefused
 from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
-from ottla.broker.delivery.partitions import HostedShare
-from ottla.broker.parking import ParkedWork
+from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
+from ottla.broker.environment import Environment
+from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.topics.names import fault_of
+from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.store import StoreFailed
@@ -35,10 +41,6 @@ from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
 from ottla.share.records import Key
 from ottla.share.standing import Letter
-
-if TYPE_CHECKING:
-    from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.partitions.partition import Partition
 
 LETTERS_PER_STEP: Final = 200
 READ_BYTES: Final = 1 << 20
@@ -61,7 +63,7 @@ class Unusable(Exception):
 
 
 @dataclass(slots=True)
-class Parcel:
+class PendingRange:
     """Records [first, end) of one share partition that need letters."""
 
     hosted: HostedShare
@@ -71,13 +73,13 @@ class Parcel:
     rejected: bool
 
 
-class Outbox:
+class GroupQueue:
     """The letters of one group that are still to be written."""
 
-    __slots__ = ("due_at", "minute", "parcels", "pause_ms", "this_minute", "why")
+    __slots__ = ("due_at", "minute", "pause_ms", "ranges", "this_minute", "why")
 
     def __init__(self) -> None:
-        self.parcels: deque[Parcel] = deque()
+        self.ranges: deque[PendingRange] = deque()
         self.due_at: Millis | None = None
         self.pause_ms = 0
         self.minute = 0
@@ -86,14 +88,14 @@ class Outbox:
         """Why they wait, as it was told."""
 
 
-class AwaitedLetters(ParkedWork):
-    """Letters that are appended and not committed yet."""
+class UncommittedLetters(ParkedWork):
+    """DeadLetters that are appended and not committed yet."""
 
     __slots__ = ("_letters", "_parcel")
 
-    def __init__(self, letters: Letters, parcel: Parcel) -> None:
+    def __init__(self, letters: DeadLetters, pending: PendingRange) -> None:
         self._letters = letters
-        self._parcel = parcel
+        self._parcel = pending
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self._letters.arrived(now, ticket, self._parcel)
@@ -106,12 +108,25 @@ class AwaitedLetters(ParkedWork):
         raise AssertionError("letters have no client that could leave")
 
 
-class Letters:
-    """Every dead letter of this node."""
+class DeadLetters:
+    """Every dead letter of this node. `settle`: whoever stepped a share partition's machine calls it."""
 
-    def __init__(self, host: ShareHost) -> None:
-        self._host = host
-        self._outboxes: dict[str, Outbox] = {}
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        replicas: Replicas,
+        topics: Topics,
+        parking: Parking,
+        settle: Callable[[Millis, HostedShare], None],
+    ) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._replicas = replicas
+        self._topics = topics
+        self._parking = parking
+        self._settle = settle
+        self._queues: dict[str, GroupQueue] = {}
         self._written: dict[Key, int] = {}
         self._unread = -1
         """Where the last place that could not be copied ended: it is said once, not for each part of it."""
@@ -119,243 +134,243 @@ class Letters:
         """Attempts that the dead-letter topic did not take."""
 
     def written(self, key: Key) -> int:
-        """Letters of this share partition since the node started."""
+        """DeadLetters of this share partition since the node started."""
         return self._written.get(key, 0)
 
     def deadline(self) -> Millis | None:
-        return min((box.due_at for box in self._outboxes.values() if box.due_at is not None), default=None)
+        return min((queue.due_at for queue in self._queues.values() if queue.due_at is not None), default=None)
 
     def tick(self, now: Millis) -> None:
-        for group_id, box in list(self._outboxes.items()):
-            if box.due_at is not None and box.due_at <= now:
-                self._work(now, group_id, box)
+        for group_id, queue in list(self._queues.items()):
+            if queue.due_at is not None and queue.due_at <= now:
+                self._work(now, group_id, queue)
 
     def take(self, now: Millis, hosted: HostedShare, letters: list[Letter]) -> None:
         """These records became ARCHIVING."""
         group_id = hosted.key.group_id
-        box = self._outboxes.setdefault(group_id, Outbox())
+        queue = self._queues.setdefault(group_id, GroupQueue())
         for first, end, delivery_count, rejected in letters:
-            box.parcels.append(Parcel(hosted, first, end, delivery_count, rejected))
-            self._count(now, hosted, box, end - first)
-        if box.due_at is None:
-            box.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
-            self._host.node.outbox.deadline_moved = True
+            queue.ranges.append(PendingRange(hosted, first, end, delivery_count, rejected))
+            self._count(now, hosted, queue, end - first)
+        if queue.due_at is None:
+            queue.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
+            self._environment.outbox.deadline_moved = True
 
-    def again(self, now: Millis, ticket: Ticket, parcel: Parcel) -> None:
+    def again(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
         """What the ticket waited for is lost."""
-        self._host.node.parking.take(ticket)
-        box = self._outboxes.setdefault(parcel.hosted.key.group_id, Outbox())
-        box.parcels.append(parcel)
-        self._retry_later(now, box)
+        self._parking.take(ticket)
+        queue = self._queues.setdefault(pending.hosted.key.group_id, GroupQueue())
+        queue.ranges.append(pending)
+        self._retry_later(now, queue)
 
     def forget(self, hosted: HostedShare) -> None:
         """The share partition is dropped: whoever loads it again finds what is ARCHIVING."""
-        box = self._outboxes.get(hosted.key.group_id)
-        if box is not None:
-            box.parcels = deque(parcel for parcel in box.parcels if parcel.hosted is not hosted)
-            if not box.parcels:
-                del self._outboxes[hosted.key.group_id]
+        queue = self._queues.get(hosted.key.group_id)
+        if queue is not None:
+            queue.ranges = deque(pending for pending in queue.ranges if pending.hosted is not hosted)
+            if not queue.ranges:
+                del self._queues[hosted.key.group_id]
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def _work(self, now: Millis, group_id: str, box: Outbox) -> None:
+    def _work(self, now: Millis, group_id: str, queue: GroupQueue) -> None:
         """Write some letters of this group; the rest waits for the next tick."""
         left = LETTERS_PER_STEP
-        box.due_at = None
-        while box.parcels and left > 0:
-            parcel = box.parcels.popleft()
-            if parcel.hosted.machine is None:
+        queue.due_at = None
+        while queue.ranges and left > 0:
+            pending = queue.ranges.popleft()
+            if pending.hosted.machine is None:
                 continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
-            part = replace(parcel, end=self._part_end(parcel, left))
-            if part.end < parcel.end:
-                parcel.first = part.end
-                box.parcels.appendleft(parcel)
+            part = replace(pending, end=self._part_end(pending, left))
+            if part.end < pending.end:
+                pending.first = part.end
+                queue.ranges.appendleft(pending)
             left -= part.end - part.first
             try:
                 self._send(now, part)
             except (Unusable, AppendRefused, StorageFailed, StoreFailed, OSError) as failed:
                 self.failures += part.end - part.first
-                if box.why != str(failed):
-                    box.why = str(failed)
-                    self._host.node.notes(f"dead letters of {group_id} wait: {failed}")
-                box.parcels.appendleft(part)
-                self._retry_later(now, box)
+                if queue.why != str(failed):
+                    queue.why = str(failed)
+                    self._environment.notes(f"dead letters of {group_id} wait: {failed}")
+                queue.ranges.appendleft(part)
+                self._retry_later(now, queue)
                 return
-            box.pause_ms, box.why = 0, ""
-        if box.parcels:
-            box.due_at = now
-            self._host.node.outbox.deadline_moved = True
-        elif not box.minute:
-            self._outboxes.pop(group_id, None)
+            queue.pause_ms, queue.why = 0, ""
+        if queue.ranges:
+            queue.due_at = now
+            self._environment.outbox.deadline_moved = True
+        elif not queue.minute:
+            self._queues.pop(group_id, None)
 
-    def _part_end(self, parcel: Parcel, left: int) -> int:
+    def _part_end(self, pending: PendingRange, left: int) -> int:
         """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
-        end = parcel.first + left
-        if end >= parcel.end:
-            return parcel.end
+        end = pending.first + left
+        if end >= pending.end:
+            return pending.end
         with suppress(OSError, OffsetOutOfRange):
-            found = parcel.hosted.partition.log.read(parcel.first, HEADER_BYTES, Isolation.HIGH_WATERMARK).slice
+            found = pending.hosted.partition.log.read(pending.first, HEADER_BYTES, Isolation.HIGH_WATERMARK).slice
             if found is not None:
                 header = peek(found.file.read(found.position, HEADER_BYTES))
                 if not can_hold(header):
-                    end = max(end, min(header.next_offset, parcel.end))
+                    end = max(end, min(header.next_offset, pending.end))
         return end
 
-    def _retry_later(self, now: Millis, box: Outbox) -> None:
-        box.pause_ms = min(max(2 * box.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
-        box.due_at = now + box.pause_ms
-        self._host.node.outbox.deadline_moved = True
+    def _retry_later(self, now: Millis, queue: GroupQueue) -> None:
+        queue.pause_ms = min(max(2 * queue.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
+        queue.due_at = now + queue.pause_ms
+        self._environment.outbox.deadline_moved = True
 
-    def _send(self, now: Millis, parcel: Parcel) -> None:
-        """Append letters for all of the parcel. Raises where nothing can be promised about any of them."""
-        config = parcel.hosted.config
+    def _send(self, now: Millis, pending: PendingRange) -> None:
+        """Append letters for all of the pending. Raises where nothing can be promised about any of them."""
+        config = pending.hosted.config
         if not config.dead_letter_topic:
-            self._let_go(now, parcel)  # the group does not want letters any more
+            self._let_go(now, pending)  # the group does not want letters any more
             return
-        target = self._target(now, config.dead_letter_topic, parcel.hosted.partition.index)
+        target = self._target(now, config.dead_letter_topic, pending.hosted.partition.index)
         batch: list[Record] = []
         size = 0
-        for record in self._records(parcel):
-            letter = _letter(self._host.node.wall.at(now), record, parcel, config.copy_record)
+        for record in self._records(pending):
+            letter = _letter(self._environment.wall.at(now), record, pending, config.copy_record)
             length = len(letter.key or b"") + len(letter.value or b"")
             if batch and size + length > BATCH_BYTES:
-                self._append(now, target, batch, parcel)
+                self._append(now, target, batch, pending)
                 batch, size = [], 0
             batch.append(letter)
             size += length
         if batch:
-            self._append(now, target, batch, parcel)
+            self._append(now, target, batch, pending)
         if target.holding:
-            ticket = self._host.node.parking.park(self._host.internal_request, None, AwaitedLetters(self, parcel))
+            ticket = self._parking.park(NODE_REQUEST, None, UncommittedLetters(self, pending))
             target.wait_for_commit(target.log.log_end_offset, ticket)
         else:
-            self._let_go(now, parcel)
+            self._let_go(now, pending)
 
-    def _append(self, now: Millis, target: Partition, letters: list[Record], parcel: Parcel) -> None:
+    def _append(self, now: Millis, target: Partition, letters: list[Record], pending: PendingRange) -> None:
         try:
             target.append(now, memoryview(bytearray(build_batch(letters))))
         except AppendRefused as refused:
             mended = letters
             if len(letters) == 1:
-                mended = _mended(self._host.node.wall.at(now), letters[0], refused.error_code)
+                mended = _mended(self._environment.wall.at(now), letters[0], refused.error_code)
             if refused.error_code not in _MENDABLE or not mended:
                 raise
             for letter in mended:
-                self._append(now, target, [letter], parcel)
+                self._append(now, target, [letter], pending)
 
-    def arrived(self, now: Millis, ticket: Ticket, parcel: Parcel) -> None:
+    def arrived(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
         """The letters that the ticket waited for are committed."""
-        self._host.node.parking.take(ticket)
-        self._let_go(now, parcel)
+        self._parking.take(ticket)
+        self._let_go(now, pending)
 
-    def _let_go(self, now: Millis, parcel: Parcel) -> None:
+    def _let_go(self, now: Millis, pending: PendingRange) -> None:
         """The letters are committed: the records may go."""
-        hosted = parcel.hosted
+        hosted = pending.hosted
         machine = hosted.machine
         if machine is not None:
-            self._written[hosted.key] = self._written.get(hosted.key, 0) + parcel.end - parcel.first
-            machine.dead_lettered(parcel.first, parcel.end)
-            self._host.settle(now, hosted)
+            self._written[hosted.key] = self._written.get(hosted.key, 0) + pending.end - pending.first
+            machine.dead_lettered(pending.first, pending.end)
+            self._settle(now, hosted)
 
     def _target(self, now: Millis, name: str, source_index: int) -> Partition:
         """The partition that takes the letters. Raises Unusable."""
-        node = self._host.node
-        prefix: str = node.settings["errors.deadletterqueue.topic.name.prefix"]
+        settings = self._environment.settings
+        prefix: str = settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
             raise Unusable(f"the name of the dead-letter topic {name} does not begin with {prefix}")
-        topic = node.image.topics.get(name)
+        topic = self._metadata.image.topics.get(name)
         if topic is None:
-            if not node.settings["errors.deadletterqueue.auto.create.topics.enable"]:
+            if not settings["errors.deadletterqueue.auto.create.topics.enable"]:
                 raise Unusable(f"there is no dead-letter topic {name}")
             fault = fault_of(name)
             if fault is not None:
                 raise Unusable(fault)
             overrides = {"errors.deadletterqueue.group.enable": "true"}
-            node.topics.create(now, name, node.settings["num.partitions"], overrides)
-            topic = node.image.topics[name]
-        if not topic_value(node.settings, topic.configs, "errors.deadletterqueue.group.enable"):
+            self._topics.create(now, name, settings["num.partitions"], overrides)
+            topic = self._metadata.image.topics[name]
+        if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
-        partition = node.replicas.get(name, index)
+        partition = self._replicas.get(name, index)
         if partition is None:
             raise Unusable(f"{name}-{index} is not on this node")
         return partition
 
-    def _records(self, parcel: Parcel) -> list[Record]:
-        """The records of the parcel that the log still has, in order. Raises OSError."""
-        log = parcel.hosted.partition.log
+    def _records(self, pending: PendingRange) -> list[Record]:
+        """The records of the pending that the log still has, in order. Raises OSError."""
+        log = pending.hosted.partition.log
         found: list[Record] = []
-        offset = max(parcel.first, log.log_start_offset)
-        while offset < parcel.end:
+        offset = max(pending.first, log.log_start_offset)
+        while offset < pending.end:
             try:
                 result = log.read(offset, READ_BYTES, Isolation.HIGH_WATERMARK)
                 if result.slice is None:
                     break
                 read_from, raw = offset, result.slice.read()
                 for header, position in iter_batches(raw):
-                    if header.base_offset >= parcel.end:
+                    if header.base_offset >= pending.end:
                         return found
                     if not header.is_control:
-                        found += self._readable(parcel, header, raw, position)
+                        found += self._readable(pending, header, raw, position)
                     offset = max(offset, header.next_offset)
                 if offset == read_from:
                     raise CorruptRecords(f"no batch leads on from offset {offset}")
             except OffsetOutOfRange:
                 break
             except (CorruptRecords, DamagedLog) as error:
-                return [*found, self._unreadable(parcel, offset, parcel.end, error)]
+                return [*found, self._unreadable(pending, offset, pending.end, error)]
         return found
 
-    def _readable(self, parcel: Parcel, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
-        """The parcel's records of this batch, or what stands for them."""
+    def _readable(self, pending: PendingRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
+        """The pending's records of this batch, or what stands for them."""
         try:
             records = decode_records(raw, position, parts_max=PARTS_MAX)
         except CorruptRecords as error:
-            first, end = max(header.base_offset, parcel.first), min(header.next_offset, parcel.end)
-            return [self._unreadable(parcel, first, end, error)] if first < end else []
-        return [record for record in records if parcel.first <= record.offset < parcel.end]
+            first, end = max(header.base_offset, pending.first), min(header.next_offset, pending.end)
+            return [self._unreadable(pending, first, end, error)] if first < end else []
+        return [record for record in records if pending.first <= record.offset < pending.end]
 
-    def _unreadable(self, parcel: Parcel, first: int, end: int, error: Exception) -> Record:
+    def _unreadable(self, pending: PendingRange, first: int, end: int, error: Exception) -> Record:
         """One letter for all that was given up there and can't be read: nobody knows how much there was."""
         if first != self._unread:
-            self._host.node.notes(f"{parcel.hosted.partition.name}: offset {first} can't be copied: {error}")
+            self._environment.notes(f"{pending.hosted.partition.name}: offset {first} can't be copied: {error}")
         self._unread = end
         return Record(first, headers=[(PREFIX + "last.offset", str(end - 1).encode())])
 
     # ---- the circuit breaker ---------------------------------------------------------------------------------------
 
-    def _count(self, now: Millis, hosted: HostedShare, box: Outbox, letters: int) -> None:
+    def _count(self, now: Millis, hosted: HostedShare, queue: GroupQueue, letters: int) -> None:
         """Pause the group where it gives up more records within a minute than it is allowed to."""
         limit = hosted.config.dead_letters_per_minute_max
         if not limit:
-            box.minute = 0
+            queue.minute = 0
             return
-        if box.minute != now // MINUTE_MS:
-            box.minute, box.this_minute = now // MINUTE_MS, 0
-        box.this_minute += letters
-        if box.this_minute <= limit or hosted.config.paused:
+        if queue.minute != now // MINUTE_MS:
+            queue.minute, queue.this_minute = now // MINUTE_MS, 0
+        queue.this_minute += letters
+        if queue.this_minute <= limit or hosted.config.paused:
             return
-        node, group_id = self._host.node, hosted.key.group_id
+        notes, settings, group_id = self._environment.notes, self._environment.settings, hosted.key.group_id
         why = f"more than {limit} dead letters within a minute"
-        node.notes(f"share group {group_id} is paused: {why}")
-        settings = node.settings
+        notes(f"share group {group_id} is paused: {why}")
+        settings = settings
         try:
             settings.alter_group(now, group_id, {**settings.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
         except (ConfigRefused, StoreFailed) as failed:
-            node.notes(f"share group {group_id} could not be paused: {failed}")
-        box.this_minute = 0
+            notes(f"share group {group_id} could not be paused: {failed}")
+        queue.this_minute = 0
 
 
-def _letter(wall_ms: WallMillis, record: Record, parcel: Parcel, copy: bool) -> Record:
+def _letter(wall_ms: WallMillis, record: Record, pending: PendingRange, copy: bool) -> Record:
     """KIP-1191's letter for this record."""
-    partition = parcel.hosted.partition
+    partition = pending.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [
         (PREFIX + "topic", partition.topic_name.encode()),
         (PREFIX + "partition", str(partition.index).encode()),
         (PREFIX + "offset", str(record.offset).encode()),
-        (PREFIX + "group", parcel.hosted.key.group_id.encode()),
-        (PREFIX + "delivery.count", str(parcel.delivery_count).encode()),
-        (PREFIX + "message", (REJECTED if parcel.rejected else TOO_OFTEN).encode()),
+        (PREFIX + "group", pending.hosted.key.group_id.encode()),
+        (PREFIX + "delivery.count", str(pending.delivery_count).encode()),
+        (PREFIX + "message", (REJECTED if pending.rejected else TOO_OFTEN).encode()),
     ]
     if not copy:
         return Record(-1, wall_ms, None, None, said)

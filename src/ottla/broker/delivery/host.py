@@ -8,8 +8,8 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
 
     state_call(now, InitializeShareGroupState | ReadShareGroupStateSummary | DeleteShareGroupState, group_id, topic_id,
                partition, start_offset=-1, state_epoch=0) -> (shard index, Call)
-        For the `calls` of an Errand submitted to `node.share_state` (one call a partition; replies are those messages
-        with one result). Makes `__share_group_state` where there is none.
+        For the `calls` of a CoordinatorRequest submitted to `node.share_state` (one call a partition; replies are those
+        messages with one result). Makes `__share_group_state` where there is none.
         AlterShareGroupOffsets = initialize with the next state epoch, then `forget`.
     forget(now, group_id, topic_id=None, partition=None)
         The state of these share partitions was altered or deleted: what is loaded of them is dropped, held records come
@@ -17,27 +17,34 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
     group_configured(group_id)      the group's dynamic configs changed
     lag(group_id, topic_id, partition, start_offset, delivery_complete_count) -> int
         log end - start_offset - delivery_complete_count (KIP-1226), -1 where that is not known.
-    in_sight(now, group_id=None) -> list[PartitionInSight]
+    describe(now, group_id=None) -> list[DescribedPartition]
         Who holds what, for the CLI and the metrics port.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.durations import duration_ms
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.delivery.batch_parts import Slices
-from ottla.broker.delivery.dead_letters import Letters
-from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.delivery.dead_letters import DeadLetters
+from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
-from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
+from ottla.broker.environment import Environment
+from ottla.broker.parking import Parking
+from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.requests import Parked
+from ottla.broker.topics.topics import Topics
+from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
 from ottla.machine.timers import Timers
+from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -50,10 +57,6 @@ from ottla.share.partition import SharePartition
 from ottla.share.records import Key
 from ottla.share.standing import Acknowledge, Held, StateBatch, Write
 from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordinator_key
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.metadata.image import TopicImage
 
 KeyT = TypeVar("KeyT", str, bytes)
 
@@ -75,7 +78,7 @@ _TRY_AGAIN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInSight:
+class DescribedPartition:
     """One share partition as people want to see it. `held` is cut to the number asked for, the counts are not."""
 
     group_id: str
@@ -96,7 +99,7 @@ class PartitionInSight:
     paused: bool
 
 
-class StateErrand(Errand):
+class ShareStateRequest(CoordinatorRequest):
     """One call of a share partition to its coordinator."""
 
     __slots__ = ("hosted", "share", "write")
@@ -111,31 +114,41 @@ class StateErrand(Errand):
 
     def answer_when_whole(self, now: Millis) -> None:
         """The answer came later: it goes to the share partition, not to a client."""
-        if not self.missing and not self.on_its_way and self.share.node.parking.take(self.ticket) is not None:
+        if not self.missing and not self.on_its_way and self.share.parking.take(self.ticket) is not None:
             self.share.take_reply(now, self, self.replies[0])
 
 
 class ShareHost(Subscriber):
     """See the module's docstring."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.sessions = ShareSessions(node)
-        self.configs = GroupConfigs(node.settings, node.settings.of_group)
-        self.letters = Letters(self)
-        self.slices = Slices(node.notes)
-        self.internal_request = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        replicas: Replicas,
+        topics: Topics,
+        parking: Parking,
+        failures: Failures,
+        states: ShardHost,
+    ) -> None:
+        self.environment = environment
+        self.metadata = metadata
+        self.replicas = replicas
+        self.parking = parking
+        self.failures = failures
+        self._topics = topics
+        self._states = states
+        self.sessions = ShareSessions(environment.settings)
+        self.configs = GroupConfigs(environment.settings, environment.settings.of_group)
+        self.letters = DeadLetters(environment, metadata, replicas, topics, parking, self.settle)
+        self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
         self._of_topic: dict[bytes, dict[Key, HostedShare]] = {}
         self._timers: Timers[Key] = Timers()
         self._loading: dict[Key, HostedShare] = {}
         self._prune_at: Millis | None = None
-        node.settings.subscribe("share groups", self)
-
-    @property
-    def node(self) -> Node:
-        return self._node
+        environment.settings.subscribe("share groups", self)
 
     # ---- life and time ---------------------------------------------------------------------------------------------
 
@@ -158,7 +171,7 @@ class ShareHost(Subscriber):
                     self.settle(now, hosted)
                 except Exception as error:
                     self._drop(now, key)
-                    self._node.fault(
+                    self.environment.fault(
                         f"{hosted.partition.name} of share group {key.group_id} failed, starts over", error
                     )
         for hosted in [h for h in self._loading.values() if h.retry_at is not None and h.retry_at <= now]:
@@ -180,7 +193,7 @@ class ShareHost(Subscriber):
             return
         for key in list(self._of_topic.get(topic.id, ())):
             self._drop(now, key)
-        self._node.share_state.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
+        self._states.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
     def wall_clock_was_set(self, now: Millis, by_ms: int) -> None:
         """Delayed messages are due by the wall clock."""
@@ -208,15 +221,15 @@ class ShareHost(Subscriber):
         hosted = self._hosted.get(key)
         if hosted is not None:
             return hosted
-        topic = self._node.image.topics_by_id.get(place[0])
+        topic = self.metadata.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self._node.replicas.get(topic.name, place[1])
+        partition = self.replicas.get(topic.name, place[1])
         if partition is None or partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        hosted = self._hosted[key] = HostedShare(self, key, partition)
+        hosted = self._hosted[key] = HostedShare(key, partition, self.configs, self.parking)
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._of_topic.setdefault(place[0], {})[key] = hosted
         self._loading[key] = hosted
@@ -263,12 +276,12 @@ class ShareHost(Subscriber):
         key = hosted.key
         index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
         hosted.shard_index = index
-        self._submit(now, StateErrand(self, hosted, (index, call)))
+        self._submit(now, ShareStateRequest(self, hosted, (index, call)))
 
     def _load_later(self, now: Millis, hosted: HostedShare) -> None:
         hosted.retry_ms = min(2 * hosted.retry_ms or LOAD_RETRY_MS, LOAD_RETRY_MS_MAX)
         hosted.retry_at = now + hosted.retry_ms
-        self._node.outbox.deadline_moved = True
+        self.environment.outbox.deadline_moved = True
 
     def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
         """Then ask for all that is known, which fences whoever led before."""
@@ -284,7 +297,7 @@ class ShareHost(Subscriber):
         part = read.PartitionData(key.partition, hosted.partition.leader_epoch)
         body = read.ReadShareGroupStateRequest(key.group_id, [read.ReadStateData(key.topic_id, [part])])
         call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
-        self._submit(now, StateErrand(self, hosted, (hosted.shard_index, call)))
+        self._submit(now, ShareStateRequest(self, hosted, (hosted.shard_index, call)))
 
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
@@ -294,7 +307,7 @@ class ShareHost(Subscriber):
             # Nobody initialized it: the first member that asks does.
             self._initialize(now, hosted, hosted.key, self._reset_offset(now, hosted), 0)
         elif error is not ErrorCode.NONE:
-            self._node.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
+            self.environment.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
             self._drop(now, hosted.key, error)
         else:
             self._begin(now, hosted, found)
@@ -305,7 +318,7 @@ class ShareHost(Subscriber):
         """Let the coordinator know nothing but this; `hosted` is loaded afterwards."""
         kind = initialize.InitializeShareGroupStateRequest
         call = self.state_call(now, kind, *key, start_offset=start_offset, state_epoch=state_epoch)
-        self._submit(now, StateErrand(self, hosted, call))
+        self._submit(now, ShareStateRequest(self, hosted, call))
 
     def _begin(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         log = hosted.partition.log
@@ -319,7 +332,7 @@ class ShareHost(Subscriber):
         machine = SharePartition(hosted.config.settings, start_offset, batches)
         machine.log_start_moved(log.log_start_offset)
         if machine.log_end_is(hosted.log_end_offset):
-            self._node.notes(
+            self.environment.notes(
                 f"{hosted.partition.name} lost its end to a crash; {hosted.key.group_id} forgets what it knew beyond "
                 f"{hosted.log_end_offset}"
             )
@@ -342,11 +355,11 @@ class ShareHost(Subscriber):
             back_ms = duration_ms(reset.partition(":")[2])
             assert back_ms is not None, reset
             try:
-                found = log.offset_for_timestamp(self._node.wall.at(now) - back_ms)
+                found = log.offset_for_timestamp(self.environment.wall.at(now) - back_ms)
             except OffsetOutOfRange:
                 found = None
             except OSError as error:
-                self._node.failures.read_failed(hosted.partition, str(error))
+                self.failures.read_failed(hosted.partition, str(error))
                 return log.log_start_offset  # rather too many records than to pass over some that nobody could look at
             if found is not None:
                 return found.offset
@@ -367,7 +380,7 @@ class ShareHost(Subscriber):
             return
         key, deadline = hosted.key, machine.deadline()
         if self._timers.at(key) != deadline:
-            self._node.outbox.deadline_moved = True
+            self.environment.outbox.deadline_moved = True
             if deadline is None:
                 self._timers.cancel(key)
             else:
@@ -387,7 +400,7 @@ class ShareHost(Subscriber):
         )
         body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
         call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
-        self._submit(now, StateErrand(self, hosted, (hosted.shard_index, call), wanted))
+        self._submit(now, ShareStateRequest(self, hosted, (hosted.shard_index, call), wanted))
 
     def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
         machine = hosted.machine
@@ -402,7 +415,7 @@ class ShareHost(Subscriber):
             waiter, at = awaited
             waiter.acknowledged(now, at, _told(error))
         if error is not ErrorCode.NONE and error not in _TRY_AGAIN:
-            self._node.notes(
+            self.environment.notes(
                 f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
             )
             self._drop(now, hosted.key)
@@ -419,7 +432,7 @@ class ShareHost(Subscriber):
         start_offset: int = UNINITIALIZED,
         state_epoch: int = 0,
     ) -> tuple[int, Call]:
-        """(shard index, Call) for an Errand to `node.share_state`; see the module's docstring."""
+        """(shard index, Call) for a CoordinatorRequest to `node.share_state`; see the module's docstring."""
         key = Key(group_id, topic_id, partition)
         if kind is initialize.InitializeShareGroupStateRequest:
             part = initialize.PartitionData(partition, state_epoch, start_offset)
@@ -436,31 +449,31 @@ class ShareHost(Subscriber):
         """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
         self.ensure_state_topic(now)
         if self._prune_at is None:
-            self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
-        index = self._node.share_state.partition_for(coordinator_key(*key))
+            self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
+        index = self._states.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
 
     def ensure_state_topic(self, now: Millis) -> None:
         """Make `__share_group_state` where there is none. Where it can't be made, nobody coordinates."""
         try:
-            self._node.topics.ensure_internal(now, SHARE_GROUP_STATE_TOPIC)
+            self._topics.ensure_internal(now, SHARE_GROUP_STATE_TOPIC)
         except (StoreFailed, OSError) as failed:
-            self._node.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
+            self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
-    def _submit(self, now: Millis, errand: StateErrand) -> None:
-        reply = self._node.share_state.submit(now, self.internal_request, errand)
+    def _submit(self, now: Millis, asked: ShareStateRequest) -> None:
+        reply = self._states.submit(now, NODE_REQUEST, asked)
         if not isinstance(reply, Parked):
-            self.take_reply(now, errand, reply)
+            self.take_reply(now, asked, reply)
 
-    def take_reply(self, now: Millis, errand: StateErrand, reply: Any) -> None:
+    def take_reply(self, now: Millis, asked: ShareStateRequest, reply: Any) -> None:
         """A coordinator has answered."""
-        hosted = errand.hosted
+        hosted = asked.hosted
         if hosted is None:
             return
         result = reply.results[0].partitions[0]
-        if errand.write is not None:
-            self._persisted(now, hosted, errand.write, ErrorCode(result.error_code))
-            if errand.replies:
+        if asked.write is not None:
+            self._persisted(now, hosted, asked.write, ErrorCode(result.error_code))
+            if asked.replies:
                 self.settle(now, hosted)
         elif self._hosted.get(hosted.key) is not hosted:
             return
@@ -475,8 +488,8 @@ class ShareHost(Subscriber):
 
     def _prune(self, now: Millis) -> None:
         """Let go of what no key's state needs any more."""
-        self._prune_at = now + self._node.settings["share.coordinator.state.topic.prune.interval.ms"]
-        for partition, shard in self._node.share_state.loaded():
+        self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
+        for partition, shard in self._states.loaded():
             if isinstance(shard, ShareStateShard):
                 offset = min(shard.prunable_offset(), partition.log.high_watermark)
                 if offset > partition.log.log_start_offset:
@@ -486,22 +499,22 @@ class ShareHost(Subscriber):
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
         """Records that a group still has to process; -1 where that is not known."""
-        topic = self._node.image.topics_by_id.get(topic_id)
-        local = None if topic is None else self._node.replicas.get(topic.name, partition)
+        topic = self.metadata.image.topics_by_id.get(topic_id)
+        local = None if topic is None else self.replicas.get(topic.name, partition)
         if local is None or start_offset < 0 or complete_count < 0:
             return -1
         return max(local.log.high_watermark - start_offset - complete_count, 0)
 
-    def in_sight(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[PartitionInSight]:
+    def describe(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[DescribedPartition]:
         """Every loaded share partition, of one group or of all."""
-        found: list[PartitionInSight] = []
+        found: list[DescribedPartition] = []
         for key, hosted in sorted(self._hosted.items()):
             machine = hosted.machine
             if machine is None or group_id not in (None, key.group_id):
                 continue
             held = [each for each, _ in zip(machine.held_runs(), range(held_max), strict=False)]
             found.append(
-                PartitionInSight(
+                DescribedPartition(
                     group_id=key.group_id,
                     topic=hosted.partition.topic_name,
                     partition=key.partition,

@@ -7,13 +7,11 @@ Invariant: a member stands under one connection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from ottla.broker.coordinators.shards import ShardHost
 from ottla.groups.share.membership import ConnectionLost
 from ottla.machine import Call, Millis
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 Member: TypeAlias = tuple[str, str]
 """Group id and member id."""
@@ -22,8 +20,8 @@ Member: TypeAlias = tuple[str, str]
 class ShareMembers:
     """Members by connection."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, groups: ShardHost) -> None:
+        self._groups = groups
         self._of_connection: dict[int, dict[Member, None]] = {}
         self._connection_of: dict[Member, int] = {}
 
@@ -49,7 +47,7 @@ class ShareMembers:
         members = self._of_connection.pop(connection, {})
         for member in members:
             del self._connection_of[member]
-            self._node.groups.tell(now, member[0], Call(-1, 0, "", "", ConnectionLost(*member)))
+            self._groups.tell(now, member[0], Call(-1, 0, "", "", ConnectionLost(*member)))
 
     def check(self) -> None:
         assert sum(map(len, self._of_connection.values())) == len(self._connection_of)

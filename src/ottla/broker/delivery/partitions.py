@@ -9,20 +9,21 @@ arrives costs one look, however many members wait for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
+from ottla.broker.config.share_groups import GroupConfigs, ShareGroupConfig
 from ottla.broker.delivery.reading import readable_end
 from ottla.broker.delivery.sessions import Place
-from ottla.broker.parking import ParkedWork
+from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.requests import NODE_ITSELF, Request, Session
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.share.partition import SharePartition
 from ottla.share.records import Key
 
-if TYPE_CHECKING:
-    from ottla.broker.config.share_groups import ShareGroupConfig
-    from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.partitions.partition import Partition
+NODE_REQUEST: Final = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
+"""In whose name the node parks what share partitions wait for themselves."""
 
 
 class ShareWaiter(ParkedWork):
@@ -43,9 +44,10 @@ class HostedShare:
     """A share partition on the node that leads its partition. `machine` is None while it is being loaded."""
 
     __slots__ = (
+        "_configs",
+        "_parking",
         "awaited",
         "gate",
-        "host",
         "key",
         "log_end_offset",
         "machine",
@@ -57,8 +59,9 @@ class HostedShare:
         "waiters",
     )
 
-    def __init__(self, host: ShareHost, key: Key, partition: Partition) -> None:
-        self.host = host
+    def __init__(self, key: Key, partition: Partition, configs: GroupConfigs, parking: Parking) -> None:
+        self._configs = configs
+        self._parking = parking
         self.key = key
         self.partition = partition
         self.machine: SharePartition | None = None
@@ -80,7 +83,7 @@ class HostedShare:
 
     @property
     def config(self) -> ShareGroupConfig:
-        return self.host.configs.of(self.key.group_id)
+        return self._configs.of(self.key.group_id)
 
     def has_more(self, now: Millis) -> bool:
         """Whether a member that asks would get something."""
@@ -95,7 +98,7 @@ class HostedShare:
 
     def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
         if self.gate is None:
-            self.gate = self.host.node.parking.park(self.host.internal_request, None, Gate(self))
+            self.gate = self._parking.park(NODE_REQUEST, None, Gate(self))
         self.waiters[ticket] = waiter
         self.partition.watch(self.gate)
 
@@ -106,7 +109,7 @@ class HostedShare:
     def wake(self) -> None:
         """Look after the waiters before the node rests."""
         if self.waiters and self.gate is not None:
-            self.host.node.parking.grew(self.gate, 1)
+            self._parking.grew(self.gate, 1)
 
     def serve(self, now: Millis) -> None:
         """Let the waiters try, the longest waiting first, while there is something to get."""
@@ -120,7 +123,7 @@ class HostedShare:
         """This share partition is gone: waiters look again and are told so."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
-            self.host.node.parking.take(self.gate)
+            self._parking.take(self.gate)
             self.gate = None
         waiters, self.waiters = self.waiters, {}
         for ticket, waiter in waiters.items():

@@ -14,21 +14,19 @@ Sources: KIP-932; Kafka's KafkaApis.handleShareFetchRequest, SharePartitionManag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ottla.broker.delivery.answer import ShareAnswer
+from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.reading import Budget, Reader, readable_end
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
 from ottla.broker.effects import Part
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
+from ottla.broker.security.authorizer import Access, Operation
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.share.standing import Acknowledge
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 MEMBER_ID_LENGTH_MAX: Final = 36
 BATCH_OPTIMIZED: Final = 0
@@ -46,20 +44,22 @@ class ShareExchange(ShareWaiter):
 
     __slots__ = (
         "_persisting",
+        "access",
         "answers",
         "by_place",
         "group_id",
         "is_begun",
         "member_id",
-        "node",
         "request",
         "session",
+        "share",
         "ticket",
     )
 
-    def __init__(self, node: Node, request: Request) -> None:
+    def __init__(self, share: ShareHost, access: Access, request: Request) -> None:
         body = request.body
-        self.node = node
+        self.share = share
+        self.access = access
         self.request = request
         self.group_id: str = body.group_id or ""
         self.member_id: str = body.member_id or ""
@@ -82,23 +82,21 @@ class ShareExchange(ShareWaiter):
 
     def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
-        if not self.node.access.on_group(self.request, Operation.READ, self.group_id):
+        if not self.access.on_group(self.request, Operation.READ, self.group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         if not self.group_id or not 0 < len(self.member_id) <= MEMBER_ID_LENGTH_MAX:
             return ErrorCode.INVALID_REQUEST
         return None
 
     def may_read(self, place: Place) -> ErrorCode:
-        topic = self.node.image.topics_by_id.get(place[0])
+        topic = self.share.metadata.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        if self.node.access.authorizer is not None and not self.node.access.on_topic(
-            self.request, Operation.READ, topic.name
-        ):
+        if self.access.authorizer is not None and not self.access.on_topic(self.request, Operation.READ, topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not 0 <= place[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.node.replicas.get(topic.name, place[1])
+        partition = self.share.replicas.get(topic.name, place[1])
         if partition is None or partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
@@ -122,7 +120,7 @@ class ShareExchange(ShareWaiter):
         self.is_begun = True
 
     def _acknowledge(self, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
-        hosted = self.node.share.known(self.group_id, answer.place)
+        hosted = self.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
             # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
             answer.acknowledge_error = int(
@@ -135,7 +133,7 @@ class ShareExchange(ShareWaiter):
         if write is not None:
             self._persisting += 1
             hosted.awaited[write.number] = (self, self.answers.index(answer))
-        self.node.share.settle(now, hosted)
+        self.share.settle(now, hosted)
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         self.answers[at].acknowledge_error = int(error)
@@ -152,24 +150,29 @@ class ShareExchange(ShareWaiter):
         return self._persisting > 0
 
     def park(self, deadline: Millis | None) -> Parked:
-        self.ticket = self.node.parking.park(self.request, deadline, self)
+        self.ticket = self.share.parking.park(self.request, deadline, self)
         return Parked(self.ticket)
 
     def leave_session(self, now: Millis) -> None:
         """The member said good-bye: close its session, if its connection has not done so meanwhile."""
-        if self.session is not None and self.node.share.sessions.get(self.group_id, self.member_id) is self.session:
-            self.node.share.close_session(now, self.session)
+        if self.session is not None and self.share.sessions.get(self.group_id, self.member_id) is self.session:
+            self.share.close_session(now, self.session)
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long the group's locks last."""
+        return self.share.configs.of(self.group_id).settings.lock_duration_ms
 
     def leader_hint(self) -> tuple[int, str, int] | None:
         """Where clients should go that asked the wrong node (KIP-951)."""
         hint = None
         for answer in self.answers:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
-                topic = self.node.image.topics_by_id.get(answer.place[0])
+                topic = self.share.metadata.image.topics_by_id.get(answer.place[0])
                 if topic is not None and answer.place[1] < len(topic.partitions):
                     placed = topic.partitions[answer.place[1]]
                     answer.current_leader = (placed.leader, placed.leader_epoch)
-                    hint = (self.node.node_id, *self.request.session.address.advertised)
+                    hint = (self.share.environment.node_id, *self.request.session.address.advertised)
         return hint
 
 
@@ -180,7 +183,7 @@ class ShareAcknowledging(ShareExchange):
 
     def persisted(self, now: Millis) -> None:
         assert self.ticket is not None
-        self.node.parking.answer(self.ticket, self.message(now))
+        self.share.parking.answer(self.ticket, self.message(now))
 
     def message(self, now: Millis) -> Any:
         """The response; a session that says good-bye ends here."""
@@ -198,8 +201,8 @@ class ShareFetching(ShareExchange):
 
     __slots__ = ("_budget", "_deadline", "_fetches", "_hosted")
 
-    def __init__(self, node: Node, request: Request) -> None:
-        super().__init__(node, request)
+    def __init__(self, share: ShareHost, access: Access, request: Request) -> None:
+        super().__init__(share, access, request)
         body = request.body
         self._deadline = request.now + max(body.max_wait_ms, 0)
         exactly = request.version >= 2 and body.share_acquire_mode == RECORD_LIMIT
@@ -211,7 +214,7 @@ class ShareFetching(ShareExchange):
 
     def enter_session(self, now: Millis) -> ErrorCode | None:
         """Open, resume or close the session as its epoch says; the error that ends the request, if any."""
-        body, sessions = self.request.body, self.node.share.sessions
+        body, sessions = self.request.body, self.share.sessions
         epoch, connection = body.share_session_epoch, self.request.session.address.identity
         places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
         if epoch == INITIAL_EPOCH:
@@ -231,7 +234,7 @@ class ShareFetching(ShareExchange):
         if epoch != FINAL_EPOCH:
             more = sum(place not in session.partitions for place in places)
             if more and not self._make_room(now, len(session.partitions) + more, session):
-                self.node.share.close_session(now, session)
+                self.share.close_session(now, session)
                 return ErrorCode.SHARE_SESSION_NOT_FOUND
             session.partitions.update(places)
             for topic in body.forgotten_topics_data:
@@ -241,9 +244,9 @@ class ShareFetching(ShareExchange):
 
     def _make_room(self, now: Millis, wanted: int, but: ShareSession | None) -> bool:
         """Let a session have so many partitions; larger ones end for it, where that helps."""
-        going = self.node.share.sessions.in_the_way(wanted, but)
+        going = self.share.sessions.in_the_way(wanted, but)
         for session in going or ():
-            self.node.share.close_session(now, session)
+            self.share.close_session(now, session)
         return going is not None
 
     # ---- fetching --------------------------------------------------------------------------------------------------
@@ -256,7 +259,7 @@ class ShareFetching(ShareExchange):
         told_all = self.request.body.share_session_epoch == INITIAL_EPOCH
         for place in self.session.in_turn():
             error = self.may_read(place)
-            hosted = self.node.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
+            hosted = self.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
             if isinstance(hosted, ErrorCode):
                 self.answer_for(place).error = int(hosted)
                 continue
@@ -277,7 +280,7 @@ class ShareFetching(ShareExchange):
 
     def _fetch_from(self, now: Millis, answer: ShareAnswer, hosted: HostedShare) -> None:
         machine, config = hosted.machine, hosted.config
-        if self.node.share.known(self.group_id, answer.place) is not hosted:
+        if self.share.known(self.group_id, answer.place) is not hosted:
             self.answer_for(answer.place).error = int(self.may_read(answer.place)) or int(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
@@ -286,7 +289,7 @@ class ShareFetching(ShareExchange):
             return
         log = hosted.partition.log
         try:
-            share = self.node.share
+            share = self.share
             reader = Reader(
                 now,
                 machine,
@@ -300,10 +303,10 @@ class ShareFetching(ShareExchange):
             )
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
-            self.node.failures.read_failed(hosted.partition, str(failed))
+            self.share.failures.read_failed(hosted.partition, str(failed))
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
                 answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
-        self.node.share.settle(now, hosted)
+        self.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
             self.by_place[answer.place] = answer
             self.answers.append(answer)
@@ -363,7 +366,7 @@ class ShareFetching(ShareExchange):
         if self.fetch(now):
             self._leave(ticket)
             self.ticket = None
-            self.node.parking.reply(ticket, self.parts(now))
+            self.share.parking.reply(ticket, self.parts(now))
         else:
             for _, hosted in self._hosted:
                 hosted.wait(ticket, self)
@@ -399,8 +402,3 @@ def _valid_batches(batches: list[Any], renews: bool) -> list[tuple[int, int, byt
         valid.append((first, last, types))
         previous = last
     return valid
-
-
-def lock_timeout_ms(node: Node, group_id: str) -> int:
-    """How long the group's locks last."""
-    return node.share.configs.of(group_id).settings.lock_duration_ms

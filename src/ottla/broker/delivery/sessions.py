@@ -13,12 +13,10 @@ Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareR
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from ottla.broker.config.live import LiveSettings
 from ottla.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -58,8 +56,8 @@ class ShareSession:
 class ShareSessions:
     """Every session of this node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._of_connection: dict[int, dict[tuple[str, str], None]] = {}
         self._members: dict[str, int] = {}
@@ -75,7 +73,7 @@ class ShareSessions:
         """A new session; what the member had before must have been closed. None: there are too many."""
         key = (group_id, member_id)
         assert key not in self._sessions
-        if len(self._sessions) >= self._node.settings["group.share.max.share.sessions"]:
+        if len(self._sessions) >= self._settings["group.share.max.share.sessions"]:
             return None
         session = self._sessions[key] = ShareSession(group_id, member_id, connection, places)
         self._of_connection.setdefault(connection, {})[key] = None

@@ -8,11 +8,10 @@ Source: Kafka's LogCleaner.java and LogCleanerManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ottla.broker.config.live import LiveSettings
-from ottla.broker.effects import Outbox
+from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
@@ -25,19 +24,12 @@ SLICE_PAUSE_MS: Final = 5
 class Compactions:
     """The compactions of one node's logs. `partitions`: those that are open."""
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        outbox: Outbox,
-        partitions: Iterable[Partition],
-        notes: Callable[[str], None],
-        fault: Callable[[str, Exception], None],
-    ) -> None:
-        self._settings = settings
-        self._outbox = outbox
+    def __init__(self, environment: Environment, partitions: Iterable[Partition]) -> None:
+        self._settings = environment.settings
+        self._outbox = environment.outbox
+        self._notes = environment.notes
+        self._fault = environment.fault
         self._partitions = partitions
-        self._notes = notes
-        self._fault = fault
         self._round_at: Millis | None = None
         self._slice_at: Millis | None = None
         self._under_way: tuple[Partition, Iterator[Syncable | None]] | None = None

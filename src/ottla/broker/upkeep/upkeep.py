@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from ottla.broker.config.live import LiveSettings
-from ottla.broker.effects import Outbox
+from ottla.broker.environment import Environment
 from ottla.broker.partitions.commits import LOOK_AFTER_MS, GroupCommit
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Checkpoints
@@ -22,7 +21,6 @@ from ottla.broker.upkeep.compactions import Compactions
 from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import write_clean_shutdown
-from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 from ottla.metadata.store import MetadataStore, StoreFailed
@@ -47,27 +45,18 @@ class Maintained(NamedTuple):
 class Upkeep:
     """The housekeeping of one node. `partitions` are those that are open, with the next deadline of each."""
 
-    def __init__(
-        self,
-        files: FileSystem,
-        directory: str,
-        settings: LiveSettings,
-        outbox: Outbox,
-        *,
-        notes: Callable[[str], None],
-        fault: Callable[[str, Exception], None],
-        taken_back: Callable[[Millis, Partition], None],
-    ) -> None:
+    def __init__(self, environment: Environment, *, taken_back: Callable[[Millis, Partition], None]) -> None:
+        files, settings, outbox = environment.files, environment.settings, environment.outbox
         self.partitions: dict[Partition, Millis | None] = {}
-        self.checkpoints = Checkpoints(files, directory, settings, outbox, self.partitions)
-        self.failures = Failures(notes, taken_back, self.partitions)
-        self.compactions = Compactions(settings, outbox, self.partitions, notes, fault)
+        self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
+        self.failures = Failures(environment.notes, taken_back, self.partitions)
+        self.compactions = Compactions(environment, self.partitions)
         self.commits = GroupCommit(outbox, self.failures, by_fsync=settings["ottla.durability"] == "fsync", files=files)
         self._files = files
-        self._directory = directory
+        self._directory = environment.directory
         self._outbox = outbox
-        self._notes = notes
-        self._fault = fault
+        self._notes = environment.notes
+        self._fault = environment.fault
         self._due: list[tuple[Millis, int, Partition]] = []
         self._order = 0
         self._flushes: dict[int, tuple[Partition, int]] = {}

@@ -39,7 +39,7 @@ RETRIABLE = frozenset(
 SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
-class Parcel:
+class PendingRange:
     """One batch on its way. Its sequence is given when it is first sent under a producer id."""
 
     __slots__ = ("base_sequence", "in_flight", "notes")
@@ -73,7 +73,7 @@ class Lane:
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
         self.index = index
-        self.parcels: deque[Parcel] = deque()
+        self.parcels: deque[PendingRange] = deque()
         self.next_number = 0
         self.next_sequence = 0
         self.pause_until_us: Micros = 0
@@ -93,11 +93,11 @@ class Lane:
     def in_flight(self) -> bool:
         return any(parcel.in_flight for parcel in self.parcels)
 
-    def to_send(self, now_us: Micros) -> Parcel | None:
+    def to_send(self, now_us: Micros) -> PendingRange | None:
         """The next parcel that may leave: nothing in flight behind it, so that order is kept."""
         if now_us < self.pause_until_us or self.renew:
             return None
-        found: Parcel | None = None
+        found: PendingRange | None = None
         for parcel in reversed(self.parcels):
             if parcel.in_flight:
                 break
@@ -106,7 +106,7 @@ class Lane:
             return None
         return found
 
-    def _broken_before(self, parcel: Parcel) -> bool:
+    def _broken_before(self, parcel: PendingRange) -> bool:
         """A parcel before this one failed and waits: the ones in flight behind it must come back first."""
         for other in self.parcels:
             if other is parcel:
@@ -163,7 +163,7 @@ class Producer(KafkaClient):
         lane = self.rng.choice(self.lanes)
         if len(lane.parcels) < 20:
             count = 1 if self.rng.random() < 0.5 else self.rng.randrange(1, 12)
-            lane.parcels.append(Parcel([self._note(lane) for _ in range(count)]))
+            lane.parcels.append(PendingRange([self._note(lane) for _ in range(count)]))
             self._pump()
         self.after(self.rng.randrange(1, 2 * self.gap_us), self._make)
 
@@ -226,7 +226,7 @@ class Producer(KafkaClient):
                 chosen = chosen[:1]
             self._send(chosen)
 
-    def _send(self, chosen: list[tuple[Lane, Parcel]]) -> None:
+    def _send(self, chosen: list[tuple[Lane, PendingRange]]) -> None:
         by_id = self.versions[PRODUCE] >= BY_TOPIC_ID_SINCE
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         topic = TopicProduceData(**self.topic_key(self.topic, by_id), partition_data=parts)
@@ -241,7 +241,7 @@ class Producer(KafkaClient):
             parcel.in_flight = True
         self.request(PRODUCE, message, self._produced, chosen)
 
-    def _encode(self, lane: Lane, parcel: Parcel) -> bytes:
+    def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         if not self.idempotent:
             return encode_batch(parcel.notes, self.world.clock.wall_ms, gzip=self.gzip)
         if parcel.base_sequence < 0:
@@ -258,7 +258,7 @@ class Producer(KafkaClient):
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
-    def _produced(self, message: Any, sent: list[tuple[Lane, Parcel]]) -> None:
+    def _produced(self, message: Any, sent: list[tuple[Lane, PendingRange]]) -> None:
         if message is None:
             return
         self._requests -= 1
@@ -274,7 +274,7 @@ class Producer(KafkaClient):
                 self._refused(lane, parcel, answer)
         self._pump()
 
-    def _acknowledged(self, lane: Lane, parcel: Parcel, base_offset: int) -> None:
+    def _acknowledged(self, lane: Lane, parcel: PendingRange, base_offset: int) -> None:
         lane.parcels.remove(parcel)
         self.acknowledged += len(parcel.notes)
         where = (lane.topic, lane.index)
@@ -282,7 +282,7 @@ class Producer(KafkaClient):
         last = base_offset + len(parcel.notes) - 1
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} acknowledged {base_offset}..{last}")
 
-    def _refused(self, lane: Lane, parcel: Parcel, answer: Any) -> None:
+    def _refused(self, lane: Lane, parcel: PendingRange, answer: Any) -> None:
         code = answer.error_code
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
         lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)

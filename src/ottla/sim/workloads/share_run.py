@@ -78,7 +78,7 @@ class ShareRun(Run):
         for partition, _ in node.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        in_sight = node.share.in_sight(self.host.clock.now_ms)
+        in_sight = node.share.describe(self.host.clock.now_ms)
         seen = {(each.group_id, each.topic, each.partition): each for each in in_sight}
         for group in workload.shares:
             for partition in node.replicas.by_name[JOBS].partitions.values():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ottla.broker.delivery.host import PartitionInSight
+from ottla.broker.delivery.host import DescribedPartition
 from ottla.groups.shard import GroupShard
 from ottla.machine import Millis
 
@@ -43,7 +43,7 @@ class ShareFigures:
 
     now: Millis
     groups: list[GroupFigures]
-    partitions: list[PartitionInSight]
+    partitions: list[DescribedPartition]
     sessions: int
 
 
@@ -63,7 +63,7 @@ def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0
     return ShareFigures(
         now,
         sorted(groups, key=lambda group: group.group_id),
-        node.share.in_sight(now, group_id, held_max),
+        node.share.describe(now, group_id, held_max),
         len(node.share.sessions),
     )
 
@@ -86,7 +86,7 @@ def _group(figures: ShareFigures, name: str) -> dict[str, Any]:
     }
 
 
-def _partition(each: PartitionInSight, now: Millis, members: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def _partition(each: DescribedPartition, now: Millis, members: dict[str, tuple[str, str]]) -> dict[str, Any]:
     held = [
         {
             "first_offset": run.first,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.machine import Call
@@ -25,7 +25,7 @@ READ: Final = 84
 WRITE: Final = 85
 
 
-class ShareStateErrand(Errand):
+class WireStateRequest(CoordinatorRequest):
     """Calls for single keys; `refused` are answers that needed no shard."""
 
     __slots__ = ("refused",)
@@ -62,7 +62,7 @@ def ask(node: Node, request: Request) -> Any:
                 calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))
     if not calls:
         return joined(refused) if refused else _empty(body)
-    return node.share_state.submit(request.now, request, ShareStateErrand(calls, refused))
+    return node.share_state.submit(request.now, request, WireStateRequest(calls, refused))
 
 
 def joined(answers: list[Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.shards import Errand
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.refusals import refuse
@@ -31,7 +31,7 @@ def ask_group(node: Node, request: Request, group_id: str, operation: Operation)
     call = call_of(request)
     if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return node.groups.submit(request.now, request, Errand([(node.groups.partition_for(group_id), call)]))
+    return node.groups.submit(request.now, request, CoordinatorRequest([(node.groups.partition_for(group_id), call)]))
 
 
 def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:

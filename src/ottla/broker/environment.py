@@ -1,0 +1,32 @@
+"""What the shell gives a node and what all its rooms share: files, clock, chance, settings, and where to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.broker.config.live import LiveSettings
+from ottla.broker.effects import Outbox
+from ottla.log.files import FileSystem
+from ottla.machine import Entropy, WallClock
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`notes` hears what may interest somebody, `warn` what somebody should do something about.
+
+    `fault` is called with what failed and why, while an exception that nobody expected is handled; it raises where
+    nobody is there to hear it. `same_boot`: what the last node here wrote is in the page cache still.
+    """
+
+    node_id: int
+    files: FileSystem
+    directory: str
+    settings: LiveSettings
+    entropy: Entropy
+    wall: WallClock
+    outbox: Outbox
+    same_boot: bool
+    notes: Callable[[str], None]
+    warn: Callable[[str], None]
+    fault: Callable[[str, Exception], None]
