@@ -140,8 +140,8 @@ class Log:
         since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
         against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
         again: it is on the disk then, whatever fsyncs the killed process met. `interrupted`: an earlier open did not
-        end, so all of that is done. A `log_start_offset` beyond the end counts only where `high_watermark` had come so far.
-        What recovery repaired is told to `notes`, a sentence each. Raises OSError.
+        end, so all of that is done. A `log_start_offset` beyond the end counts only where `high_watermark` had come so
+        far. What recovery repaired is told to `notes`, a sentence each. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = load(
