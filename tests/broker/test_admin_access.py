@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import NEEDED, SUPPORTED, Operation, ResourceType
@@ -24,6 +23,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import ZERO_UUID
+from tests.node_stage import NodeStage
 
 from test_admin_versions import ADMIN, request_of  # isort: skip
 

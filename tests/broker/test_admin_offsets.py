@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -17,6 +16,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.node_stage import NodeStage
 
 
 @pytest.fixture
@@ -90,9 +90,12 @@ def test_a_partition_asked_for_twice_is_refused(stage: NodeStage) -> None:
 def test_what_no_fsync_covers_yet_is_not_told(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path / "node", ottla_durability="fsync")
     create(stage, "t")
+    stage.settle()
+    stage.hold_syncs = True
     stage.append("t")
     assert offset(stage, -1) == (0, -1, 0, 0)
     assert offset(stage, -3) == (0, -1, -1, -1)
+    stage.hold_syncs = False
     stage.settle()
     assert offset(stage, -1) == (0, -1, 1, 0)
     assert offset(stage, -3)[2] == 0

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import StoreFailed
@@ -29,6 +28,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.wire import ZERO_UUID
+from tests.node_stage import NodeStage
 
 NOBODY = b"\1" * 16
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import SESSION, NodeStage, versions_of
 
 from ottla.broker.api import SERVED
 from ottla.broker.config.topic_table import TOPIC_CONFIGS
@@ -34,6 +33,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.node_stage import SESSION, NodeStage, versions_of
 
 TOPIC, BROKER = 2, 4
 

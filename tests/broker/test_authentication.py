@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.api import SERVED
 from ottla.broker.requests import Address, Refused, Session
@@ -11,6 +10,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.wire import Message
+from tests.node_stage import NodeStage
 
 
 @pytest.fixture

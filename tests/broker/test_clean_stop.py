@@ -6,12 +6,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.upkeep import clean_stop
 from ottla.log.syncing import Syncable
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.server.disk import sync_beside
+from tests.node_stage import NodeStage
 
 PARTITIONS = 7
 
@@ -49,7 +49,7 @@ def test_what_was_synced_in_batches_is_not_synced_again(stage: NodeStage, monkey
     stage.node.stop(stage.now)
     assert not synced
     assert is_clean(stage)
-    stage.node = stage._begin()
+    stage.start()
     assert [partition.log.log_end_offset for partition in stage.node.replicas] == [1] * PARTITIONS
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.effects import Store, Sync
 from ottla.broker.topics.adoption import sort_directories, stray_path
@@ -42,6 +41,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
+from tests.node_stage import NodeStage
 
 DAY_MS = 86_400_000
 LONGEST = "t" * 249

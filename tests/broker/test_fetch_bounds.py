@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from node_stage import SESSION, NodeStage
 
 from ottla.broker.fetch import sessions as fetch_sessions
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.node_stage import SESSION, NodeStage
 
 VALUE = bytes(1000)
 

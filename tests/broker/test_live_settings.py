@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
@@ -11,6 +10,7 @@ from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.memory import MemoryStore
+from tests.node_stage import NodeStage
 
 from test_admin_configs import GROUP, SET, change  # isort: skip
 

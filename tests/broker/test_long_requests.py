@@ -4,7 +4,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from node_stage import SESSION, NodeStage
 
 from ottla.broker import node as node_module
 from ottla.broker.requests import Refused
@@ -13,6 +12,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import Message
+from tests.node_stage import SESSION, NodeStage
 
 
 @pytest.fixture

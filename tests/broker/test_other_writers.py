@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.node import Node
 from ottla.metadata.image import delta_since, encoded
@@ -18,6 +17,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.node_stage import NodeStage
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from node_stage import NOW, SESSION, NodeStage
 
 from ottla.broker import slices
 from ottla.broker.api import k00_produce
@@ -17,6 +16,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
+from tests.node_stage import NOW, SESSION, NodeStage
 
 PARTITIONS = 7
 OLDEST, NEWEST = 3, 13

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from node_stage import SESSION, NodeStage, versions_of
 
 from ottla.broker import slices
 from ottla.broker.api import (
@@ -48,6 +47,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from ottla.protocol.wire import ZERO_UUID, Message
+from tests.node_stage import SESSION, NodeStage, versions_of
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 

@@ -3,109 +3,44 @@
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Reply, Sync
-from ottla.broker.node import Node
-from ottla.broker.requests import Address, Parked, Session
-from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
-from ottla.sim.kernel.disk import Disk
+from tests.node_stage import NOW, Asked, DiskStage
 
-NOW = 1_800_000_000_000
-SESSION = Session(Address(1, "127.0.0.1"))
 TOPICS = ("t0", "t1", "t2", "t3")
 STORAGE = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-class Stage:
-    """A node on a simulated disk, with one topic for each of TOPICS. A test says when its syncs are carried out."""
+class Stage(DiskStage):
+    """A node with one topic for each of TOPICS, whose syncs end when the test lets time pass."""
 
     def __init__(self, durability: str = "fsync", **settings: str) -> None:
-        self.disk = Disk(random.Random(1))
-        self.store = MemoryStore()
-        self.now = NOW
-        self.notes: list[str] = []
-        self.settings = {"ottla.durability": durability, **{k.replace("_", "."): v for k, v in settings.items()}}
-        self.answers: dict[int, Any] = {}
-        self.syncs: list[Sync] = []
-        self.start(same_boot=False)
+        super().__init__(ottla_durability=durability, **settings)
         for name in TOPICS:
             self.node.topics.create(self.now, name, 1, {})
 
-    def start(self, *, same_boot: bool) -> None:
-        self.node = Node(
-            BrokerSettings.load(self.settings, {}),
-            self.disk,
-            "/data",
-            self.store,
-            entropy=random.Random(2),
-            same_boot=same_boot,
-            notes=self.notes.append,
-        )
-        self.node.start(self.now)
+    def start(self, *, same_boot: bool = True) -> None:
+        super().start(same_boot=same_boot)
         self.run()
 
-    def ask(self, message: Any, version: int) -> Any:
-        """The answer, or the ticket of a request that waits."""
-        frame = memoryview(bytearray(encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)))[4:]
-        answer = self.node.receive(self.now, SESSION, frame)
-        if isinstance(answer, Parked):
-            return answer.ticket
-        return decoded(message.API_KEY, version, answer)
-
-    def produce(self, topic: str, value: bytes = b"v", **batch: Any) -> Any:
-        octets = bytearray(build_batch([Record(timestamp_ms=self.now, key=b"k", value=value)], **batch))
-        return self.ask(
-            ProduceRequest(
-                None, -1, 30_000, [TopicProduceData(topic, partition_data=[PartitionProduceData(0, octets)])]
-            ),
-            11,
-        )
-
-    def effects(self) -> None:
-        while effects := self.node.take_effects(self.now):
-            for effect in effects:
-                if isinstance(effect, Sync):
-                    self.syncs.append(effect)
-                elif isinstance(effect, Reply):
-                    self.answers[effect.ticket] = decoded(0, 11, effect.parts).responses[0].partition_responses[0]
-
-    def sync(self) -> None:
-        """The disk thread does all that it was given."""
-        while self.syncs:
-            sync = self.syncs.pop(0)
-            failures: dict[int, str] = {}
-            for at, file in enumerate(sync.files):
-                try:
-                    file.sync()
-                except OSError as error:
-                    failures[at] = str(error.strerror)
-            self.node.synced(self.now, sync.token, failures)
-            self.effects()
-
     def run(self, ms: int = 0) -> None:
-        until = self.now + ms
-        while True:
-            self.effects()
-            self.sync()
-            due = self.node.deadline()
-            if due is None or due > until:
-                break
-            self.now = max(self.now, due)
-            self.node.tick(self.now)
-        self.now = until
+        self.hold_syncs = False
+        super().run(ms)
+        self.hold_syncs = True
+
+    def produce(self, topic: str, value: bytes = b"v", **batch: Any) -> Asked:
+        octets = bytearray(build_batch([Record(timestamp_ms=self.now, key=b"k", value=value)], **batch))
+        data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, octets)])]
+        return self.send(ProduceRequest(None, -1, 30_000, data), 11)
 
     def values(self, topic: str) -> list[bytes | None]:
         """What a consumer gets."""
@@ -122,9 +57,9 @@ class Stage:
         return self.node.replicas.by_name[topic].partitions[0].log.failed
 
 
-def decoded(api_key: int, version: int, parts: Any) -> Any:
-    whole = b"".join(part if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts)
-    return decode_response(api_key, version, memoryview(whole)[4:])[1]
+def part_of(asked: Asked) -> Any:
+    """What a Produce was told of its partition."""
+    return asked.answer.responses[0].partition_responses[0]
 
 
 def trouble_with(path: str, *operations: str, error: int = errno.EIO) -> Callable[[str, str], None]:
@@ -139,16 +74,15 @@ def trouble_with(path: str, *operations: str, error: int = errno.EIO) -> Callabl
 
 def test_a_topic_deleted_in_a_round_takes_nobody_along() -> None:
     stage = Stage()
-    tickets = {topic: stage.produce(topic) for topic in TOPICS}
-    stage.effects()
+    asked = {topic: stage.produce(topic) for topic in TOPICS}
     stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t1"]])
     stage.node.tick(stage.now)  # its directory is gone before the disk thread comes to it
     stage.run()
     for topic in ("t0", "t2", "t3"):
-        assert stage.answers[tickets[topic]].error_code == 0
+        assert part_of(asked[topic]).error_code == 0
         assert stage.failed(topic) is None
         assert stage.values(topic) == [b"v"]
-    assert stage.answers[tickets["t1"]].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part_of(asked["t1"]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not any("sync" in note for note in stage.notes)
 
 
@@ -156,10 +90,10 @@ def test_an_fsync_that_fails_is_its_own_partitions_matter() -> None:
     stage = Stage()
     stage.produce("t1", b"before")
     stage.run()
-    tickets = {topic: stage.produce(topic) for topic in TOPICS}
+    asked = {topic: stage.produce(topic) for topic in TOPICS}
     stage.disk.trouble = trouble_with("/t1-0/", "sync")
     stage.run()
-    assert {topic: stage.answers[ticket].error_code for topic, ticket in tickets.items()} == {
+    assert {topic: part_of(each).error_code for topic, each in asked.items()} == {
         "t0": 0,
         "t1": STORAGE,
         "t2": 0,
@@ -169,10 +103,9 @@ def test_an_fsync_that_fails_is_its_own_partitions_matter() -> None:
     stage.disk.trouble = None
     again = stage.produce("t1", b"again")
     stage.run()
-    assert stage.answers[again].error_code == 0
+    assert part_of(again).error_code == 0
     assert stage.values("t1") == [b"before", b"again"]
-    stage.disk.crash()
-    stage.start(same_boot=False)
+    stage.restart(clean=False, power_cut=True)
     assert stage.values("t1") == [b"before", b"again"]
     assert [note for note in stage.notes if "t1-0 could not be synced" in note]
 
@@ -186,14 +119,13 @@ def test_what_an_fsync_could_not_write_is_not_acknowledged_as_a_duplicate() -> N
     lost = stage.produce("t0", b"second", **numbered, base_sequence=1)
     stage.disk.trouble = trouble_with("/t0-0/", "sync")
     stage.run()
-    assert stage.answers[lost].error_code == STORAGE
+    assert part_of(lost).error_code == STORAGE
     stage.disk.trouble = None
     again = stage.produce("t0", b"second", **numbered, base_sequence=1)
     stage.run()
-    assert stage.answers[again].error_code == 0
-    assert stage.answers[again].base_offset == 1
-    stage.disk.crash()
-    stage.start(same_boot=False)
+    assert part_of(again).error_code == 0
+    assert part_of(again).base_offset == 1
+    stage.restart(clean=False, power_cut=True)
     assert stage.values("t0") == [b"first", b"second"]
 
 
@@ -201,18 +133,17 @@ def test_the_end_of_several_segments_is_taken_back() -> None:
     stage = Stage(log_segment_bytes="1048576")
     stage.produce("t0", b"kept")
     stage.run()
-    tickets = [stage.produce("t0", bytes(400_000)) for _ in range(6)]
+    asked = [stage.produce("t0", bytes(400_000)) for _ in range(6)]
     assert len(stage.node.replicas.by_name["t0"].partitions[0].log.segments) > 2
     stage.disk.trouble = trouble_with("/t0-0/", "sync")
     stage.run()
-    assert {stage.answers[ticket].error_code for ticket in tickets} == {STORAGE}
+    assert {part_of(each).error_code for each in asked} == {STORAGE}
     stage.disk.trouble = None
     assert stage.values("t0") == [b"kept"]
     again = stage.produce("t0", b"again")
     stage.run()
-    assert stage.answers[again].base_offset == 1
-    stage.disk.crash()
-    stage.start(same_boot=False)
+    assert part_of(again).base_offset == 1
+    stage.restart(clean=False, power_cut=True)
     assert stage.values("t0") == [b"kept", b"again"]
 
 
@@ -225,7 +156,6 @@ def test_a_kill_does_not_make_the_page_cache_worth_more(told: bool) -> None:
     stage.produce("t0", b"first", **numbered, base_sequence=0)
     stage.run(70_000)  # the recovery point is checkpointed
     stage.produce("t0", b"second", **numbered, base_sequence=1)
-    stage.effects()
     stage.disk.trouble = trouble_with("/t0-0/", "sync")
     for file in stage.syncs[0].files:
         with suppress(OSError):
@@ -234,15 +164,11 @@ def test_a_kill_does_not_make_the_page_cache_worth_more(told: bool) -> None:
     if told:
         stage.run()
     stage.disk.trouble = None
-    stage.disk.kill()
-    stage.syncs.clear()
-    stage.start(same_boot=True)
+    stage.restart(clean=False)
     again = stage.produce("t0", b"second", **numbered, base_sequence=1)
     stage.run()
-    answer = stage.answers[again] if isinstance(again, int) else again.responses[0].partition_responses[0]
-    assert (answer.error_code, answer.base_offset) == (0, 1)
-    stage.disk.crash()
-    stage.start(same_boot=False)
+    assert (part_of(again).error_code, part_of(again).base_offset) == (0, 1)
+    stage.restart(clean=False, power_cut=True)
     assert stage.values("t0") == [b"first", b"second"]
 
 
@@ -254,15 +180,12 @@ def test_acknowledged_records_that_an_fsync_could_not_write_shut_the_partition_u
     stage.run(3_000)
     assert stage.failed("t0") is not None
     assert stage.values("t0") == [b"told"]
-    assert stage.produce("t0").responses[0].partition_responses[0].error_code == STORAGE
+    assert part_of(stage.produce("t0")).error_code == STORAGE
     stage.disk.trouble = None
-    stage.node.stop(stage.now)
-    stage.disk.kill()
-    stage.start(same_boot=True)
-    assert stage.produce("t0", b"more").responses[0].partition_responses[0].error_code == 0
+    stage.restart()
+    assert part_of(stage.produce("t0", b"more")).error_code == 0
     stage.run(3_000)
-    stage.disk.crash()
-    stage.start(same_boot=False)
+    stage.restart(clean=False, power_cut=True)
     assert stage.values("t0") == [b"told", b"more"]
 
 
@@ -271,10 +194,10 @@ def test_a_full_disk_passes() -> None:
     stage.produce("t0", b"before")
     stage.disk.capacity = stage.disk.used
     for _ in range(3):
-        assert stage.produce("t0", b"no").responses[0].partition_responses[0].error_code == STORAGE
+        assert part_of(stage.produce("t0", b"no")).error_code == STORAGE
     assert stage.values("t0") == [b"before"]
     stage.disk.capacity = None
-    assert stage.produce("t0", b"after").responses[0].partition_responses[0].error_code == 0
+    assert part_of(stage.produce("t0", b"after")).error_code == 0
     stage.run(1_000)
     assert stage.values("t0") == [b"before", b"after"]
     assert [note.split(":")[0] for note in stage.notes if "t0-0" in note] == [
@@ -288,20 +211,20 @@ def test_a_partition_that_can_not_be_read_is_answered_for_itself() -> None:
     for topic in TOPICS:
         stage.produce(topic)
     stage.disk.trouble = trouble_with("/t1-0/", "read")
-    told = dict(zip(TOPICS, stage.fetch(*TOPICS), strict=True))
-    assert {topic: partition.error_code for topic, partition in told.items()} == {
+    fetched = dict(zip(TOPICS, stage.fetch(*TOPICS), strict=True))
+    assert {topic: partition.error_code for topic, partition in fetched.items()} == {
         "t0": 0,
         "t1": STORAGE,
         "t2": 0,
         "t3": 0,
     }
-    assert all(told[topic].records for topic in ("t0", "t2", "t3"))
+    assert all(fetched[topic].records for topic in ("t0", "t2", "t3"))
     searches = [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, NOW - 5)]) for topic in TOPICS]
     answers = [stage.ask(ListOffsetsRequest(-1, 0, [asked]), 7) for asked in searches]
     assert [answer.topics[0].partitions[0].error_code for answer in answers] == [0, STORAGE, 0, 0]
     stage.run(400_000)  # upkeep goes on
     assert len([note for note in stage.notes if "could not be read" in note]) == 1
-    assert stage.produce("t1").responses[0].partition_responses[0].error_code == 0
+    assert part_of(stage.produce("t1")).error_code == 0
     stage.disk.trouble = None
     assert stage.values("t1") == [b"v", b"v"]
 
@@ -326,18 +249,23 @@ def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     stage = Stage("page-cache", log_segment_bytes="1048576", log_cleaner_backoff_ms="1000")
     stage.node.topics.create(stage.now, "table", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     on_the_loop: list[str] = []
-    working = stage.sync
 
-    def sync() -> None:
-        stage.disk.trouble = None
-        working()
-        stage.disk.trouble = watch
+    def beside(work: Callable[..., None]) -> Callable[..., None]:
+        """What the disk thread does is not watched."""
+
+        def unwatched(*args: Any) -> None:
+            stage.disk.trouble = None
+            work(*args)
+            stage.disk.trouble = watch
+
+        return unwatched
 
     def watch(operation: str, path: str) -> None:
         if operation == "sync":
             on_the_loop.append(path)
 
-    stage.sync, stage.disk.trouble = sync, watch  # type: ignore[method-assign]
+    stage.sync, stage.replace_file = beside(stage.sync), beside(stage.replace_file)  # type: ignore[method-assign]
+    stage.disk.trouble = watch
     for topic in ("t0", "t1", "table"):
         for _ in range(6):
             stage.produce(topic, bytes(400_000))
@@ -381,11 +309,10 @@ def test_what_a_new_producer_sent_behind_a_refused_batch_waits_for_it(cut: bool)
     stage.disk.trouble = trouble_with("/t0-0/", "sync" if cut else "create")
     first = stage.produce("t0", b"first", **numbered, base_sequence=0)
     stage.run()
-    first = stage.answers[first] if cut else first.responses[0].partition_responses[0]
-    assert first.error_code == STORAGE
+    assert part_of(first).error_code == STORAGE
     stage.disk.trouble = None
     behind = stage.produce("t0", b"second", **numbered, base_sequence=1)
-    assert behind.responses[0].partition_responses[0].error_code == STORAGE
+    assert part_of(behind).error_code == STORAGE
     for sequence, value in enumerate((b"first", b"second")):
         stage.produce("t0", value, **numbered, base_sequence=sequence)
         stage.run()

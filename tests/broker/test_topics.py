@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.topics.removal import GRAVES_PER_TICK
 from ottla.metadata.memory import MemoryStore
@@ -12,6 +11,7 @@ from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.node_stage import NodeStage
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def damaged_stage(damage: Callable[[bytearray, int], None], **settings: str) -> 
     stage.settle()
     content = stage.disk._file(LOG).content
     damage(content, batches_of(content)[5])
-    stage.restart()
+    stage.restart(clean=False)
     return stage
 
 
@@ -90,7 +90,7 @@ def test_an_operator_can_go_on_without_what_is_damaged(damage: Callable[[bytearr
     assert committed(stage) == COMMITS - 1
     assert any("passed over" in note for note in stage.notes)
     assert error_of(stage.ask(commit(99, "j"), 9)) is E.NONE
-    stage.restart()
+    stage.restart(clean=False)
     stage.run()
     assert committed(stage, "j") == 99
 
@@ -113,7 +113,7 @@ def test_sound_batches_without_sense_are_passed_over() -> None:
     set_crc(nonsense)
     partition.append(stage.now, memoryview(nonsense), Origin.REPLICATION)
     assert error_of(stage.ask(commit(4, "j"), 9)) is E.NONE
-    stage.restart()
+    stage.restart(clean=False)
     stage.run()
     assert (committed(stage), committed(stage, "j")) == (3, 4)
     assert any("passed over" in note for note in stage.notes)

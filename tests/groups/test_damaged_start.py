@@ -77,10 +77,9 @@ def test_a_node_with_flipped_bits_starts_and_serves(how: str) -> None:
     for seed in range(SEEDS):
         rng = random.Random(f"{how}/{seed}")
         stage.disk, stage.store = disk.clone(rng), copy.deepcopy(store)
-        stage.same_boot = how != "a power cut"
         done = damage(stage.disk, rng)
         try:
-            stage.restart()
+            stage.start(same_boot=how != "a power cut")
             stage.run(300_000)
             for name in TOPICS:
                 partition = stage.node.replicas.get(name, 0)

@@ -22,7 +22,6 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupReques
 
 E = ErrorCode
 # Of three partitions "g" and "j" have the same, "simple" and "g2" have others.
-PENDING = int
 
 
 @pytest.fixture
@@ -53,9 +52,7 @@ def error_of(reply: Any) -> ErrorCode:
 
 def stable(stage: HostStage, group: str = "g") -> str:
     """A group with one static member; returns its id."""
-    ticket = stage.ask(join(group, instance="i"))
-    stage.run()
-    member = stage.answers[ticket].member_id
+    member = stage.ask(join(group, instance="i")).member_id
     assigned = [SyncGroupRequestAssignment(member, b"all")]
     reply = stage.ask(SyncGroupRequest(group, 1, member, "i", "consumer", "range", assigned))
     assert reply.assignment == b"all"
@@ -102,7 +99,7 @@ def test_groups_come_back_after_a_crash(stage: HostStage) -> None:
     stage.coordinate()
     member = stable(stage)
     stage.ask(commit(7, "simple"), 9)
-    stage.restart()
+    stage.restart(clean=False)
     stage.run()
     assert stage.ask(HeartbeatRequest("g", 1, member, "i")).error_code == E.NONE
     assert committed(stage, "simple") == 7
@@ -136,7 +133,7 @@ def test_a_large_log_is_loaded_in_slices(stage: HostStage) -> None:
         assert error_of(stage.ask(commit(i, "j", "x" * 4_000), 9)) is E.NONE
         stage.ask(commit(i, "g2", "x" * 4_000), 9)
     last = i
-    stage.restart()
+    stage.restart(clean=False)
     assert error_of(stage.ask(commit(0, "j"), 9)) is E.COORDINATOR_LOAD_IN_PROGRESS
     assert stage.ask(HeartbeatRequest("g", 1, member, "i")).error_code == E.NONE
     assert stage.ask(ListGroupsRequest()).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
@@ -150,25 +147,26 @@ def test_a_large_log_is_loaded_in_slices(stage: HostStage) -> None:
 def test_answers_wait_for_the_disk_where_durability_asks_for_it() -> None:
     stage = HostStage(ottla_durability="fsync")
     stage.coordinate()
-    stage.sync_at_once = False
-    first = stage.ask(commit(1), 9)
-    second = stage.ask(commit(2), 9)
-    assert isinstance(first, PENDING)
-    assert isinstance(second, PENDING)
-    assert isinstance(stage.ask(DescribeGroupsRequest(["g"])), PENDING), "a reader must not see what may be lost"
-    gone = stage.ask(commit(3), 9, connection=2)
-    stage.node.disconnected(stage.now, 2)
+    stage.hold_syncs = True
+    first = stage.send(commit(1), 9)
+    second = stage.send(commit(2), 9)
+    assert not first.answered
+    assert not second.answered
+    assert not stage.send(DescribeGroupsRequest(["g"])).answered, "a reader must not see what may be lost"
+    connection = stage.connect()
+    gone = stage.send(commit(3), 9, connection)
+    stage.hang_up(connection)
     while stage.syncs:
         stage.sync()
         stage.settle()
-    assert error_of(stage.answers[first]) is E.NONE
-    assert error_of(stage.answers[second]) is E.NONE
-    assert gone not in stage.answers
-    stage.sync_at_once = True
+    assert error_of(first.answer) is E.NONE
+    assert error_of(second.answer) is E.NONE
+    assert not gone.answered
+    stage.hold_syncs = False
     stage.run()
     assert len(stage.node.parking) == 0
-    ticket = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
-    assert ticket.groups[0].topics[0].partitions[0].committed_offset == 3
+    found = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
+    assert found.groups[0].topics[0].partitions[0].committed_offset == 3
 
 
 def test_an_fsync_that_fails_takes_the_coordinator_along() -> None:
@@ -176,20 +174,20 @@ def test_an_fsync_that_fails_takes_the_coordinator_along() -> None:
     stage.coordinate()
     parked = stage.ask(join())
     assert parked.error_code == E.MEMBER_ID_REQUIRED
-    waiting = stage.ask(join(member=parked.member_id))
-    stage.sync_at_once = False
-    first = stage.ask(commit(1, "j"), 9)
+    waiting = stage.send(join(member=parked.member_id))
+    stage.hold_syncs = True
+    first = stage.send(commit(1, "j"), 9)
     stage.sync(failed="Input/output error")
     stage.settle()
-    assert error_of(stage.answers[first]) is E.NOT_COORDINATOR
-    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
-    second = stage.ask(commit(2, "j"), 9)  # it starts over from what is left of its log
-    assert isinstance(second, PENDING)
+    assert error_of(first.answer) is E.NOT_COORDINATOR
+    assert waiting.answer.error_code == E.NOT_COORDINATOR
+    second = stage.send(commit(2, "j"), 9)  # it starts over from what is left of its log
+    assert not second.answered
     stage.sync()
     stage.settle()
-    assert error_of(stage.answers[second]) is E.NONE
-    stage.sync_at_once = True
-    stage.restart()
+    assert error_of(second.answer) is E.NONE
+    stage.hold_syncs = False
+    stage.restart(clean=False)
     stage.run()
     assert committed(stage, "j") == 2
 
@@ -199,17 +197,17 @@ def test_a_full_disk_is_not_the_coordinators_end(stage: HostStage) -> None:
     stage.coordinate()
     assert error_of(stage.ask(commit(1), 9)) is E.NONE
     member = stage.ask(join("g")).member_id
-    waiting = stage.ask(join("g", member))
-    assert isinstance(waiting, PENDING)
+    waiting = stage.send(join("g", member))
+    assert not waiting.answered
     stage.disk.capacity = stage.disk.used
     assert error_of(stage.ask(commit(2, "j"), 9)) is E.NOT_COORDINATOR
     stage.settle()
-    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+    assert waiting.answer.error_code == E.NOT_COORDINATOR
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.UNKNOWN_MEMBER_ID
     stage.disk.capacity = None
     assert committed(stage) == 1
     assert error_of(stage.ask(commit(2), 9)) is E.NONE
-    stage.restart()
+    stage.restart(clean=False)
     stage.run()
     assert committed(stage) == 2
     assert any("starts over" in note for note in stage.notes)
@@ -226,7 +224,7 @@ def test_a_topic_takes_its_offsets_along(stage: HostStage) -> None:
     assert committed(stage) == -1
     reply = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
     assert reply.groups[0].topics == []
-    stage.restart()
+    stage.restart(clean=False)
     stage.run()
     assert committed(stage) == -1
 
@@ -234,12 +232,12 @@ def test_a_topic_takes_its_offsets_along(stage: HostStage) -> None:
 def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
     stage.coordinate()
     member = stage.ask(join()).member_id
-    waiting = stage.ask(join(member=member))
+    waiting = stage.send(join(member=member))
     topic = stage.node.image.topics.get("__consumer_offsets")
     assert topic is not None
     stage.node.topics.delete_all(stage.now, [topic])
     stage.settle()
-    assert stage.answers[waiting].error_code == E.NOT_COORDINATOR
+    assert waiting.answer.error_code == E.NOT_COORDINATOR
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
     stage.run()
     stage.coordinate()
@@ -249,8 +247,9 @@ def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
 def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
     stage.coordinate()
     member = stage.ask(join()).member_id
-    stage.ask(join(member=member), connection=9)
-    stage.node.disconnected(stage.now, 9)
+    connection = stage.connect()
+    stage.send(join(member=member), connection=connection)
+    stage.hang_up(connection)
     assert len(stage.node.parking) == 0
     stage.run(1)
     stage.node.groups.check()
@@ -264,7 +263,7 @@ def test_partitions_without_records_cost_nothing() -> None:
     assert stage.node.groups.active() == []
     stage.ask(commit(1), 9)
     assert stage.node.groups.active() == [partition_of("g", 50)]
-    stage.restart()
+    stage.restart(clean=False)
     assert stage.node.groups.active() == [partition_of("g", 50)]
 
 

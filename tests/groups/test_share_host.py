@@ -21,6 +21,7 @@ from ottla.protocol.messages.describe_share_group_offsets import (
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tests.node_stage import Asked
 
 
 def started(**settings: str) -> HostStage:
@@ -30,14 +31,14 @@ def started(**settings: str) -> HostStage:
     return stage
 
 
-def beat(stage: HostStage, epoch: int, member: str = "m", connection: int = 1) -> Any:
+def beat(stage: HostStage, epoch: int, member: str = "m", connection: int | None = None) -> Any:
     topics = ["t"] if epoch == 0 else None
     return stage.ask(ShareGroupHeartbeatRequest("g", member, epoch, None, topics), connection=connection)
 
 
-def alter(stage: HostStage, offset: int) -> Any:
+def alter(stage: HostStage, offset: int) -> Asked:
     part = AlterShareGroupOffsetsRequestPartition(0, offset)
-    return stage.ask(AlterShareGroupOffsetsRequest("g", [AlterShareGroupOffsetsRequestTopic("t", [part])]))
+    return stage.send(AlterShareGroupOffsetsRequest("g", [AlterShareGroupOffsetsRequestTopic("t", [part])]))
 
 
 def start_offset(stage: HostStage) -> int:
@@ -59,7 +60,7 @@ def assigned(answer: Any) -> list[int]:
 def test_joining_and_living_through_a_restart() -> None:
     stage = started()
     assert assigned(beat(stage, 0)) == [0, 1]
-    stage.restart()
+    stage.restart(clean=False)
     stage.run(10)
     again = beat(stage, 1)
     assert (again.error_code, again.member_epoch, again.assignment) == (ErrorCode.NONE, 1, None)
@@ -67,36 +68,35 @@ def test_joining_and_living_through_a_restart() -> None:
 
 def test_an_answer_waits_for_the_fsync_that_covers_it() -> None:
     stage = started(ottla_durability="fsync")
-    stage.sync_at_once = False
-    ticket = beat(stage, 0)
-    assert isinstance(ticket, int)
+    stage.hold_syncs = True
+    asked = stage.send(ShareGroupHeartbeatRequest("g", "m", 0, None, ["t"]))
+    assert not asked.answered
     stage.sync()
     stage.settle()
-    assert assigned(stage.answers[ticket]) == [0, 1]
+    assert assigned(asked.answer) == [0, 1]
 
 
 def test_work_in_rounds_is_answered_when_the_last_one_is_durable() -> None:
     stage = started(ottla_durability="fsync")
-    stage.sync_at_once = False
-    ticket = alter(stage, 5)
-    assert isinstance(ticket, int)
+    stage.hold_syncs = True
+    asked = alter(stage, 5)
+    assert not asked.answered
     rounds = 0
-    while ticket not in stage.answers:
+    while not asked.answered:
         stage.sync()
         stage.settle()
         rounds += 1
     assert rounds == 2, "one fsync for the group's record, one for the share coordinator's"
-    assert stage.answers[ticket].responses[0].partitions[0].error_code == ErrorCode.NONE
+    assert asked.answer.responses[0].partitions[0].error_code == ErrorCode.NONE
     assert start_offset(stage) == 5
 
 
 def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
     stage = started(ottla_durability="fsync")
-    stage.sync_at_once = False
+    stage.hold_syncs = True
     alter(stage, 5)
-    stage.node.disconnected(stage.now, 1)
-    stage.asked.clear()
-    stage.sync_at_once = True
+    stage.hang_up(1)
+    stage.hold_syncs = False
     while stage.syncs:
         stage.sync()
         stage.settle()
@@ -106,11 +106,11 @@ def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
 
 def test_a_fsync_that_fails_between_rounds_is_told_and_leaves_nobody_waiting() -> None:
     stage = started(ottla_durability="fsync")
-    stage.sync_at_once = False
-    ticket = alter(stage, 5)
+    stage.hold_syncs = True
+    asked = alter(stage, 5)
     stage.sync("No space left on device")
     stage.settle()
-    assert stage.answers[ticket].error_code == ErrorCode.NOT_COORDINATOR
+    assert asked.answer.error_code == ErrorCode.NOT_COORDINATOR
     assert len(stage.node.parking) == 0
 
 
@@ -119,7 +119,7 @@ def test_a_deletion_that_a_crash_broke_off_is_finished_by_the_next_one() -> None
     alter(stage, 5)
     index, call = question(stage.node, BeginDeletion("g", None))
     stage.node.groups.tell(stage.now, "g", call)
-    stage.restart()
+    stage.restart(clean=False)
     stage.run(10)
     found = shard(stage).share.of("g")
     assert found is not None
@@ -133,18 +133,19 @@ def test_a_deletion_that_a_crash_broke_off_is_finished_by_the_next_one() -> None
 
 def test_a_lost_connection_is_told_to_the_group() -> None:
     stage = started(**{"group.share.assignment.interval.ms": "0"})
-    beat(stage, 0, "a", connection=1)
-    beat(stage, 0, "b", connection=2)
-    beat(stage, 1, "a", connection=3)
-    stage.node.disconnected(stage.now, 1)
+    first, other, second = (stage.connect() for _ in range(3))
+    beat(stage, 0, "a", first)
+    beat(stage, 0, "b", other)
+    beat(stage, 1, "a", second)
+    stage.hang_up(first)
     found = shard(stage).share.of("g")
     assert found is not None
     assert not found.absent, "the member had moved to another connection"
-    stage.node.disconnected(stage.now, 3)
+    stage.hang_up(second)
     assert list(found.absent) == ["a"]
-    assert assigned(beat(stage, 2, "b", connection=2)) == [0, 1]
-    beat(stage, -1, "b", connection=2)
-    stage.node.disconnected(stage.now, 2)
+    assert assigned(beat(stage, 2, "b", other)) == [0, 1]
+    beat(stage, -1, "b", other)
+    stage.hang_up(other)
     stage.node.share_members.check()
     assert list(found.members) == ["a"]
 

@@ -1,17 +1,9 @@
-"""A node without a server, and members of share groups that speak to it in frames. Time and syncs are the test's."""
+"""A node and members of share groups that speak to it in frames."""
 
-import random
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Close, Reply, Store, Sync
-from ottla.broker.node import Node
-from ottla.broker.requests import Address, Parked, Session
 from ottla.log.answers import Origin
-from ottla.log.files import DiskFiles
-from ottla.metadata.memory import MemoryStore
-from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.share_acknowledge import (
     AcknowledgementBatch,
     AcknowledgePartition,
@@ -22,119 +14,21 @@ from ottla.protocol.messages.share_fetch import AcknowledgementBatch as FetchBat
 from ottla.protocol.messages.share_fetch import FetchPartition, FetchTopic, ForgottenTopic, ShareFetchRequest
 from ottla.protocol.records.batch import has_valid_crc, iter_batches
 from ottla.protocol.records.record import Record, build_batch, decode_records
+from tests.node_stage import Asked, NodeStage
 
-NOW = 1_800_000_000_000
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FEW_SHARDS = {"share.coordinator.state.topic.num.partitions": "2"}
 
 
-class Asked:
-    """A request on its way; `answer` is there once it was answered."""
-
-    def __init__(self, api_key: int, version: int) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.answer: Any = None
-
-
-class ShareStage:
-    """A node, and whoever speaks to it. `hold_syncs` keeps fsyncs from ending, to look at what waits for them."""
+class ShareStage(NodeStage):
+    """A node, and members of share groups who speak to it."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
-        self.directory = directory
-        self.settings = {**FEW_SHARDS, **(settings or {})}
-        self.store = MemoryStore()
-        self.now = NOW
-        self.notes: list[str] = []
-        self.entropy = random.Random(1)
-        self.hold_syncs = False
-        self.connections = 0
-        self.node = self._begin()
-
-    def _begin(self) -> Node:
-        self.asked: dict[int, Asked] = {}
-        self.syncs: list[Sync] = []
-        node = Node(
-            BrokerSettings.load(self.settings),
-            DiskFiles(),
-            str(self.directory),
-            self.store,
-            entropy=self.entropy,
-            same_boot=True,
-            notes=self.notes.append,
-        )
-        node.start(self.now)
-        return node
+        super().__init__(directory, **{**FEW_SHARDS, **(settings or {})})
 
     def restart(self, *, clean: bool = True) -> None:
-        if clean:
-            self.node.stop(self.now)
-        self.now += 1000
-        self.node = self._begin()
+        super().restart(clean=clean)
         self.run()
-
-    # ---- frames ----------------------------------------------------------------------------------------------------
-
-    def connect(self) -> Session:
-        self.connections += 1
-        return Session(Address(self.connections, "127.0.0.1", advertised=("broker.example", 9092)))
-
-    def send(self, message: Any, session: Session, version: int | None = None) -> Asked:
-        """Hand in a request; the answer may come now or later."""
-        version = message.MAX_VERSION if version is None else version
-        asked = Asked(message.API_KEY, version)
-        frame = encode_request(RequestHeader(message.API_KEY, version, 7, "stage"), message)
-        answer = self.node.receive(self.now, session, memoryview(frame)[4:])
-        if isinstance(answer, Parked):
-            self.asked[answer.ticket] = asked
-        else:
-            assert answer is not None
-            self._read(asked, answer)
-        self.settle()
-        self.node.share.check()
-        return asked
-
-    def _read(self, asked: Asked, parts: Any) -> None:
-        whole = b"".join(part.read() if hasattr(part, "read") else bytes(part) for part in parts)
-        assert int.from_bytes(whole[:4], "big") == len(whole) - 4
-        _, asked.answer = decode_response(asked.api_key, asked.version, memoryview(whole)[4:])
-
-    def settle(self) -> None:
-        while effects := self.node.take_effects(self.now):
-            for effect in effects:
-                match effect:
-                    case Sync():
-                        self.syncs.append(effect)
-                    case Reply(ticket, _, parts):
-                        asked = self.asked.pop(ticket)
-                        self._read(asked, parts)
-                    case Store() | Close():
-                        pass
-                    case _:
-                        raise AssertionError(effect)
-            if not self.hold_syncs:
-                self.end_syncs()
-
-    def end_syncs(self, failed: str | None = None) -> None:
-        syncs, self.syncs = self.syncs, []
-        for sync in syncs:
-            for file in sync.files:
-                file.sync()
-            failures = {} if failed is None else dict.fromkeys(range(len(sync.files)), failed)
-            self.node.synced(self.now, sync.token, failures)
-
-    def run(self, ms: int = 0) -> None:
-        """Let time pass and do everything that comes due."""
-        until = self.now + ms
-        while True:
-            self.settle()
-            due = self.node.deadline()
-            if due is None or due > until:
-                break
-            self.now = max(self.now, due)
-            self.node.tick(self.now)
-        self.now = until
-        self.node.share.check()
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
@@ -157,10 +51,10 @@ class ShareStage:
         base = partition.log.log_end_offset
         headers = how.pop("headers", ())
         records = [Record(-1, self.now, b"k", str(base + i).encode(), headers) for i in range(count)]
-        self.append(build_batch(records, **how), topic, index)
+        self.put(build_batch(records, **how), topic, index)
         return base
 
-    def append(self, batch: Any, topic: str = "jobs", index: int = 0, origin: Origin = Origin.CLIENT) -> None:
+    def put(self, batch: Any, topic: str = "jobs", index: int = 0, origin: Origin = Origin.CLIENT) -> None:
         partition = self.node.replicas.get(topic, index)
         assert partition is not None
         partition.append(self.now, memoryview(bytearray(batch)), origin)
@@ -194,7 +88,7 @@ class Member:
         self.group = group
         self.name = name
         self.places = places
-        self.session = stage.connect()
+        self.connection = stage.connect()
         self.epoch = 0
         self.version = 2
         self.sent: dict[int, Record] = {}
@@ -237,7 +131,12 @@ class Member:
         )
         if epoch is None:
             self.epoch += 1
-        return self.stage.send(request, self.session, self.version)
+        return self._send(request)
+
+    def _send(self, request: Any) -> Asked:
+        if self.connection not in self.stage.clients:
+            self.connection = self.stage.connect()
+        return self.stage.send(request, self.version, self.connection)
 
     def fetch(self, *args: Any, **how: Any) -> list[tuple[int, int, int]]:
         """What a fetch acquires of the first partition: (first, last, delivery count)."""
@@ -278,7 +177,7 @@ class Member:
         request = ShareAcknowledgeRequest(self.group, self.name, self.epoch if epoch is None else epoch, renew, topics)
         if epoch is None:
             self.epoch += 1
-        return self.stage.send(request, self.session, self.version)
+        return self._send(request)
 
     def said(self, *batches: tuple[int, int, list[int]], renew: bool = False) -> int:
         """Acknowledge; the error of the first partition."""
@@ -291,6 +190,4 @@ class Member:
 
     def vanish(self) -> None:
         """The connection is lost."""
-        self.stage.node.disconnected(self.stage.now, self.session.address.identity)
-        self.stage.settle()
-        self.stage.node.share.check()
+        self.stage.hang_up(self.connection)

@@ -53,7 +53,7 @@ def test_a_consumer_is_told_too(stage: ShareStage, at: int) -> None:
     topic, _ = damaged(stage, at)
     part = FetchPartition(0, fetch_offset=4, partition_max_bytes=1 << 20)
     request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic_id=topic, partitions=[part])])
-    answer = stage.send(request, stage.connect()).answer
+    answer = stage.send(request).answer
     assert answer.responses[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
 
 

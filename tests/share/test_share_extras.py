@@ -183,7 +183,7 @@ def test_letters_are_let_go_only_when_they_are_on_the_disk(tmp_path: Path) -> No
     assert state(stage) == (0, 3, 0)
     assert stage.node.replicas.by_name["dlq.jobs"].partitions[0].log.log_end_offset == 3
     stage.hold_syncs = False
-    stage.end_syncs()
+    stage.sync()
     stage.run()
     assert state(stage) == (3, 0, 3)
 
@@ -214,7 +214,7 @@ def test_a_letter_too_large_for_its_topic_says_where_the_record_stood(stage: Sha
     stage.topic("dlq.jobs", errors_deadletterqueue_group_enable="true", max_message_bytes="500")
     member = begun(stage, 0, **DEAD)
     small, large = Record(-1, stage.now, b"a", b"x"), Record(-1, stage.now, b"b", bytes(2000))
-    stage.append(build_batch([small, large]))
+    stage.put(build_batch([small, large]))
     member.fetch()
     member.said((0, 1, [REJECT]))
     stage.run()
@@ -279,7 +279,7 @@ def test_since_when_and_by_whom_a_group_is_paused_is_kept_while_it_is(stage: Sha
 
 def delayed(stage: ShareStage, *headers: tuple[str, bytes] | None, compression: str = "none") -> None:
     records = [Record(-1, stage.now, None, b"v", () if header is None else [header]) for header in headers]
-    stage.append(build_batch(records, compression=compression))
+    stage.put(build_batch(records, compression=compression))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -386,7 +386,7 @@ def test_a_letter_whose_record_is_from_the_future_is_written_all_the_same(stage:
     """The clock was an hour ahead when the record came; the dead-letter topic refuses such timestamps."""
     set_wall_clock(stage, 2 * HOUR_MS)
     member = with_letters(stage, 1)
-    stage.append(build_batch([Record(-1, stage.now + 2 * HOUR_MS, b"k", b"ahead")]))
+    stage.put(build_batch([Record(-1, stage.now + 2 * HOUR_MS, b"k", b"ahead")]))
     assert member.fetch() == [(0, 1, 1)]
     set_wall_clock(stage, -2 * HOUR_MS)
     assert member.said((0, 1, [REJECT, REJECT])) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from share_stage import ACCEPT, GAP, NOW, REJECT, RELEASE, RENEW, Member, ShareStage
+from share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
 from ottla.broker.delivery import sessions as share_sessions
 from ottla.log.answers import Origin
@@ -13,6 +13,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_share_group_state_summary as summary
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.share.state import ShareStateShard
+from tests.node_stage import NOW
 
 
 @pytest.fixture
@@ -495,13 +496,13 @@ def test_deleted_records_are_not_waited_for(stage: ShareStage) -> None:
 
 def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
     topic, member = begun(stage, 3)
-    stage.append(marker(5, True), origin=Origin.COORDINATOR)
+    stage.put(marker(5, True), origin=Origin.COORDINATOR)
     stage.produce(2)
     partition = stage.node.replicas.get("jobs", 0)
     assert partition is not None
     assert member.fetch() == [(0, 2, 1), (4, 5, 1)]
     assert member.fetch([(0, 2, [ACCEPT]), (4, 5, [ACCEPT])]) == []
-    stage.append(marker(5, True), origin=Origin.COORDINATOR)
+    stage.put(marker(5, True), origin=Origin.COORDINATOR)
     assert member.fetch() == []
     assert stage.node.share.describe(stage.now)[0].start_offset == 7
     assert topic
@@ -519,7 +520,7 @@ def test_isolation(stage: ShareStage, committed: bool) -> None:
     assert dirty.fetch() == [(0, 5, 1)]
     assert clean.fetch() == [(0, 1, 1)]
     waiting = clean.ask(wait_ms=1000)
-    stage.append(marker(7, committed), origin=Origin.COORDINATOR)
+    stage.put(marker(7, committed), origin=Origin.COORDINATOR)
     assert clean.acquired(waiting) == ([(2, 5, 1)] if committed else [(5, 5, 1)])
 
 
@@ -604,10 +605,11 @@ def test_an_acknowledgement_is_answered_when_it_is_on_the_disk(tmp_path: Path) -
     assert asked.answer is None
     other = stage.member(topic)
     assert other.fetch() == [], "neither done nor available yet"
+    member.connection = stage.connect()  # on the other one this would wait for the first
     assert member.said((0, 0, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
     stage.run(40_000)
     stage.hold_syncs = False
-    stage.end_syncs()
+    stage.sync()
     stage.settle()
     assert asked.answer.responses[0].partitions[0].error_code == 0
     assert other.fetch() == [(5, 9, 2)]
@@ -635,7 +637,7 @@ def test_a_fetch_waits_for_its_acknowledgements(tmp_path: Path) -> None:
     stage.run(500)
     assert asked.answer is None
     stage.hold_syncs = False
-    stage.end_syncs()
+    stage.sync()
     stage.run()
     assert member.acquired(asked) == [(5, 9, 2)]
     assert member.part(asked).acknowledge_error_code == 0
@@ -673,7 +675,7 @@ def test_the_summary_says_where_a_group_is(stage: ShareStage) -> None:
     member.said((0, 1, [ACCEPT]), (5, 6, [ACCEPT]))
     parts = [summary.PartitionData(0, 0), summary.PartitionData(1, 0)]
     topics = [summary.ReadStateSummaryData(topic, parts), summary.ReadStateSummaryData(bytes(16), parts[:1])]
-    asked = stage.send(summary.ReadShareGroupStateSummaryRequest("g", topics), stage.connect())
+    asked = stage.send(summary.ReadShareGroupStateSummaryRequest("g", topics))
     found = {(bytes(t.topic_id), p.partition): p for t in asked.answer.results for p in t.partitions}
     good = found[(topic, 0)]
     assert (good.error_code, good.start_offset, good.delivery_complete_count) == (0, 2, 2)

@@ -34,7 +34,7 @@ def large(stage: ShareStage, count: int, compression: str = "none") -> None:
     """One batch of records of 200 bytes."""
     base = stage.node.replicas.by_name["jobs"].partitions[0].log.log_end_offset
     records = [Record(-1, stage.now + i, b"k%d" % i, b"%d" % (base + i) * 40, [("h", b"x")]) for i in range(count)]
-    stage.append(build_batch(records, compression=compression))
+    stage.put(build_batch(records, compression=compression))
 
 
 @pytest.mark.parametrize("codec", CODECS)

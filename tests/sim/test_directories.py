@@ -22,7 +22,7 @@ def deleted_and_made_again(stage: Stage, name: str) -> None:
         stage.node.topics.create(stage.now, name, 3, {})
         for index in (0, 2):
             for number in range(2):
-                stage.append(name, index, b"%s-%d-%d" % (generation, index, number))
+                stage.put(name, index, b"%s-%d-%d" % (generation, index, number))
         if generation == b"old":
             stage.node.replicas.by_name[name].partitions[0].log.delete_records_before(1)
             stage.tick(60_000)  # the checkpoints know of it
@@ -44,7 +44,7 @@ def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: s
             finished = True
         except PowerCut:
             stage.disk.fuse = None
-        stage.end(power_cut=power_cut)
+        stage.restart(clean=False, power_cut=power_cut)
         stage.tick(1000)
         topic = stage.node.image.topics.get(name)
         if topic is not None:
@@ -62,7 +62,7 @@ def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: s
 def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() -> None:
     stage = Stage(1)
     stage.node.topics.create(stage.now, "t", 1, {})
-    stage.append("t", 0, b"old")
+    stage.put("t", 0, b"old")
 
     def trouble(operation: str, path: str) -> None:
         if operation in ("rename", "unlink") and "/t-0" in path:
@@ -72,7 +72,7 @@ def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() 
     stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
     with pytest.raises(StoreFailed, match="can't be removed yet"):
         stage.node.topics.create(stage.now, "t", 1, {})
-    stage.end(power_cut=True)
+    stage.restart(clean=False, power_cut=True)
     with pytest.raises(StoreFailed, match="can't be removed yet"):
         stage.node.topics.create(stage.now, "t", 1, {})
     stage.disk.trouble = None
@@ -86,23 +86,23 @@ def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_reco
     stage = Stage(2)
     stage.node.topics.create(stage.now, "t", 3, {})
     for index in range(3):
-        stage.append("t", index, b"%d" % index)
+        stage.put("t", index, b"%d" % index)
 
     def trouble(operation: str, path: str) -> None:
         if operation == "read" and "/t-1/" in path:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     stage.disk.trouble = trouble
-    stage.end(power_cut=power_cut)
+    stage.restart(clean=False, power_cut=power_cut)
     for index in (0, 2):
-        stage.append("t", index, b"more")
+        stage.put("t", index, b"more")
     with pytest.raises(StorageFailed):
-        stage.append("t", 1, b"refused")
+        stage.put("t", 1, b"refused")
     stage.tick(60_000)
-    stage.end(power_cut=power_cut)
+    stage.restart(clean=False, power_cut=power_cut)
     stage.disk.trouble = None
     stage.tick(15_000)
-    stage.append("t", 1, b"again")
+    stage.put("t", 1, b"again")
     assert stage.stored("t") == [b"0", b"more", b"1", b"again", b"2", b"more"]
 
 
@@ -111,9 +111,9 @@ def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
     stage.node.topics.create(stage.now, "t", 2, {"retention.ms": "-1"})
     identity = stage.node.replicas.by_name["t"].id
     for number in range(3):
-        stage.append("t", 1, b"%d" % number)
+        stage.put("t", 1, b"%d" % number)
     stage.store.commit([Delete(key_of("t"))])
-    stage.end(power_cut=True)
+    stage.restart(clean=False, power_cut=True)
     for _ in range(30):
         stage.tick(DAY_MS)
     assert stage.node.replicas.by_name["t"].id == identity
@@ -129,8 +129,8 @@ def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> Non
     for seed in range(20):
         stage = Stage(seed)
         stage.node.topics.create(stage.now, "t", 2, {})
-        stage.append("t", 0, b"old")
-        stage.append("t", 1, b"old")
+        stage.put("t", 0, b"old")
+        stage.put("t", 1, b"old")
 
         def trouble(operation: str, path: str) -> None:
             if operation in ("rename", "unlink") and "/t-" in path:
@@ -140,8 +140,8 @@ def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> Non
         stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
         stage.tick()
         stage.disk.trouble = None
-        stage.end(power_cut=False)
+        stage.restart(clean=False, power_cut=False)
         assert stage.store.list("deleted/") == []
-        stage.end(power_cut=True)
+        stage.restart(clean=False, power_cut=True)
         assert "t" not in stage.node.image.topics, seed
         assert [entry for entry in stage.disk.listdir(DIRECTORY) if entry.startswith("t-")] == [], seed

@@ -24,7 +24,7 @@ def with_a_hole(seed: int, *, durability: str = "page-cache", rolls: bool = True
     stage.node.topics.create(stage.now, "t", 2, {"index.interval.bytes": "0"})
     log = stage.node.replicas.by_name["t"].partitions[0].log
     for number in range(10):
-        stage.append("t", 0, b"old %d" % number)
+        stage.put("t", 0, b"old %d" % number)
         if rolls and number == 7:
             log.roll(stage.now)
     log.flush()
@@ -56,23 +56,23 @@ def test_a_log_that_no_start_could_open_since_a_power_cut_is_checked_whole(then:
     no_sync_of(stage, "/t-0/")
     stage.start(same_boot=False)
     with pytest.raises(StorageFailed):
-        stage.append("t", 0, b"refused")
-    stage.append("t", 1, b"taken")
+        stage.put("t", 0, b"refused")
+    stage.put("t", 1, b"taken")
     if then == "two kills":
-        stage.end(power_cut=False)
+        stage.restart(clean=False, power_cut=False)
     if then == "clean stop":
-        stage.stop()
+        stage.end()
         stage.disk.trouble = None
         stage.start()
     elif then != "tick":
         stage.disk.trouble = None
-        stage.end(power_cut=False)
+        stage.restart(clean=False, power_cut=False)
     stage.disk.trouble = None
     stage.tick(15_000)
     assert stage.stored("t", 0) == WHOLE
     assert stage.stored("t", 1) == [b"taken"]
-    stage.append("t", 0, b"new")
-    stage.end(power_cut=False)
+    stage.put("t", 0, b"new")
+    stage.restart(clean=False, power_cut=False)
     assert stage.stored("t", 0) == [*WHOLE, b"new"]
     assert not stage.disk.exists("/data/unrecovered-checkpoint")
 
@@ -94,10 +94,10 @@ def test_a_kill_is_no_power_cut_for_the_others() -> None:
         no_sync_of(stage, "/t-0/")
         stage.start(same_boot=False)
         for number in range(5):
-            stage.append("t", 1, b"%d" % number)
-        stage.end(power_cut=False)
+            stage.put("t", 1, b"%d" % number)
+        stage.restart(clean=False, power_cut=False)
         point = stage.node.replicas.by_name["t"].partitions[1].log.recovery_point
-        stage.end(power_cut=True)
+        stage.restart(clean=False, power_cut=True)
         assert stage.node.replicas.by_name["t"].partitions[1].log.log_end_offset >= point, seed
 
 
@@ -117,9 +117,9 @@ def test_what_a_start_cut_off_does_not_come_back_though_it_was_killed(seed: int)
         stage.disk.fuse = None
         assert stage.stored("t") == WHOLE
         log = stage.node.replicas.by_name["t"].partitions[0].log
-        stage.append("t", 0, b"new 4")
+        stage.put("t", 0, b"new 4")
         point = log.recovery_point
-        stage.end(power_cut=True)
+        stage.restart(clean=False, power_cut=True)
         assert stage.stored("t") in (WHOLE, [*WHOLE, b"new 4"]), step
         assert stage.node.replicas.by_name["t"].partitions[0].log.log_end_offset >= point, step
         if not killed:
@@ -133,8 +133,8 @@ def test_a_stop_was_clean_for_one_start_only_wherever_that_is_killed(seed: int) 
     for step in itertools.count(1):
         stage = Stage(seed, "page-cache")
         stage.node.topics.create(stage.now, "t", 1, {})
-        stage.append("t", 0, b"old")
-        stage.stop()
+        stage.put("t", 0, b"old")
+        stage.end()
         stage.disk.rng = random.Random(f"{seed}/{step}")
         stage.disk.fuse = step
         try:
@@ -145,9 +145,9 @@ def test_a_stop_was_clean_for_one_start_only_wherever_that_is_killed(seed: int) 
             killed = True
             stage.start()
         stage.disk.fuse = None
-        stage.append("t", 0, b"new")
+        stage.put("t", 0, b"new")
         stage.notes.clear()
-        stage.end(power_cut=True)
+        stage.restart(clean=False, power_cut=True)
         assert any("did not stop cleanly" in note for note in stage.notes), step
         if not killed:
             return
@@ -169,8 +169,8 @@ def test_a_new_data_directory_survives_the_power_cut_wherever_its_first_start_is
             stage.start()
         stage.disk.fuse = None
         stage.node.topics.create(stage.now, "t", 1, {})
-        stage.append("t", 0, b"kept")
-        stage.end(power_cut=True)
+        stage.put("t", 0, b"kept")
+        stage.restart(clean=False, power_cut=True)
         assert stage.stored("t") == [b"kept"], step
         if not killed:
             return

@@ -1,0 +1,337 @@
+"""A node without a server: clients that speak to it in frames, and time, syncs and lives that are the test's.
+
+    stage = NodeStage(tmp_path)                  # or DiskStage(), on a simulated disk
+    answer = stage.ask(CreateTopicsRequest(...))
+    asked = stage.send(JoinGroupRequest(...))    # may be answered later: asked.answer
+    stage.run(10_000)                            # let time pass and do everything that comes due
+
+Each connection keeps to the rules of a `Channel`, as in the server: a request that must wait for one before it does. A
+test that names no connection has the first on which nothing is under way.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.channel import Channel, Owed
+from ottla.broker.config.values import BrokerSettings
+from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.node import Node
+from ottla.broker.requests import Address, Parked, Session
+from ottla.log.files import DiskFiles, FileSystem
+from ottla.metadata.memory import MemoryStore
+from ottla.protocol.apis import APIS
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.records.record import Record, build_batch
+from ottla.sim.kernel.disk import Disk
+
+NOW = 1_800_000_000_000
+CORRELATION_ID = 7
+NEWEST_SERVED = {22: 5}
+"""Where the codec knows a version that is not served."""
+
+
+def session_of(connection: int) -> Session:
+    return Session(Address(connection, "127.0.0.1", advertised=("broker.example", 9092)))
+
+
+SESSION = session_of(1)
+"""For tests that call `Node.receive` themselves."""
+
+
+class Asked:
+    """A request on its way; `answer` is there once it was answered. `answered`, also where that is nothing."""
+
+    def __init__(self, message: Any, version: int | None) -> None:
+        self.api_key: int = message.API_KEY
+        newest = NEWEST_SERVED.get(self.api_key, message.MAX_VERSION)
+        self.version: int = newest if version is None else version
+        self.frame = frame_of(message, self.version)
+        self.answered = False
+        self.answer: Any = None
+
+    def take(self, parts: Sequence[Part]) -> None:
+        assert not self.answered, "answered twice"
+        self.answered = True
+        if parts:
+            self.answer = answer_of(parts, self.api_key, self.version)
+
+
+class Client:
+    """One connection to the node."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.channel = Channel()
+        self._waiting: deque[Asked] = deque()
+        self._under_way: dict[int, Asked] = {}
+        self._served = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self._under_way and not self._waiting
+
+    def send(self, asked: Asked, node: Node, now: int) -> None:
+        self._waiting.append(asked)
+        self.serve(node, now)
+
+    def serve(self, node: Node, now: int) -> None:
+        """Hand in what may be served now."""
+        while self._waiting and self.channel.may_serve(self._waiting[0].frame):
+            asked = self._waiting.popleft()
+            self._served += 1
+            self._under_way[self._served] = asked
+            answer = node.receive(now, self.session, asked.frame)
+            if answer is None:
+                del self._under_way[self._served]
+                asked.take(())
+            self._take(self.channel.served(asked.api_key, answer, self._served))
+
+    def answered(self, reply: Reply) -> None:
+        leaving = self.channel.answered(reply.ticket, reply.parts)
+        assert leaving is not None, f"{reply.ticket} is answered, and nobody waits for it"
+        self._take(leaving)
+
+    def _take(self, leaving: Sequence[Owed]) -> None:
+        for owed in leaving:
+            self._under_way.pop(owed.began).take(owed.parts or ())
+        self.channel.check()
+
+
+class NodeStage:
+    """A node in a directory. `hold_syncs` keeps fsyncs from ending, to look at what waits for them: `sync` ends one.
+
+    `faults`: exceptions that nobody expected are told to this list; without one they go on up.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        files: FileSystem | None = None,
+        store: MemoryStore | None = None,
+        faults: list[str] | None = None,
+        **settings: str,
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self.store = MemoryStore() if store is None else store
+        self.now = NOW
+        self.notes: list[str] = []
+        self.faults = faults
+        self.entropy = random.Random(1)
+        self.hold_syncs = False
+        self.syncs: list[Sync] = []
+        self.clients: dict[int, Client] = {}
+        self.connections = 0
+        """How many there have been."""
+        self.start()
+
+    # ---- lives -----------------------------------------------------------------------------------------------------
+
+    def start(self, *, same_boot: bool = True) -> None:
+        """Begin a life of the node."""
+        self.syncs.clear()
+        self.clients.clear()
+        self.node = Node(
+            BrokerSettings.load(self.settings, {}),
+            DiskFiles() if self.files is None else self.files,
+            str(self.directory),
+            self.store,
+            entropy=self.entropy,
+            same_boot=same_boot,
+            notes=self.notes.append,
+            faults=self._fault,
+        )
+        self.node.start(self.now)
+
+    def _fault(self, what: str, error: Exception) -> None:
+        if self.faults is None:
+            raise error
+        self.faults.append(what)
+
+    def end(self, *, clean: bool = True) -> None:
+        """The process ends: by a clean stop, or it is killed; what it wrote is still there."""
+        if clean:
+            self.node.stop(self.now)
+        self.now += 1000
+
+    def restart(self, *, clean: bool = True) -> None:
+        self.end(clean=clean)
+        self.start()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def ask(self, message: Any, version: int | None = None, connection: int | None = None) -> Any:
+        """The answer to a request, which needs nothing but the node's own work."""
+        asked = self.send(message, version, connection)
+        if not asked.answered:
+            self.run()
+        assert asked.answered, f"{type(message).__name__} is not answered"
+        return asked.answer
+
+    def send(self, message: Any, version: int | None = None, connection: int | None = None) -> Asked:
+        """Hand in a request; the answer may come now or later."""
+        asked = Asked(message, version)
+        self._client(connection).send(asked, self.node, self.now)
+        self.settle()
+        self.check()
+        return asked
+
+    def connect(self) -> int:
+        """A new connection."""
+        self.connections += 1
+        self.clients[self.connections] = Client(session_of(self.connections))
+        return self.connections
+
+    def hang_up(self, connection: int) -> None:
+        """The connection is lost."""
+        del self.clients[connection]
+        self.node.disconnected(self.now, connection)
+        self.settle()
+        self.check()
+
+    def _client(self, connection: int | None) -> Client:
+        if connection is None:
+            idle = [number for number, client in self.clients.items() if client.idle and not client.channel.closing]
+            connection = idle[0] if idle else self.connect()
+        return self.clients[connection]
+
+    def in_slices(self, parked: Parked) -> Sequence[Part]:
+        """The answer to a request that the test handed in itself, whose work goes on a slice a tick."""
+        while self.node.slices.deadline() is not None:
+            self.node.tick(self.now)
+        (reply,) = (e for e in self.node.take_effects(self.now) if isinstance(e, Reply) and e.ticket == parked.ticket)
+        return reply.parts
+
+    # ---- time and effects ------------------------------------------------------------------------------------------
+
+    def run(self, ms: int = 0) -> None:
+        """Let time pass and do everything that comes due."""
+        until = self.now + ms
+        while True:
+            self.settle()
+            due = self.node.deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.node.tick(self.now)
+        self.now = until
+        self.check()
+
+    def settle(self) -> None:
+        """Carry out what the node wants now."""
+        while True:
+            effects = self.node.take_effects(self.now)
+            for effect in effects:
+                self._carry_out(effect)
+            if self.syncs and not self.hold_syncs:
+                self.sync()
+            elif not effects:
+                break
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(_, connection, _):
+                if connection in self.clients:
+                    self.clients[connection].answered(effect)
+                    self.clients[connection].serve(self.node, self.now)
+            case Close(connection, _):
+                self.clients[connection].channel.close()
+                self.node.disconnected(self.now, connection)
+            case Sync():
+                self.syncs.append(effect)
+            case Store(path, content):
+                self.replace_file(path, content)
+            case Mute():
+                raise AssertionError("nobody mutes yet")
+
+    def replace_file(self, path: str, content: bytes) -> None:
+        """Carry out a Store."""
+        try:
+            self.node.files.write_atomically(path, content)
+        except OSError:
+            self.node.not_stored(path)
+
+    def sync(self, failed: str | None = None) -> None:
+        """The oldest fsync ends; `failed` is what the system says of each of its files."""
+        sync = self.syncs.pop(0)
+        failures: dict[int, str] = {}
+        for at, file in enumerate(sync.files):
+            try:
+                file.sync()
+            except OSError as error:
+                failures[at] = error.strerror or str(error)
+            if failed is not None:
+                failures[at] = failed
+        self.node.synced(self.now, sync.token, failures)
+
+    def check(self) -> None:
+        """The invariants of the coordinators that are in use."""
+        for name in ("groups", "share", "share_members", "share_state"):
+            if name in vars(self.node):
+                getattr(self.node, name).check()
+
+    # ---- records ---------------------------------------------------------------------------------------------------
+
+    def append(
+        self, topic: str, index: int = 0, *, timestamp: int | None = None, value: bytes = b"v", **how: int
+    ) -> int:
+        """Append one record to this topic's partition; returns its offset."""
+        partition = self.node.replicas.get(topic, index)
+        assert partition is not None
+        record = Record(0, self.now if timestamp is None else timestamp, b"k", value)
+        batch = bytearray(build_batch([record], **how))
+        return partition.append(self.now, memoryview(batch)).base_offset
+
+
+class DiskStage(NodeStage):
+    """A node on a simulated disk, whose power may be cut."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 1,
+        make_store: Callable[[Disk], MemoryStore] = lambda disk: MemoryStore(),
+        faults: list[str] | None = None,
+        **settings: str,
+    ) -> None:
+        self.disk = Disk(random.Random(seed))
+        super().__init__("/data", store=make_store(self.disk), faults=faults, **settings)
+
+    def start(self, *, same_boot: bool = True) -> None:
+        self.files = self.disk
+        super().start(same_boot=same_boot)
+
+    def end(self, *, clean: bool = True, power_cut: bool = False) -> None:
+        super().end(clean=clean)
+        if power_cut:
+            self.disk.crash()
+        else:
+            self.disk.kill()
+
+    def restart(self, *, clean: bool = True, power_cut: bool = False) -> None:
+        self.end(clean=clean, power_cut=power_cut)
+        self.start(same_boot=not power_cut)
+
+
+def frame_of(message: Any, version: int) -> memoryview:
+    """A request's frame without its length, writable as `Node.receive` wants it."""
+    return memoryview(encode_request(RequestHeader(message.API_KEY, version, CORRELATION_ID, "stage"), message))[4:]
+
+
+def answer_of(parts: Sequence[Part], api_key: int, version: int) -> Any:
+    """The message in the parts of an answer."""
+    whole = b"".join(part if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts)
+    assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+    correlation_id, message = decode_response(api_key, version, memoryview(whole)[4:])
+    assert correlation_id == CORRELATION_ID
+    return message
+
+
+def versions_of(api_key: int) -> list[int]:
+    """Every version the codec has of an API."""
+    return list(range(APIS[api_key].min_version, APIS[api_key].max_version + 1))
