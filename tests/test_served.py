@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.api import SERVED, load
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.security.authorizer import NEEDED
+from ottla.broker.served import SERVED, load
 from ottla.protocol.apis import APIS
 
 TOP = Path(__file__).resolve().parent.parent

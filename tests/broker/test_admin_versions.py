@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api import SERVED
 from ottla.broker.config.topic_table import TOPIC_CONFIGS
 from ottla.broker.requests import Refused
+from ottla.broker.served import SERVED
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.api_versions import ApiVersionsRequest

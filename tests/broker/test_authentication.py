@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.api import SERVED
 from ottla.broker.requests import Address, Refused, Session
+from ottla.broker.served import SERVED
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest

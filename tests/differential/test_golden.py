@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker.api import SERVED
+from ottla.broker.served import SERVED
 from ottla.protocol.apis import APIS
 from ottla.testing import EmbeddedBroker
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ottla.broker import api
+from ottla.broker import served
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
@@ -151,7 +151,7 @@ class Node:
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox)
         self._resting: dict[str, Millis] = {}
-        self._served = api.load()
+        self._served = served.load()
 
     # ---- life ------------------------------------------------------------------------------------------------------
 

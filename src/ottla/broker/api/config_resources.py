@@ -21,9 +21,9 @@ from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from ottla.broker.topics.names import fault_of
 from ottla.metadata.image import Configs, TopicImage
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from ottla.broker.security.authorizer import (
 )
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
 from ottla.broker.topics.creation import NewTopic, TopicRefused, check_room, plan_default_topic
-from ottla.broker.topics.names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (
     MetadataRequest,

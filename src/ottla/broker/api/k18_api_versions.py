@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ottla.broker.api import SERVED
 from ottla.broker.effects import Part
 from ottla.broker.requests import Session
+from ottla.broker.served import SERVED
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response

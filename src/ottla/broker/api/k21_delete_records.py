@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.topics.names import INTERNAL_TOPICS
 from ottla.log.answers import OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis
+from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,

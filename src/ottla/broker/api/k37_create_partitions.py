@@ -19,8 +19,8 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.broker.topics.creation import TopicRefused, plan_growth
-from ottla.broker.topics.names import INTERNAL_TOPICS
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

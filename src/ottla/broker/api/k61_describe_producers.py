@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.topics.names import fault_of
+from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersRequest,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.broker.topics.names import INTERNAL_TOPICS, fault_of
+from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_topic_partitions import (

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
-from ottla.broker.topics.names import fault_of
 from ottla.log.config import LogConfig
+from ottla.metadata.topic_names import fault_of
 
 __all__ = ["BrokerSettings", "ConfigRefused", "Layer", "Source", "topic_log_config"]
 

@@ -30,11 +30,11 @@ from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.broker.topics.names import fault_of
 from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecords

@@ -26,10 +26,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.broker.topics.names import FORBIDDEN
 from ottla.log.checkpoints import CheckpointUnreadable, mend_partition_metadata, read_partition_metadata
 from ottla.log.files import FileSystem
 from ottla.log.removal import fitting
+from ottla.metadata.topic_names import FORBIDDEN
 from ottla.metadata.topics import TopicRecord
 
 STRAY_SUFFIX: Final = "-stray"

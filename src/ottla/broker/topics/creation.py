@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.values import ConfigRefused, Settings, check_topic
-from ottla.broker.topics.names import FORBIDDEN, INTERNAL_TOPICS, fault_of
 from ottla.metadata.image import TopicImage
+from ottla.metadata.topic_names import FORBIDDEN, INTERNAL_TOPICS, fault_of
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 

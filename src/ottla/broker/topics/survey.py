@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.config.values import held, is_held
 from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
 from ottla.broker.topics.creation import new_internal
-from ottla.broker.topics.names import INTERNAL_TOPICS
 from ottla.broker.topics.removal import Graves
 from ottla.log.log import Log
 from ottla.machine import Millis
 from ottla.metadata.store import decoded
+from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.metadata.topics import DELETED_PREFIX, DeletedTopic, TopicRecord, placed_on
 
 if TYPE_CHECKING:

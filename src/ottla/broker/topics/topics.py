@@ -28,7 +28,6 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.creation import NewTopic, new_internal
-from ottla.broker.topics.names import INTERNAL_TOPICS, folded
 from ottla.broker.topics.opening import Logs
 from ottla.broker.topics.removal import Graves
 from ottla.broker.topics.survey import raised, survey
@@ -39,6 +38,7 @@ from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, Put, StoreFailed
+from ottla.metadata.topic_names import INTERNAL_TOPICS, folded
 from ottla.metadata.topics import DeletedTopic, TopicRecord, key_of, placed_on
 
 if TYPE_CHECKING:
