@@ -9,7 +9,7 @@ Invariant: every key in `_due` has an entry `(queued, key)` in the heap with `qu
 """
 
 from collections.abc import Hashable
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Generic, TypeVar
 
 from ottla.machine import Millis
@@ -51,26 +51,28 @@ class Timers(Generic[KeyT]):
 
     def deadline(self) -> Millis | None:
         """The earliest deadline; None when there is none."""
-        heap = self._heap
+        heap, due = self._heap, self._due
         while heap:
             queued, key = heap[0]
-            known = self._due.get(key)
+            known = due.get(key)
             if known is None or known[1] != queued:
                 heappop(heap)
             elif known[0] > queued:
-                heappop(heap)
-                self._due[key] = (known[0], known[0])
-                heappush(heap, (known[0], key))
+                due[key] = (known[0], known[0])
+                heapreplace(heap, (known[0], key))
             else:
                 return queued
         return None
 
     def pop(self, now: Millis) -> KeyT | None:
         """Take the earliest key that is due at `now`, which ends its deadline; None when nothing is due."""
+        heap = self._heap
+        if not heap or heap[0][0] > now:
+            return None
         deadline = self.deadline()
         if deadline is None or deadline > now:
             return None
-        key: KeyT = heappop(self._heap)[1]
+        key: KeyT = heappop(heap)[1]
         del self._due[key]
         return key
 

@@ -10,7 +10,6 @@ Source: Kafka's LogManager.scala.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from ottla.broker.environment import Environment
@@ -23,6 +22,7 @@ from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import write_clean_shutdown
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
+from ottla.machine.timers import Timers
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 REST_MS: Final = 60_000
@@ -43,11 +43,11 @@ class Maintained(NamedTuple):
 
 
 class Upkeep:
-    """The housekeeping of one node. `partitions` are those that are open, with the next deadline of each."""
+    """The housekeeping of one node. `partitions` are those that are open, with the key of each one's deadline."""
 
     def __init__(self, environment: Environment, *, taken_back: Callable[[Millis, Partition], None]) -> None:
         files, settings, outbox = environment.files, environment.settings, environment.outbox
-        self.partitions: dict[Partition, Millis | None] = {}
+        self.partitions: dict[Partition, tuple[int, Partition]] = {}
         self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
         self.failures = Failures(environment.notes, taken_back, self.partitions)
         self.compactions = Compactions(environment, self.partitions)
@@ -57,8 +57,8 @@ class Upkeep:
         self._outbox = outbox
         self._notes = environment.notes
         self._fault = environment.fault
-        self._due: list[tuple[Millis, int, Partition]] = []
-        self._order = 0
+        self._timers: Timers[tuple[int, Partition]] = Timers()
+        self._watched = 0
         self._flushes: dict[int, tuple[Partition, int]] = {}
         self._flushing: dict[Partition, None] = {}
         self._to_flush: dict[Partition, None] = {}
@@ -94,14 +94,19 @@ class Upkeep:
     # ---- logs ------------------------------------------------------------------------------------------------------
 
     def watch(self, now: Millis, partition: Partition) -> None:
-        """This partition is open from now on."""
-        self.partitions[partition] = None
+        """This partition is open from now on, or obeys other configs."""
+        if partition not in self.partitions:
+            self._watched += 1
+            self.partitions[partition] = (self._watched, partition)
+        self._timers.cancel(self.partitions[partition])
         self._schedule(now, partition)
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self.commits.forget(partition)
-        self.partitions.pop(partition, None)
+        key = self.partitions.pop(partition, None)
+        if key is not None:
+            self._timers.cancel(key)
         self.checkpoints.topic_deleted(partition.topic_name)
         self.compactions.forget(partition)
         self.failures.forget(partition)
@@ -119,22 +124,20 @@ class Upkeep:
         except OSError as error:
             self.failures.read_failed(partition, str(error))
             deadline = now + AGAIN_MS
-        if deadline is None:
-            return
-        deadline = max(deadline, not_before, self._resting.get(partition, 0))
-        if self.partitions.get(partition) == deadline:
-            return
-        self.partitions[partition] = deadline
-        self._order += 1
-        heappush(self._due, (deadline, self._order, partition))
+        if deadline is not None:
+            deadline = max(deadline, not_before, self._resting.get(partition, 0))
+            self._timers.set(self.partitions[partition], deadline)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
         times = self.checkpoints.deadlines()
-        if self._due:
-            times.append(self._due[0][0])
-        others = (self.commits.look_deadline(), self.compactions.deadline(), self.failures.deadline())
+        others = (
+            self._timers.deadline(),
+            self.commits.look_deadline(),
+            self.compactions.deadline(),
+            self.failures.deadline(),
+        )
         return min((*times, *(time for time in others if time is not None)), default=None)
 
     def tick(self, now: Millis) -> None:
@@ -143,12 +146,8 @@ class Upkeep:
             if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
                 self._flush(now, partition)
             self.failures.write_worked(partition)
-        while self._due and self._due[0][0] <= now:
-            deadline, _, partition = heappop(self._due)
-            if self.partitions.get(partition) != deadline:
-                continue  # it was rescheduled, or is gone
-            self.partitions[partition] = None
-            self._maintain(now, partition)
+        while (due := self._timers.pop(now)) is not None:
+            self._maintain(now, due[1])
         for name in self.checkpoints.take_due(now):
             self.checkpoints.store(name)
             if name == HIGH_WATERMARK and self.commits.by_fsync:
