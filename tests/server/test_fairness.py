@@ -19,6 +19,7 @@ from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRe
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_commit import (
@@ -202,9 +203,16 @@ def creation(count: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics, validate_only=True)
 
 
+def fetch(count: int, epoch: int) -> FetchRequest:
+    topics = [FetchTopic(f"topic-{n}", partitions=[FetchPartition(partition=0)]) for n in range(count)]
+    return FetchRequest(max_wait_ms=0, max_bytes=1 << 20, session_epoch=epoch, topics=topics)
+
+
 @pytest.mark.parametrize(
     ("version", "made"),
     [
+        (12, lambda count: fetch(5 * count, -1)),
+        (12, lambda count: fetch(5 * count, 0)),
         (
             8,
             lambda count: OffsetFetchRequest(
@@ -217,7 +225,16 @@ def creation(count: int) -> CreateTopicsRequest:
         (2, lambda count: DeleteGroupsRequest(names(count // 2))),
         (4, lambda count: FindCoordinatorRequest(key_type=0, coordinator_keys=names(count))),
     ],
-    ids=["offset-fetch", "offset-commit", "create-topics", "describe-groups", "delete-groups", "find-coordinator"],
+    ids=[
+        "fetch",
+        "fetch-in-session",
+        "offset-fetch",
+        "offset-commit",
+        "create-topics",
+        "describe-groups",
+        "delete-groups",
+        "find-coordinator",
+    ],
 )
 def test_requests_that_name_many_leave_the_others_their_turn(
     node: NodeProcess, probe: Probe, idle: Waits, version: int, made: Callable[[int], Message]

@@ -183,6 +183,25 @@ def steps_of(topics: Iterable[Any]) -> int:
     return sum(1 + len(topic.partitions) for topic in topics)
 
 
+def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
+    """The same topics with their `partitions` in runs of some `steps`; where one has more it is several topics."""
+    some: list[Any] = []
+    left = steps
+    for topic in topics:
+        first = 0
+        while first < max(1, len(topic.partitions)):
+            part = copy(topic)
+            part.partitions = topic.partitions[first : first + left]
+            some.append(part)
+            first += left
+            left -= 1 + len(part.partitions)
+            if left <= 0:
+                yield some
+                some, left = [], steps
+    if some:
+        yield some
+
+
 def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None, Any, list[Any]]:
     """As `encoded`, a slice at a time."""
     done: list[Any] = []

@@ -16,19 +16,22 @@ Sources: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.effects import Part
-from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
+from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import Piece, Work, cut
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
-from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.fetch import FetchRequest, FetchTopic
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -115,28 +118,38 @@ def receive(
     else:
         header, body = decoded
     fetch = Fetch(session, version, correlation_id, body, node.settings["fetch.max.bytes"])
-    error = _resolve_session(node, now, fetch, body)
+    if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
+        request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+        return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
+    error = _resolve_session(node, now, fetch, body, _named(body.topics, version))
     if error is not None:
         return encode_fetch_response(version, correlation_id, int(error), 0, [], None)
+    if len(fetch.partitions) > PARTITIONS_AT_ONCE:
+        request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+        return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
     answers, size, hurry = read_all(node, fetch)
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, fetch, answers)
-    watched = [answer.partition for answer in answers if answer.partition is not None]
     request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+    watched = [answer.partition for answer in answers if answer.partition is not None]
     ticket = node.parking.park(request, now + body.max_wait_ms, ParkedFetch(node, fetch, min_bytes - size, watched))
     for partition in watched:
         partition.watch(ticket)
     return Parked(ticket)
 
 
-def read_all(node: Node, fetch: Fetch) -> tuple[list[PartitionAnswer], int, bool]:
-    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more."""
+def read_all(
+    node: Node, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
+) -> tuple[list[PartitionAnswer], int, bool]:
+    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more.
+
+    With `partitions` only these, of an answer that has `size` bytes already, which are counted.
+    """
     answers: list[PartitionAnswer] = []
-    left = fetch.max_bytes
-    size = 0
+    left = fetch.max_bytes - size
     hurry = False
-    for asked in fetch.partitions:
+    for asked in fetch.partitions if partitions is None else partitions:
         answer = _read_one(node, fetch, asked, left, size == 0)
         answers.append(answer)
         if answer.records is not None:
@@ -147,13 +160,101 @@ def read_all(node: Node, fetch: Fetch) -> tuple[list[PartitionAnswer], int, bool
     return answers, size, hurry
 
 
+# ---- more partitions than one turn has room for --------------------------------------------------------------------
+
+
+class ParkedSlicedFetch(ParkedFetch):
+    """The wait of a fetch that goes on in slices: they read everything once more."""
+
+    __slots__ = ()
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        self.abandon(ticket)
+        self.node.parking.answer(ticket, True)
+
+
+def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
+    asked: dict[tuple[TopicKey, int], FetchPartition] = {}
+    for some in cut(body.topics, PARTITIONS_AT_ONCE):
+        asked.update(_named(some, fetch.version))
+        yield
+    error = _resolve_session(node, request.now, fetch, body, asked)
+    if error is not None:
+        return encode_fetch_response(fetch.version, fetch.correlation_id, int(error), 0, [], None)
+    return (yield from _read_in_slices(node, request, fetch, body))
+
+
+def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
+    answers, size, hurry = yield from _all_in_slices(node, fetch)
+    missing = min(body.min_bytes, fetch.max_bytes) - size
+    if not hurry and missing > 0 and body.max_wait_ms > 0 and fetch.partitions:
+        wait = partial(_wait, node, fetch, answers, missing, request.now + body.max_wait_ms)
+        if (yield Piece(request, None, wait)):
+            answers, _, _ = yield from _all_in_slices(node, fetch)
+    told: list[PartitionAnswer] = []
+    for first in range(0, len(answers), PARTITIONS_AT_ONCE):
+        end = first + PARTITIONS_AT_ONCE
+        told += tell(node, fetch, fetch.partitions[first:end], answers[first:end])
+        yield
+    identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
+    endpoint = _endpoint(node, fetch, told) if fetch.version >= 16 else None
+    return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoint))
+
+
+def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[PartitionAnswer], int, bool]]:
+    """As `read_all`."""
+    answers: list[PartitionAnswer] = []
+    size, hurry = 0, False
+    for first in range(0, len(fetch.partitions), PARTITIONS_AT_ONCE):
+        some = fetch.partitions[first : first + PARTITIONS_AT_ONCE]
+        more, size, hurried = read_all(node, fetch, some, size)
+        answers += more
+        hurry = hurry or hurried
+        yield
+    return answers, size, hurry
+
+
+def _wait(
+    node: Node, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
+) -> Parked | bool:
+    """Wait, unless enough has come to the partitions since they were read."""
+    for at, answer in enumerate(answers):
+        partition = answer.partition
+        if partition is not None and partition.log.high_watermark != answer.high_watermark:
+            again = _read_one(node, fetch, fetch.partitions[at], fetch.max_bytes, True)
+            missing -= _length(again) - _length(answer)
+            if missing <= 0 or again.error or again.diverging is not None:
+                return True
+    watched = [answer.partition for answer in answers if answer.partition is not None]
+    ticket = node.parking.park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched))
+    for partition in watched:
+        partition.watch(ticket)
+    return Parked(ticket)
+
+
+def _length(answer: PartitionAnswer) -> int:
+    return 0 if answer.records is None else answer.records.length
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------
+
+
 def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
-    """The parts of the answer; an incremental one leaves out the partitions that have nothing new to tell."""
-    session, session_id = fetch.fetch_session, 0
+    """The parts of the answer."""
+    told = tell(node, fetch, fetch.partitions, answers)
+    identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
+    endpoint = _endpoint(node, fetch, told) if fetch.version >= 16 else None
+    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoint)
+
+
+def tell(
+    node: Node, fetch: Fetch, partitions: list[FetchPartition], answers: list[PartitionAnswer]
+) -> list[PartitionAnswer]:
+    """What the client is told of these partitions: an incremental answer leaves out those with nothing new to tell."""
+    session = fetch.fetch_session
     if session is not None:
-        session_id = session.identity
         told: list[PartitionAnswer] = []
-        for asked, answer in zip(fetch.partitions, answers, strict=True):
+        for asked, answer in zip(partitions, answers, strict=True):
             has_records = answer.records is not None
             news = asked.tell(
                 answer.error,
@@ -174,20 +275,26 @@ def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Par
             traffic.failed_fetch_requests += 1
         elif answer.records is not None:
             traffic.bytes_out += answer.records.length
-    endpoint = None
-    if fetch.version >= 16 and any(answer.current_leader is not None for answer in answers):
-        host, port = fetch.session.address.advertised
-        endpoint = (node.node_id, host, port)
-    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, session_id, answers, endpoint)
+    return answers
 
 
-def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) -> ErrorCode | None:
-    """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
-    by_id = fetch.version >= FIRST_VERSION_BY_TOPIC_ID
+def _endpoint(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> tuple[int, str, int] | None:
+    """Where the leader of a partition is, for a client that has asked under an old epoch."""
+    for answer in told:
+        if answer.current_leader is not None:
+            return node.node_id, *fetch.session.address.advertised
+    return None
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------
+
+
+def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int], FetchPartition]:
+    """What is asked of which partitions; the last one wins where a partition is named twice."""
     asked: dict[tuple[TopicKey, int], FetchPartition] = {}
-    for topic in body.topics:
-        key = topic.topic_id if by_id else topic.topic
-        for part in topic.partitions:  # the last one wins where a partition is named twice
+    for topic in topics:
+        key = topic.topic_id if version >= FIRST_VERSION_BY_TOPIC_ID else topic.topic
+        for part in topic.partitions:
             asked[(key, part.partition)] = FetchPartition(
                 key,
                 part.partition,
@@ -196,6 +303,14 @@ def _resolve_session(node: Node, now: Millis, fetch: Fetch, body: FetchRequest) 
                 part.current_leader_epoch,
                 part.last_fetched_epoch,
             )
+    return asked
+
+
+def _resolve_session(
+    node: Node, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
+) -> ErrorCode | None:
+    """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
+    by_id = fetch.version >= FIRST_VERSION_BY_TOPIC_ID
     sessions, epoch = node.fetch_sessions, body.session_epoch
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if body.session_id:
@@ -250,7 +365,8 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
             answer.log_start_offset = log.log_start_offset
             return answer
     try:
-        result = log.read(asked.fetch_offset, max(0, min(asked.max_bytes, left)), fetch.isolation, first)
+        room = asked.max_bytes if asked.max_bytes < left else left
+        result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
     except OffsetOutOfRange:
         answer.error = int(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer

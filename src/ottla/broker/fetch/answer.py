@@ -10,6 +10,8 @@ Layout: the FetchResponse of Kafka's FetchResponse.json, versions 4 to 18.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
+from typing import Any, cast
 
 from ottla.broker.effects import Part
 from ottla.broker.fetch.sessions import TopicKey
@@ -20,6 +22,8 @@ from ottla.protocol.wire import write_compact_nullable_string, write_compact_str
 
 FIRST_FLEXIBLE_VERSION = 12
 FIRST_VERSION_BY_TOPIC_ID = 13
+PARTITIONS_AT_ONCE = 1_000
+"""So many are named, read, told or encoded in a slice, each in some microseconds."""
 
 DIVERGING_EPOCH_TAG = 0
 CURRENT_LEADER_TAG = 1
@@ -80,45 +84,101 @@ def encode_fetch_response(
 ) -> list[Part]:
     """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    head = bytearray()
-    if flexible:
-        head += _HEAD_FLEXIBLE.pack(0, correlation_id, 0, 0, error, session_id)
-    elif version >= 7:
-        head += _HEAD_V7.pack(0, correlation_id, 0, error, session_id)
-    else:
-        head += _HEAD_V4.pack(0, correlation_id, 0)
+    head = _head(version, correlation_id, error, session_id)
     parts: list[Part] = [head]
     current, spliced = head, 0
     topics = _by_topic(answers)
     _write_length(current, len(topics), flexible)
     for topic, partitions in topics:
-        if version >= FIRST_VERSION_BY_TOPIC_ID:
-            assert isinstance(topic, bytes)
-            current += topic
-        elif flexible:
-            write_compact_string(current, str(topic))
-        else:
-            write_string(current, str(topic))
-        _write_length(current, len(partitions), flexible)
-        for answer in partitions:
-            _write_partition_head(current, answer, version)
-            records = answer.records
-            if records is not None:
-                spliced += records.length
-                parts.append(records)
-                current = bytearray()
-                parts.append(current)
-            if flexible:
-                _write_partition_tags(current, answer)
+        _write_topic_head(current, topic, len(partitions), version)
+        current, more = _write_partitions(parts, current, partitions, version)
+        spliced += more
         if flexible:
             current.append(0)
-    if flexible:
-        _write_answer_tags(current, endpoint if version >= 16 else None)
+    _end(parts, current, spliced, version, endpoint)
+    return parts
+
+
+def encoded_in_slices(
+    version: int,
+    correlation_id: int,
+    session_id: int,
+    answers: list[PartitionAnswer],
+    endpoint: tuple[int, str, int] | None,
+) -> Generator[None, Any, list[Part]]:
+    """As `encode_fetch_response`, where there is no error, some partitions at a time."""
+    current = _head(version, correlation_id, 0, session_id)
+    parts: list[Part] = [current]
+    spliced = steps = 0
+    topics = _by_topic(answers)
+    _write_length(current, len(topics), version >= FIRST_FLEXIBLE_VERSION)
+    for topic, partitions in topics:
+        _write_topic_head(current, topic, len(partitions), version)
+        for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            some = partitions[first : first + PARTITIONS_AT_ONCE]
+            current, more = _write_partitions(parts, current, some, version)
+            spliced += more
+            steps += len(some)
+            if steps >= PARTITIONS_AT_ONCE:
+                steps = 0
+                yield
+        if version >= FIRST_FLEXIBLE_VERSION:
+            current.append(0)
+    _end(parts, current, spliced, version, endpoint)
+    return parts
+
+
+def _head(version: int, correlation_id: int, error: int, session_id: int) -> bytearray:
+    if version >= FIRST_FLEXIBLE_VERSION:
+        return bytearray(_HEAD_FLEXIBLE.pack(0, correlation_id, 0, 0, error, session_id))
+    if version >= 7:
+        return bytearray(_HEAD_V7.pack(0, correlation_id, 0, error, session_id))
+    return bytearray(_HEAD_V4.pack(0, correlation_id, 0))
+
+
+def _write_topic_head(out: bytearray, topic: TopicKey, partitions: int, version: int) -> None:
+    if version >= FIRST_VERSION_BY_TOPIC_ID:
+        assert isinstance(topic, bytes)
+        out += topic
+    elif version >= FIRST_FLEXIBLE_VERSION:
+        write_compact_string(out, str(topic))
+    else:
+        write_string(out, str(topic))
+    _write_length(out, partitions, version >= FIRST_FLEXIBLE_VERSION)
+
+
+def _write_partitions(
+    parts: list[Part], current: bytearray, partitions: list[PartitionAnswer], version: int
+) -> tuple[bytearray, int]:
+    """Write behind `current`, the last of the parts: what is the last one then, and how many bytes of records came."""
+    spliced = 0
+    for answer in partitions:
+        _write_partition_head(current, answer, version)
+        records = answer.records
+        if records is not None:
+            spliced += records.length
+            parts.append(records)
+            current = bytearray()
+            parts.append(current)
+        if version >= FIRST_FLEXIBLE_VERSION:
+            _write_partition_tags(current, answer)
+    return current, spliced
+
+
+def _end(
+    parts: list[Part], current: bytearray, spliced: int, version: int, endpoint: tuple[int, str, int] | None
+) -> None:
+    if version >= 16 and endpoint is not None:
+        _write_endpoint(current, *endpoint)
+    elif version >= FIRST_FLEXIBLE_VERSION:
+        current.append(0)
     if not current:
         parts.pop()
-    size = spliced + sum(len(part) for part in parts if isinstance(part, bytearray)) - 4
-    _INT32.pack_into(head, 0, size)
-    return parts
+    size = spliced - 4
+    for part in parts:
+        if type(part) is bytearray:
+            size += len(part)
+    _INT32.pack_into(cast(bytearray, parts[0]), 0, size)
 
 
 def _by_topic(answers: list[PartitionAnswer]) -> list[tuple[TopicKey, list[PartitionAnswer]]]:
@@ -130,10 +190,12 @@ def _by_topic(answers: list[PartitionAnswer]) -> list[tuple[TopicKey, list[Parti
 
 
 def _write_length(out: bytearray, length: int, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, length + 1)
-    else:
+    if not flexible:
         out += _INT32.pack(length)
+    elif length < 0x7F:
+        out.append(length + 1)
+    else:
+        write_uvarint(out, length + 1)
 
 
 def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int) -> None:
@@ -173,11 +235,8 @@ def _write_partition_tags(out: bytearray, answer: PartitionAnswer) -> None:
         out += bytes((CURRENT_LEADER_TAG, _LEADER.size)) + _LEADER.pack(*leader, 0)
 
 
-def _write_answer_tags(out: bytearray, endpoint: tuple[int, str, int] | None) -> None:
-    if endpoint is None:
-        out.append(0)
-        return
-    node_id, host, port = endpoint
+def _write_endpoint(out: bytearray, node_id: int, host: str, port: int) -> None:
+    """The tags of the answer that say where one node is."""
     body = bytearray(b"\x02")
     body += _INT32.pack(node_id)
     write_compact_string(body, host)
