@@ -22,7 +22,6 @@ class ShareWorkload(Workload):
         self.rules = {JOBS: TopicRule(JOBS, rng.randrange(1, 4), dense=True)}
         self.history = History(self.rules.values(), groups_vanish=False)
         self.admin.history = self.history
-        self.winding_down = False
         limit = rng.choice((2, 3, 5))
         names = ["g", "h"][: rng.randrange(1, 3)]
         self.shares = {name: ShareHistory(limit) for name in names}
@@ -58,6 +57,8 @@ class ShareWorkload(Workload):
         for name in self.shares:
             for i in range(rng.randrange(1, 5)):
                 self.share_members.append(ShareMember(self, f"{name}-{i}", name, JOBS))
+        if self.winding_down:
+            self.wind_down()
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
         """Where the group's window begins, if the node is still in that life and has loaded it."""
@@ -69,7 +70,6 @@ class ShareWorkload(Workload):
 
     def wind_down(self) -> None:
         super().wind_down()
-        self.winding_down = True
         if self.share_admin is not None:
             self.share_admin.wind_down()
         for member in self.share_members:

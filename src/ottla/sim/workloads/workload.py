@@ -86,6 +86,7 @@ class Workload:
         self.scanners: list[Scanner] = []
         self.committers: list[Committer] = []
         self.admin = Admin(self, "admin")
+        self.winding_down = False
         self._producer_ids: set[int] = set()
 
     @property
@@ -136,6 +137,8 @@ class Workload:
         self.committers.append(Committer(self, "commit-only", "gamma", ("events", 0)))
         self.scanners.append(Scanner(self, "scan-table", "table"))
         self.scanners.append(Scanner(self, "scan-all", rng.choice(("events", "orders", "scratch"))))
+        if self.winding_down:
+            self.wind_down()
 
     def may_forget(self, topic: str) -> bool:
         """Whether the batches that would tell a late duplicate may be gone from a topic: by retention or compaction,
@@ -149,7 +152,8 @@ class Workload:
         self._producer_ids.add(producer_id)
 
     def wind_down(self) -> None:
-        """No more new work: what is under way is to be finished."""
+        """No more new work: what is under way is to be finished. Who comes later, with late topics, makes none."""
+        self.winding_down = True
         self.admin.disturbs = False
         for producer in self.producers:
             producer.makes = False
