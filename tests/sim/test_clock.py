@@ -22,7 +22,7 @@ class CalmRun(Run):
 
     def __init__(self, seed: int, by_ms: int) -> None:
         super().__init__(seed, keep_all=True)
-        self.faults.active = False
+        self.faults.calm()
         configs_of = self.workload.configs_of
         self.workload.configs_of = lambda rule: [each for each in configs_of(rule) if each[0] not in BY_TIMESTAMP]
         self.world.agenda.after(3_000 * MS, self.world.jump_wall, by_ms)

@@ -19,7 +19,7 @@ class Damage:
     def strike(self: Any, topic: str) -> None:
         world, host = self.world, self.host
         host.start()
-        self.faults.active = False
+        self.faults.calm()
         world.run(12_000 * MS)
         host.stop()
         path = max(

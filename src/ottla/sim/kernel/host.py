@@ -29,6 +29,9 @@ from ottla.sim.kernel.world import World
 UNSENT_MAX = 16 << 10
 """Bytes a connection may have on the way to a slow reader before its requests wait."""
 
+CALM_DISK_US: Micros = 4 * MS
+"""A sync takes no longer where nothing is wrong."""
+
 RINGS_A_SECOND_MAX = 700
 """More ticks than that in a simulated second, and a real node would burn a core."""
 
@@ -380,7 +383,7 @@ class Host:
         """Called after every step of the node: the checkers that look inside."""
         self.died: Callable[[bool], None] | None = None
         """Called when the node has died, before the disk forgets; the argument says whether the power went."""
-        self.disk_latency_max_us: Micros = 4 * MS
+        self.disk_latency_max_us: Micros = CALM_DISK_US
         self._build = build
         self._boot = 1
         self._boot_noted = 0

@@ -291,21 +291,27 @@ class Network:
         self._apart.append(frozenset(hosts))
 
     def mend_path(self, source: str, target: str) -> None:
+        waiting = self._waiting()
         self._cut.discard((source, target))
-        self._send_again()
+        self._send_again(waiting)
 
     def mend(self) -> None:
         """Every path carries again."""
+        waiting = self._waiting()
         self._cut.clear()
         self._apart.clear()
-        self._send_again()
+        self._send_again(waiting)
 
-    def _send_again(self) -> None:
+    def _waiting(self) -> list[Pipe]:
+        """What has something that its path does not carry."""
+        pipes = [pipe for each in self.connections.values() for pipe in (each.to_server, each.to_client)]
+        return [pipe for pipe in pipes if pipe.waits and self.is_cut(pipe.path)]
+
+    def _send_again(self, waiting: list[Pipe]) -> None:
         """What waited for a path arrives when TCP tries the next time."""
-        for connection in list(self.connections.values()):
-            for pipe in (connection.to_server, connection.to_client):
-                if pipe.waits and not self.is_cut(pipe.path):
-                    self.agenda.after(self.rng.randrange(RESENT_AFTER_US), pipe.take)
+        for pipe in waiting:
+            if not self.is_cut(pipe.path):
+                self.agenda.after(self.rng.randrange(RESENT_AFTER_US), pipe.take)
 
     def weather_of(self, path: Path) -> Weather:
         return self.weathers.get(path, self.weather)

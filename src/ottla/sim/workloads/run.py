@@ -121,7 +121,7 @@ class Run:
             logs = partitions_of(node_of(self.host.life))
             fsynced: dict[TopicPartition, int] = {(p.topic_name, p.index): p.log.recovery_point for p in logs}
             self.workload.history.forget_beyond(fsynced)
-        self.faults.node_died()
+        self.faults.node.node_died()
 
     # ---- phases ------------------------------------------------------------------------------------------------------
 
