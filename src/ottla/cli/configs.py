@@ -16,10 +16,8 @@ from ottla.cli import existing
 from ottla.cli.completing import AppendConfigs, DeleteConfigs, SetConfigs, SubtractConfigs, kind_of
 from ottla.cli.connection import (
     HERE,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     client,
     complete_groups,
     complete_topics,
@@ -28,6 +26,7 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 
 if TYPE_CHECKING:
@@ -74,21 +73,20 @@ Name = Annotated[
 
 
 @app.command(epilog="Example: ottla configs describe broker 1 --all")
+@with_shared_options
 def describe(
     kind: Kind,
     name: Name,
     everything: Annotated[bool, typer.Option("--all", help="Show defaults too.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Show what is set; with --all every config and where its value comes from."""
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     require(admin, kind, name)
     entries = describe_entries(admin, kind.value, [name])[name]
     if kind is Resource.GROUP and all(source(entry) == DEFAULT_SOURCE for entry in entries):
-        with client(bootstrap, command_config, properties) as asked:
+        with client(cluster) as asked:
             if not existing.group_exists(asked, name):
                 raise Failure(f"There is no group {name}, and no config was set for one of this name.")
     rows = [
@@ -102,6 +100,7 @@ def describe(
 @app.command(
     epilog="Example: ottla configs alter topic clicks --set retention.ms=3600000 --append cleanup.policy=compact"
 )
+@with_shared_options
 def alter(
     kind: Kind,
     name: Name,
@@ -109,13 +108,11 @@ def alter(
     delete: DeleteConfigs = None,
     append: AppendConfigs = None,
     subtract: SubtractConfigs = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Change configs; what is not named stays as it is."""
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     require(admin, kind, name)
     alter_entries(admin, kind.value, name, set=set, delete=delete, append=append, subtract=subtract)
     print_done(f"Altered {kind.value} {name}.", format, altered=name, kind=kind.value)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -49,7 +50,25 @@ Properties = Annotated[
 ]
 Output = Annotated[Format, typer.Option("--format", help="How to print.")]
 
-HERE = "localhost:9092"
+LOCAL = "localhost:9092"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster a command speaks to, and how: options of every command that does."""
+
+    bootstrap: Bootstrap = LOCAL
+    command_config: CommandConfig = None
+    properties: Properties = None
+
+    def given_properties(self) -> dict[str, str]:
+        """Client properties of the file and of the arguments, which win; raises Failure where they can't be read."""
+        read = read_properties(str(self.command_config)) if self.command_config else {}
+        return read | pairs(self.properties, "A property")
+
+
+HERE = Cluster()
+"""The default of every command."""
 
 
 def named(given: T) -> T:
@@ -68,11 +87,6 @@ def pairs(given: list[str] | None, what: str) -> dict[str, str]:
             raise NotUnderstood(f"{what} must be KEY=VALUE, not {each!r}.")
         found[key.strip()] = value
     return found
-
-
-def given_properties(config: Path | None, properties: list[str] | None) -> dict[str, str]:
-    """Client properties of a file and of arguments, which win; raises Failure where they cannot be read."""
-    return (read_properties(str(config)) if config else {}) | pairs(properties, "A property")
 
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
@@ -108,11 +122,11 @@ def require_listener(bootstrap: str) -> None:
     raise Failure(f"No broker can be reached at {'; '.join(whys)}. Is one running? `ottla serve` starts one.")
 
 
-def client_properties(bootstrap: str, config: Path | None, properties: list[str] | None) -> dict[str, Any]:
+def client_properties(cluster: Cluster) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
-    require_listener(bootstrap)
-    given = given_properties(config, properties)
-    return {"bootstrap.servers": addresses(bootstrap), "client.id": "ottla", "log_level": 2, **given}
+    require_listener(cluster.bootstrap)
+    given = cluster.given_properties()
+    return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 
 def own_clients(given: Mapping[str, Any]) -> Callable[[], Client]:
@@ -137,18 +151,18 @@ def plain_failures() -> Iterator[None]:
         raise Failure(str(failure)) from None
 
 
-def connect(bootstrap: str, config: Path | None, properties: list[str] | None) -> AdminClient:
+def connect(cluster: Cluster) -> AdminClient:
     """An admin client for this cluster."""
     from confluent_kafka.admin import AdminClient
 
     with plain_errors():
-        return AdminClient(client_properties(bootstrap, config, properties))
+        return AdminClient(client_properties(cluster))
 
 
 @contextmanager
-def client(bootstrap: str, config: Path | None, properties: list[str] | None) -> Iterator[Client]:
+def client(cluster: Cluster) -> Iterator[Client]:
     """Our own client for this cluster; its failures are told as sentences."""
-    make = own_clients(client_properties(bootstrap, config, properties))
+    make = own_clients(client_properties(cluster))
     with plain_failures(), make() as made:
         yield made
 
@@ -246,9 +260,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 def complete_topics(incomplete: str) -> list[str]:
     """Names of topics for shell completion, the cluster's own only where they are begun; nothing when no broker
     answers."""
-    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
+    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", LOCAL)
     try:
-        topics = connect(bootstrap, None, None).list_topics(timeout=2).topics
+        topics = connect(Cluster(bootstrap)).list_topics(timeout=2).topics
     except Exception:
         return []
     hidden = () if incomplete.startswith("_") else ("__",)
@@ -257,9 +271,9 @@ def complete_topics(incomplete: str) -> list[str]:
 
 def complete_groups(incomplete: str) -> list[str]:
     """Names of consumer groups for shell completion; nothing when no broker answers."""
-    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", HERE)
+    bootstrap = os.environ.get("OTTLA_BOOTSTRAP", LOCAL)
     try:
-        admin = connect(bootstrap, None, None)  # kept until the answer is there: the answer dies with it
+        admin = connect(Cluster(bootstrap))  # kept until the answer is there: the answer dies with it
         listed = admin.list_consumer_groups(request_timeout=2).result(2)
     except Exception:
         return []
@@ -272,7 +286,7 @@ def complete_share_groups(incomplete: str) -> list[str]:
     from ottla.client.share_groups import list_share_groups
 
     try:
-        with Client(os.environ.get("OTTLA_BOOTSTRAP", HERE), timeout_s=2) as client:
+        with Client(os.environ.get("OTTLA_BOOTSTRAP", LOCAL), timeout_s=2) as client:
             names = [name for name, _ in list_share_groups(client)]
     except Exception:
         return []

@@ -18,9 +18,7 @@ import typer
 
 from ottla.cli.connection import (
     HERE,
-    Bootstrap,
-    CommandConfig,
-    Properties,
+    Cluster,
     client_properties,
     complete_groups,
     complete_share_groups,
@@ -31,6 +29,7 @@ from ottla.cli.connection import (
     sentence,
 )
 from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, NotUnderstood, say
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 from ottla.cli.times import parse_time
@@ -43,6 +42,7 @@ EPILOG = "Example: ottla consume clicks --from-beginning -n 10 --format json --e
 POLL_S = 0.2
 
 
+@with_shared_options
 def consume(
     topics: Annotated[
         list[str],
@@ -80,9 +80,7 @@ def consume(
         str,
         typer.Option("--format", metavar="text|json|FORMAT", help="Or kcat's: '%t %p %o %k %s\\n', with %T %h %K %S."),
     ] = Shape.TEXT,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
 ) -> None:
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
     shown = printer(format, Columns(keys, timestamps, headers, offsets))
@@ -100,7 +98,7 @@ def consume(
             "--from-time goes without --group, --share, --offset and --from-beginning; "
             "reset-offsets --to-datetime moves a group."
         )
-    given = client_properties(bootstrap, command_config, properties)
+    given = client_properties(cluster)
     if share is not None:
         acked = ack or Acknowledging.ACCEPT
         count = consume_share(given, ShareReading(share, topics, acked, from_beginning, shown, records, timeout))

@@ -16,16 +16,15 @@ from ottla.cli import resets
 from ottla.cli.connection import (
     HERE,
     REQUEST_TIMEOUT_S,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     complete_groups,
     connect,
     named,
     plain_errors,
     wait,
 )
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows, say
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
@@ -61,33 +60,31 @@ TopicsGiven = Annotated[
 
 
 @app.command("list", epilog="Example: ottla groups list --format json")
+@with_shared_options
 def list_groups(
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """List the consumer groups of the cluster."""
-    listed = listings(connect(bootstrap, command_config, properties))
+    listed = listings(connect(cluster))
     rows = [(each.group_id, each.type.name.capitalize(), state_name(each.state)) for each in listed]
     print_rows(("GROUP", "TYPE", "STATE"), rows, format)
 
 
 @app.command(epilog="Example: ottla groups describe billing --members")
+@with_shared_options
 def describe(
     groups: MaybeGroups = None,
     members: Annotated[bool, typer.Option("--members", help="Show members and what they own.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state and coordinator.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; the default.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Show committed offsets and lag, members or state; of all groups when none is named."""
     if members + state + offsets > 1:
         raise NotUnderstood("Choose one of --members, --state and --offsets.")
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     names = groups or [each.group_id for each in listings(admin)]
     described = describe_groups(admin, names, must_exist=bool(groups))
     if members:
@@ -102,15 +99,14 @@ def describe(
 
 
 @app.command(epilog="Example: ottla groups delete billing")
+@with_shared_options
 def delete(
     groups: Groups,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Delete groups without members, and their committed offsets."""
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     with plain_errors():
         wait(admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S), "Deleted")
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
@@ -119,6 +115,7 @@ def delete(
 @app.command(
     epilog="Example: ottla groups reset-offsets billing --topic orders --to-datetime 2026-01-31T08:00:00Z --execute"
 )
+@with_shared_options
 def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
@@ -142,9 +139,7 @@ def reset_offsets(
     execute: Execute = False,
     dry_run: DryRun = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file reads.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Move the committed offsets of a group without members; shows the plan unless --execute is given."""
@@ -159,7 +154,7 @@ def reset_offsets(
         offset=to_offset,
         file=from_file,
     )
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     require_inactive(admin, group)
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}
     if isinstance(target, resets.Listed):
@@ -178,20 +173,19 @@ def reset_offsets(
 
 
 @app.command(epilog="Example: ottla groups delete-offsets billing --topic orders")
+@with_shared_options
 def delete_offsets(
     group: Group,
     topic: TopicsGiven = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Forget a group's committed offsets for topics that it is not subscribed to."""
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     describe_groups(admin, [group], must_exist=True)
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}
     chosen = resets.partitions(admin, topic or [], False, committed)
-    resets.forget(bootstrap, group, chosen)
+    resets.forget(cluster.bootstrap, group, chosen)
     print_rows(("GROUP", "TOPIC", "PARTITION"), [(group, *row) for row in chosen], format)
 
 

@@ -11,16 +11,15 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.connection import (
     HERE,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     address,
     client_properties,
     complete_groups,
@@ -31,6 +30,7 @@ from ottla.cli.connection import (
     plain_errors,
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.times import parse_time, shown_time
@@ -87,7 +87,45 @@ def config_of(queue: str, **settings: Any) -> KmqConfig:
         return KmqConfig(queue=queue, **{name: value for name, value in settings.items() if value != ""})
 
 
+@dataclass(frozen=True, slots=True)
+class RedeliveryOptions:
+    """Options of both trackers: the names of a queue, and how its messages come again."""
+
+    markers: Markers = ""
+    dead_letters: DeadLetters = ""
+    group: Group = ""
+    tracker_group: TrackerGroup = ""
+    max_redeliveries: MaxRedeliveries = 3
+    backoff_ms: BackoffMs = 0
+    backoff_multiplier: BackoffMultiplier = 2
+    backoff_max_ms: BackoffMaxMs = 300_000
+    use_now_after_ms: UseNowAfterMs = 1_000
+    count_header: CountHeader = ""
+
+    def config(self, queue: str, **settings: Any) -> KmqConfig:
+        """The queue's config. Raises Failure."""
+        return config_of(
+            queue,
+            markers=self.markers,
+            dead_letters=self.dead_letters,
+            group_id=self.group,
+            tracker_group_id=self.tracker_group,
+            max_redeliveries=self.max_redeliveries,
+            backoff_ms=self.backoff_ms,
+            backoff_multiplier=self.backoff_multiplier,
+            backoff_ms_max=self.backoff_max_ms,
+            use_now_after_ms=self.use_now_after_ms,
+            count_header=self.count_header,
+            **settings,
+        )
+
+
+BY_DEFAULT = RedeliveryOptions()
+"""The defaults of both trackers."""
+
+
 @app.command(epilog="Example: ottla kmq create jobs --partitions 4")
+@with_shared_options
 def create(
     queue: Queue,
     partitions: Annotated[
@@ -100,9 +138,7 @@ def create(
     ] = None,
     markers: Markers = "",
     dead_letters: DeadLetters = "",
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Make those of a queue's three topics that are missing: messages, markers, dead letters."""
@@ -111,7 +147,7 @@ def create(
 
     config = config_of(queue, markers=markers, dead_letters=dead_letters)
     with refusals():
-        admin = connect(bootstrap, command_config, properties)
+        admin = connect(cluster)
         differing = differences(admin, config, partitions=partitions, replication_factor=replication_factor)
         made = create_topics(admin, config, partitions=partitions or 1, replication_factor=replication_factor or -1)
     sentence = f"Created {', '.join(made)}." if made else "Nothing was missing."
@@ -119,47 +155,24 @@ def create(
 
 
 @app.command(epilog="Example: ottla kmq tracker jobs --max-redeliveries 5 --backoff-ms 1000 --metrics 127.0.0.1:9200")
+@with_shared_options
 def tracker(
     queue: Queue,
-    markers: Markers = "",
-    dead_letters: DeadLetters = "",
-    group: Group = "",
-    tracker_group: TrackerGroup = "",
-    max_redeliveries: MaxRedeliveries = 3,
-    backoff_ms: BackoffMs = 0,
-    backoff_multiplier: BackoffMultiplier = 2,
-    backoff_max_ms: BackoffMaxMs = 300_000,
-    use_now_after_ms: UseNowAfterMs = 1_000,
-    count_header: CountHeader = "",
+    redelivery: RedeliveryOptions = BY_DEFAULT,
     open_max: Annotated[int, typer.Option("--open-max", min=1, help="Messages in work kept per partition.")] = 200_000,
     metrics: Metrics = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
 ) -> None:
     """Give messages again whose workers did not finish them, until SIGTERM or SIGINT. Run two for fail-over."""
     from ottla.kmq import RedeliveryTracker
 
-    config = config_of(
-        queue,
-        markers=markers,
-        dead_letters=dead_letters,
-        group_id=group,
-        tracker_group_id=tracker_group,
-        max_redeliveries=max_redeliveries,
-        backoff_ms=backoff_ms,
-        backoff_multiplier=backoff_multiplier,
-        backoff_ms_max=backoff_max_ms,
-        use_now_after_ms=use_now_after_ms,
-        open_max=open_max,
-        count_header=count_header,
-    )
+    config = redelivery.config(queue, open_max=open_max)
     gc.set_threshold(100_000, 20, 20)  # markers come by the thousand, and none of them is garbage in a circle
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("ottla.kmq").setLevel(logging.WARNING if quiet else logging.INFO)
     with refusals():
-        made = RedeliveryTracker(client_properties(bootstrap, command_config, properties), config)
+        made = RedeliveryTracker(client_properties(cluster), config)
         with stopped_by_signals(made.stop), serving(made, metrics):
             made.run()
 
@@ -200,15 +213,14 @@ def serving(made: Any, where: str | None) -> Iterator[None]:
 
 
 @app.command(epilog="Example: ottla kmq stats jobs --format json")
+@with_shared_options
 def stats(
     queue: Queue,
     markers: Markers = "",
     dead_letters: DeadLetters = "",
     group: Group = "",
     tracker_group: TrackerGroup = "",
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Show how many messages wait, are in work or overdue, and how many dead letters there are."""
@@ -218,7 +230,7 @@ def stats(
     config = config_of(
         queue, markers=markers, dead_letters=dead_letters, group_id=group, tracker_group_id=tracker_group
     )
-    given = client_properties(bootstrap, command_config, properties)
+    given = client_properties(cluster)
     with refusals():
         found = kmq_stats.standings(given, config)
         letters = kmq_stats.dead_letters(given, config, redrive_group(config))
@@ -239,6 +251,7 @@ def stats(
 @app.command(
     epilog="Example: ottla kmq redrive jobs --reason timed-out --since 2026-01-31T08:00:00Z --rate 100 --execute"
 )
+@with_shared_options
 def redrive(
     queue: Queue,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="From this one of QUEUE.")] = None,
@@ -259,9 +272,7 @@ def redrive(
     markers: Markers = "",
     dead_letters: DeadLetters = "",
     tracker_group: TrackerGroup = "",
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Send dead letters back to their partitions, each once, with all its own headers and a new count; shows them
@@ -282,7 +293,7 @@ def redrive(
     with (
         refusals(),
         Redrive(
-            client_properties(bootstrap, command_config, properties),
+            client_properties(cluster),
             config,
             choice,
             rate=rate,

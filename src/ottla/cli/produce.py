@@ -21,14 +21,13 @@ import typer
 
 from ottla.cli.connection import (
     HERE,
-    Bootstrap,
-    CommandConfig,
-    Properties,
+    Cluster,
     client_properties,
     complete_topics,
     pairs,
 )
 from ottla.cli.deliveries import Deliveries
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, NotUnderstood, say
 from ottla.cli.printing import Shape
 
@@ -45,6 +44,7 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+@with_shared_options
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
     input: Annotated[Path | None, typer.Option("--input", "-i", help="Read this file, not standard input.")] = None,
@@ -62,9 +62,7 @@ def produce(
     ] = Shape.TEXT,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""
     if key is not None and key_separator is not None:
@@ -83,7 +81,7 @@ def produce(
     settings = {"compression.type": compression.value, "acks": acks, "linger.ms": 5, **SPREAD}
     with ExitStack() as stack:
         given = lines(input, stack)
-        settings |= client_properties(bootstrap, command_config, properties)
+        settings |= client_properties(cluster)
         send_all(Deliveries(settings), topic, given, reader, fixed)
 
 

@@ -10,16 +10,15 @@ from ottla.cli import existing, resets
 from ottla.cli.connection import (
     HERE,
     REQUEST_TIMEOUT_S,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     complete_topics,
     connect,
     named,
     plain_errors,
     wait,
 )
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Format, print_rows
 
 app = typer.Typer(help="Delete records.", no_args_is_help=True)
@@ -34,14 +33,13 @@ def records() -> None:
 
 
 @app.command(epilog="Example: ottla records delete clicks --partition 0 --before 1000")
+@with_shared_options
 def delete(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)],
     before: Annotated[str, typer.Option("--before", metavar="OFFSET", help="The new first offset, or: end.")],
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="May be given again.")] = None,
     internal: existing.Internal = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Delete every record before an offset; in all partitions where none is named."""
@@ -50,7 +48,7 @@ def delete(
     offset = END if before == "end" else resets.parse_offset(before, "a number or end")
     if not internal:
         existing.refuse_internal([topic], "emptied")
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     named = topic if partition is None else f"{topic}:{','.join(map(str, partition))}"
     chosen = resets.partitions(admin, [named], False, {})
     with plain_errors():

@@ -25,10 +25,8 @@ from ottla.cli import resets
 from ottla.cli.configs import alter_entries, own_entries
 from ottla.cli.connection import (
     HERE,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     client,
     client_properties,
     complete_share_groups,
@@ -40,6 +38,7 @@ from ottla.cli.connection import (
     with_done,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
@@ -101,31 +100,29 @@ MaybeGroups = Annotated[
 
 
 @app.command("list", epilog="Example: ottla share-groups list")
+@with_shared_options
 def list_groups(
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """List the share groups of the cluster, and which are paused."""
     from ottla.client.share_groups import list_share_groups
 
-    with client(bootstrap, command_config, properties) as asked:
+    with client(cluster) as asked:
         listed = list_share_groups(asked)
-    paused = pauses(connect(bootstrap, command_config, properties), [name for name, _ in listed])
+    paused = pauses(connect(cluster), [name for name, _ in listed])
     rows = [(name, state, "paused" if name in paused else "on") for name, state in listed]
     print_rows(("GROUP", "STATE", "DELIVERY"), rows, format)
 
 
 @app.command(epilog="Example: ottla share-groups describe jobs --members")
+@with_shared_options
 def describe(
     groups: MaybeGroups = None,
     members: Annotated[bool, typer.Option("--members", help="Show members and what they read.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and epochs.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show start offsets and lag; the default.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Show where groups stand and how far behind they are, their members or state; of all when none is named."""
@@ -133,9 +130,9 @@ def describe(
 
     if members + state + offsets > 1:
         raise NotUnderstood("Choose one of --members, --state and --offsets.")
-    with client(bootstrap, command_config, properties) as asked:
+    with client(cluster) as asked:
         names = groups or [name for name, _ in list_share_groups(asked)]
-        paused = {} if members else pauses(connect(bootstrap, command_config, properties), names)
+        paused = {} if members else pauses(connect(cluster), names)
         if members:
             columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
             rows = of_each(asked, names, member_rows)
@@ -152,11 +149,10 @@ def describe(
 
 
 @app.command(epilog="Example: ottla share-groups delete jobs")
+@with_shared_options
 def delete(
     groups: Groups,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Delete share groups without members, and where they stand."""
@@ -165,7 +161,7 @@ def delete(
 
     deleted: list[str] = []
     failures: list[str] = []
-    with client(bootstrap, command_config, properties) as asked:
+    with client(cluster) as asked:
         for name in groups:
             try:
                 describe_share_group(asked, name)
@@ -179,6 +175,7 @@ def delete(
 
 
 @app.command(epilog="Example: ottla share-groups reset-offsets jobs --topic orders --to-earliest --execute")
+@with_shared_options
 def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
@@ -201,16 +198,14 @@ def reset_offsets(
     ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Let a share group without members go on somewhere else; shows the plan unless --execute is given."""
     from ottla.client.share_groups import alter_share_group_offsets
 
     choose_one(execute, dry_run)
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     if from_group is not None:
         committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, from_group)}
         if not committed:
@@ -227,7 +222,7 @@ def reset_offsets(
             offset=to_offset,
             file=from_file,
         )
-    with client(bootstrap, command_config, properties) as asked:
+    with client(cluster) as asked:
         require_inactive(asked, group)
         standing = offsets_of(asked, group)
         if isinstance(target, resets.Listed):
@@ -242,49 +237,46 @@ def reset_offsets(
 
 
 @app.command(epilog="Example: ottla share-groups delete-offsets jobs --topic orders")
+@with_shared_options
 def delete_offsets(
     group: Group,
     topic: Annotated[
         list[str],
         typer.Option("--topic", "-t", autocompletion=complete_topics, help="A topic; may be given again."),
     ],
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Let a share group without members forget topics."""
     from ottla.client.share_groups import delete_share_group_offsets
 
-    with client(bootstrap, command_config, properties) as asked:
+    with client(cluster) as asked:
         require_inactive(asked, group)
         delete_share_group_offsets(asked, group, topic)
     print_rows(("GROUP", "TOPIC"), [(group, name) for name in topic], format)
 
 
 @app.command(epilog="Example: ottla share-groups pause jobs")
+@with_shared_options
 def pause(
     group: Group,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Give a share group no more records for now; what its members hold they may finish."""
-    set_paused(group, True, bootstrap, command_config, properties)
+    set_paused(group, True, cluster)
     print_done(f"{group} is paused: `ottla share-groups resume {group}` lets it go on.", format, paused=group)
 
 
 @app.command(epilog="Example: ottla share-groups resume jobs")
+@with_shared_options
 def resume(
     group: Group,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Let a paused share group go on."""
-    set_paused(group, False, bootstrap, command_config, properties)
+    set_paused(group, False, cluster)
     print_done(f"{group} goes on.", format, resumed=group)
 
 
@@ -313,6 +305,7 @@ def inspect(
 
 
 @app.command(epilog="Example: ottla share-groups redrive jobs --reason exhausted --since 2026-01-31 --execute")
+@with_shared_options
 def redrive(
     group: Group,
     dead_letters: Annotated[
@@ -335,9 +328,7 @@ def redrive(
     most: MaxRecords = None,
     execute: Execute = False,
     dry_run: DryRun = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Send dead letters back to the topics they came from; shows them unless --execute is given."""
@@ -353,16 +344,14 @@ def redrive(
         None if until is None else parse_time(until),
         tuple(pairs(header, "A header").items()),
     )
-    source = dead_letters or own_entries(connect(bootstrap, command_config, properties), "group", [group])[group].get(
-        DEAD_LETTERS, ""
-    )
+    source = dead_letters or own_entries(connect(cluster), "group", [group])[group].get(DEAD_LETTERS, "")
     if not source:
         raise Failure(f"The group {group} has no {DEAD_LETTERS}: name a topic with --dead-letters.")
-    given = client_properties(bootstrap, command_config, properties)
+    given = client_properties(cluster)
     position = {"group.id": f"ottla-redrive.{group}", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = Consumer({**given, **position})
     try:
-        with client(bootstrap, command_config, properties) as asked, plain_errors():
+        with client(cluster) as asked, plain_errors():
             work = Redrive(consumer, group, source)
             work.open()
             if not execute:
@@ -448,12 +437,12 @@ def require_inactive(asked: Client, group: str) -> None:
         raise Failure(f"The share group {group} is {state}: its offsets can only be moved while it has no members.")
 
 
-def set_paused(group: str, paused: bool, bootstrap: str, config: Path | None, properties: list[str] | None) -> None:
+def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
     """Pause a group that is there; one that is not can still go on where it was paused before."""
     from ottla.client.share_groups import list_share_groups
 
-    admin = connect(bootstrap, config, properties)
-    with client(bootstrap, config, properties) as asked:
+    admin = connect(cluster)
+    with client(cluster) as asked:
         there = any(name == group for name, _ in list_share_groups(asked))
     if not there and (paused or PAUSED not in own_entries(admin, "group", [group])[group]):
         raise Failure(f"There is no share group {group}. `ottla share-groups list` shows those that are there.")

@@ -16,7 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import output
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics, given_properties
+from ottla.cli.connection import (
+    HERE,
+    Cluster,
+    complete_topics,
+)
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
@@ -29,6 +34,7 @@ class Multiline(StrEnum):
     OFF = "off"
 
 
+@with_shared_options
 def ship(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, directories, patterns as '*.log'.")],
     topic: Annotated[str, typer.Option("--topic", "-t", autocompletion=complete_topics)] = "logs",
@@ -53,9 +59,7 @@ def ship(
     record_max: Annotated[int, typer.Option("--record-max", min=1_024, help="Bytes; what is longer is cut.")] = 524_288,
     lines_max: Annotated[int, typer.Option("--lines-max", min=1, help="Lines of one record.")] = 1_000,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but failures.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
 ) -> None:
     """Ship lines of growing files until SIGTERM: through rotation, truncation, restarts; nothing lost or twice."""
     from ottla.ship.failures import ShipFailed
@@ -67,7 +71,7 @@ def ship(
     shipping = Shipping(
         patterns=paths,
         topic=topic,
-        settings=settings(bootstrap, command_config, properties, record_max),
+        settings=settings(cluster, record_max),
         state=state or default_directory(),
         host=host or socket.gethostname(),
         service=service,
@@ -130,11 +134,11 @@ def rule_of(multiline: Multiline, starts: str | None) -> Any:
     return Traces if multiline is Multiline.AUTO else lambda: None
 
 
-def settings(bootstrap: str, config: Path | None, properties: list[str] | None, record_max: int) -> dict[str, Any]:
+def settings(cluster: Cluster, record_max: int) -> dict[str, Any]:
     """librdkafka's; the broker need not be there yet."""
-    given = given_properties(config, properties)
+    given = cluster.given_properties()
     larger = {"message.max.bytes": record_max + 65_536} if record_max > 900_000 else {}
-    return {"bootstrap.servers": bootstrap, "client.id": "ottla-ship", "log_level": 2, **larger, **given}
+    return {"bootstrap.servers": cluster.bootstrap, "client.id": "ottla-ship", "log_level": 2, **larger, **given}
 
 
 def allow_descriptors() -> None:

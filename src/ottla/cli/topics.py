@@ -15,10 +15,8 @@ from ottla.cli.configs import alter_entries, own_entries
 from ottla.cli.connection import (
     HERE,
     REQUEST_TIMEOUT_S,
-    Bootstrap,
-    CommandConfig,
+    Cluster,
     Output,
-    Properties,
     client_properties,
     complete_topics,
     connect,
@@ -29,6 +27,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
 from ottla.cli.resets import Partition
 
@@ -47,30 +46,28 @@ MaybeTopics = Annotated[
 
 
 @app.command("list", epilog="Example: ottla topics list --internal --format json")
+@with_shared_options
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """List the topics of the cluster."""
-    found = topics_of(connect(bootstrap, command_config, properties), None, internal)
+    found = topics_of(connect(cluster), None, internal)
     rows = [(name, len(topic.partitions), replication_factor(topic)) for name, topic in sorted(found.items())]
     print_rows(("TOPIC", "PARTITIONS", "REPLICATION-FACTOR"), rows, format)
 
 
 @app.command(epilog="Example: ottla topics describe clicks --bootstrap broker:9092")
+@with_shared_options
 def describe(
     topics: MaybeTopics = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Show partitions, leaders, replicas, offsets, bytes on disk and the configs set on topics; all topics when none
     is named."""
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     found = topics_of(admin, topics or None, internal=bool(topics))
     configs = own_entries(admin, "topic", list(found))
     leaders = {
@@ -78,7 +75,7 @@ def describe(
         for name, topic in found.items()
         for part in topic.partitions
     }
-    reach = extents(admin, client_properties(bootstrap, command_config, properties), leaders)
+    reach = extents(admin, client_properties(cluster), leaders)
     described = [describe_topic(topic, configs[name], reach) for name, topic in sorted(found.items())]
     if format is Format.JSON:
         print_json(described)
@@ -99,6 +96,7 @@ def describe(
 @app.command(
     epilog="Example: ottla topics create clicks orders --partitions 6 --config retention.ms=86400000 --if-not-exists"
 )
+@with_shared_options
 def create(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named)],
     partitions: Annotated[
@@ -112,9 +110,7 @@ def create(
         bool, typer.Option("--if-not-exists", help="Be content with a topic that is there.")
     ] = False,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, create nothing.")] = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Create topics."""
@@ -122,7 +118,7 @@ def create(
 
     configs = pairs(config, "A config")
     verb = "Could create" if validate_only else "Created"
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     wanted = topics
     if if_not_exists:
         there = topic_names(admin)
@@ -135,34 +131,32 @@ def create(
 
 
 @app.command(epilog="Example: ottla topics alter clicks --set retention.ms=3600000 --delete cleanup.policy")
+@with_shared_options
 def alter(
     topic: Topic,
     set: SetConfigs = None,
     delete: DeleteConfigs = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Change the configs of a topic."""
-    alter_entries(connect(bootstrap, command_config, properties), "topic", topic, set=set, delete=delete)
+    alter_entries(connect(cluster), "topic", topic, set=set, delete=delete)
     print_done(f"Altered {topic}.", format, altered=topic)
 
 
 @app.command(epilog="Example: ottla topics delete clicks")
+@with_shared_options
 def delete(
     topics: Topics,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when a topic is not there.")] = False,
     internal: existing.Internal = False,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Delete topics and everything in them."""
     if not internal:
         existing.refuse_internal(topics, "deleted")
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     wanted = topics
     if if_exists:
         there = topic_names(admin)
@@ -174,21 +168,20 @@ def delete(
 
 
 @app.command(epilog="Example: ottla topics add-partitions clicks --total 12")
+@with_shared_options
 def add_partitions(
     topic: Topic,
     total: Annotated[
         int, typer.Option("--total", "-t", min=1, max=PARTITIONS_MAX, help="How many the topic shall have afterwards.")
     ],
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Give a topic more partitions; keys will map to other partitions from then on."""
     from confluent_kafka.admin import NewPartitions
 
     existing.refuse_internal([topic], "given other partitions", meant=None)
-    admin = connect(bootstrap, command_config, properties)
+    admin = connect(cluster)
     with plain_errors():
         wait(admin.create_partitions([NewPartitions(topic, total)]))
     print_done(f"{topic} has {total} partitions.", format, topic=topic, partitions=total)

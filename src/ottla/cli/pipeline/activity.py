@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Properties, complete_topics
+from ottla.cli.connection import (
+    complete_topics,
+)
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, say, say_lines
 from ottla.cli.pipeline.options import (
+    EVERY_TEN_SECONDS,
     AllowLoss,
-    Checkpoint,
-    Conf,
-    Master,
-    Once,
-    Quiet,
+    PipelineOptions,
     Report,
     Title,
-    Trigger,
-    Wait,
     plain_failures,
     regex,
-    run_options,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +42,7 @@ UNITS = {
 }
 
 
+@with_shared_options
 def activity(
     topic: Annotated[list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="Again for more.")],
     table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the result tables are or are to be.")],
@@ -68,33 +66,13 @@ def activity(
         int | None, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one batch.")
     ] = None,
     allow_loss: AllowLoss = False,
-    checkpoint: Checkpoint = None,
-    once: Once = False,
-    trigger: Trigger = 10.0,
-    master: Master = None,
-    conf: Conf = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    quiet: Quiet = False,
-    wait: Wait = None,
+    running: PipelineOptions = EVERY_TEN_SECONDS,
 ) -> None:
     """Count website activity: windows, top pages, visitors, sessions, from access logs or click events.
 
     Ends with a line of figures that were counted twice, and with exit code 1 when they do not add up.
     """
-    options = run_options(
-        bootstrap,
-        checkpoint=checkpoint,
-        once=once,
-        trigger=trigger,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        quiet=quiet,
-        wait=wait,
-    )
+    options = running.run_options()
     settings, delay_s = settings_of(window, gap, top, conversion), seconds(late, "--late")
     with plain_failures():
         from ottla.spark.activity import run
@@ -111,7 +89,7 @@ def activity(
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )
-    if report is not None and not quiet:
+    if report is not None and not running.quiet:
         say(f"The report is in {report}.", err=True)
     say_lines(found)
 

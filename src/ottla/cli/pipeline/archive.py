@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
+from ottla.cli.connection import (
+    Output,
+    complete_topics,
+)
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (
-    Checkpoint,
-    Conf,
-    Master,
-    Once,
-    Quiet,
-    Trigger,
-    Wait,
+    EVERY_TEN_SECONDS,
+    ONE_JOB,
+    JobOptions,
+    PipelineOptions,
     one_of,
     plain_failures,
     reach,
     regex,
-    run_options,
     session_of,
 )
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
@@ -47,6 +47,7 @@ Topics = Annotated[
 
 
 @app.callback()
+@with_shared_options
 def archive(
     context: typer.Context,
     topic: Annotated[
@@ -66,16 +67,7 @@ def archive(
         int, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one commit.")
     ] = 4_000_000,
     compression: Annotated[str, typer.Option("--compression", help="zstd, snappy, lz4 or none.")] = "zstd",
-    checkpoint: Checkpoint = None,
-    once: Once = False,
-    trigger: Trigger = 10.0,
-    master: Master = None,
-    conf: Conf = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    quiet: Quiet = False,
-    wait: Wait = None,
+    running: PipelineOptions = EVERY_TEN_SECONDS,
 ) -> None:
     """Archive topics into a lake table until stopped, each record exactly once; or prove, restore and tidy up one."""
     if context.invoked_subcommand is not None:
@@ -85,18 +77,7 @@ def archive(
     one_of(format, ("delta", "parquet"), "--format")
     one_of(starting, ("earliest", "latest"), "--starting")
     one_of(compression, ("zstd", "snappy", "lz4", "none"), "--compression")
-    options = run_options(
-        bootstrap,
-        checkpoint=checkpoint,
-        once=once,
-        trigger=trigger,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        quiet=quiet,
-        wait=wait,
-    )
+    options = running.run_options()
     from ottla.spark.archive import run
 
     with plain_failures():
@@ -127,28 +108,16 @@ def require(value: str, option: str) -> None:
 
 
 @app.command(epilog="Example: ottla pipeline archive verify --table ./lake/clicks --content")
+@with_shared_options
 def verify(
     table: Table,
     topic: Topics = None,
     content: Annotated[bool, typer.Option("--content", help="Compare keys, values, headers and times too.")] = False,
-    master: Master = None,
-    conf: Conf = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    wait: Wait = None,
+    job: JobOptions = ONE_JOB,
     format: Output = Format.TABLE,
 ) -> None:
     """Prove per partition that the table has every offset once, against its commits and the log. Exit code 1 if not."""
-    options = run_options(
-        bootstrap,
-        checkpoint=None,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        wait=wait,
-    )
+    options = job.run_options()
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive.verification import verify as prove
@@ -194,6 +163,7 @@ def row_of(one: Any) -> tuple[Any, ...]:
 
 
 @app.command(epilog="Example: ottla pipeline archive restore --table ./lake/clicks --to-topic clicks-again")
+@with_shared_options
 def restore(
     table: Table,
     to_topic: Annotated[
@@ -205,24 +175,11 @@ def restore(
     offset_header: Annotated[
         str | None, typer.Option("--offset-header", metavar="NAME", help="Keep each record's old offset there.")
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    wait: Wait = None,
+    job: JobOptions = ONE_JOB,
 ) -> None:
     """Write an archived topic into a topic: same partitions, order, times and headers, each record once. Run it again
     after a kill: it finishes what it began."""
-    options = run_options(
-        bootstrap,
-        checkpoint=None,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        wait=wait,
-    )
+    options = job.run_options()
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive import restore as write_back

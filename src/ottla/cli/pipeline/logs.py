@@ -10,21 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics, pairs
+from ottla.cli.connection import (
+    Output,
+    complete_topics,
+    pairs,
+)
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_json, say, say_lines
 from ottla.cli.pipeline.options import (
+    EVERY_SECOND,
     AllowLoss,
-    Checkpoint,
-    Conf,
-    Master,
-    Once,
-    Quiet,
+    PipelineOptions,
     Report,
     Title,
-    Trigger,
-    Wait,
     plain_failures,
-    run_options,
 )
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
@@ -41,6 +40,7 @@ Table = Annotated[str | None, typer.Option("--table", metavar="DIR", help="Where
 
 
 @app.callback()
+@with_shared_options
 def logs(
     context: typer.Context,
     topic: Annotated[
@@ -63,35 +63,15 @@ def logs(
     batch_rows: Annotated[
         int | None, typer.Option("--batch-rows", min=1, help="At most so many lines a batch.")
     ] = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    master: Master = None,
     allow_loss: AllowLoss = False,
-    checkpoint: Checkpoint = None,
-    once: Once = False,
-    trigger: Trigger = 1.0,
-    conf: Conf = None,
-    wait: Wait = None,
-    quiet: Quiet = False,
+    running: PipelineOptions = EVERY_SECOND,
 ) -> None:
     """Parse log lines into a table, each exactly once, and count errors per service and window of time."""
     if context.invoked_subcommand is not None:
         return
     if table is None:
         raise Failure("Say where the tables are to be: --table DIR.")
-    options = run_options(
-        bootstrap,
-        checkpoint=checkpoint,
-        once=once,
-        trigger=trigger,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        quiet=quiet,
-        wait=wait,
-    )
+    options = running.run_options()
     with plain_failures():
         from ottla.spark.logs.batches import Settings
         from ottla.spark.logs.run import run

@@ -9,12 +9,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.connection import given_properties, pairs
+from ottla.cli.connection import HERE, Cluster, pairs
 from ottla.cli.output import Failure, NotUnderstood
 
 if TYPE_CHECKING:
@@ -45,35 +45,57 @@ Wait = Annotated[
 ]
 
 
-def run_options(
-    bootstrap: str,
-    *,
-    checkpoint: str | None,
-    once: bool = False,
-    trigger: float = 1.0,
-    master: str | None = None,
-    conf: list[str] | None = None,
-    command_config: Path | None = None,
-    properties: list[str] | None = None,
-    quiet: bool = False,
-    wait: float | None = None,
-) -> RunOptions:
-    """What was given on the command line. Raises Failure, also where PySpark is missing."""
-    require_spark()
-    from ottla.spark.running.run import RunOptions
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options of every command that has Spark do something."""
 
-    kafka = given_properties(command_config, properties)
-    return RunOptions(
-        bootstrap=kafka.pop("bootstrap.servers", bootstrap),
-        checkpoint=checkpoint,
-        once=once,
-        trigger_s=trigger,
-        master=master,
-        conf=pairs(conf, "A setting"),
-        kafka=kafka,
-        quiet=quiet,
-        broker_wait_s=wait,
-    )
+    master: Master = None
+    conf: Conf = None
+    cluster: Cluster = HERE
+    wait: Wait = None
+
+    def run_options(self) -> RunOptions:
+        """What was given, for the pipelines. Raises Failure, also where PySpark is missing."""
+        require_spark()
+        from ottla.spark.running.run import RunOptions
+
+        kafka = self.cluster.given_properties()
+        return RunOptions(
+            bootstrap=kafka.pop("bootstrap.servers", self.cluster.bootstrap),
+            checkpoint=None,
+            master=self.master,
+            conf=pairs(self.conf, "A setting"),
+            kafka=kafka,
+            broker_wait_s=self.wait,
+        )
+
+
+ONE_JOB = JobOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """Options of every pipeline: it runs until it is stopped, or with `once` until all is done."""
+
+    checkpoint: Checkpoint = None
+    once: Once = False
+    trigger: Trigger = 1.0
+    job: JobOptions = ONE_JOB
+    quiet: Quiet = False
+
+    def run_options(self) -> RunOptions:
+        """What was given, for the pipelines. Raises Failure, also where PySpark is missing."""
+        return replace(
+            self.job.run_options(),
+            checkpoint=self.checkpoint,
+            once=self.once,
+            trigger_s=self.trigger,
+            quiet=self.quiet,
+        )
+
+
+EVERY_SECOND = PipelineOptions()
+EVERY_TEN_SECONDS = PipelineOptions(trigger=10.0)
 
 
 def regex(text: str) -> re.Pattern[str]:

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import HERE, Bootstrap, CommandConfig, Output, Properties, complete_topics
+from ottla.cli.connection import (
+    Output,
+    complete_topics,
+)
+from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_rows, say
-from ottla.cli.pipeline.options import Conf, Master, Wait, one_of, plain_failures, run_options, session_of
+from ottla.cli.pipeline.options import (
+    ONE_JOB,
+    JobOptions,
+    one_of,
+    plain_failures,
+    session_of,
+)
 from ottla.cli.times import time_or_none
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ Edge = tuple[int | None, dict[tuple[str, int], int]]
 """A time in ms, offsets per partition: one of the two, or neither."""
 
 
+@with_shared_options
 def replay(
     topic: Annotated[
         list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
@@ -50,27 +61,14 @@ def replay(
     ] = None,
     allow_gaps: Annotated[bool, typer.Option("--allow-gaps", help="Leave out what nobody holds any more.")] = False,
     output: Output = Format.TABLE,
-    master: Master = None,
-    conf: Conf = None,
-    bootstrap: Bootstrap = HERE,
-    command_config: CommandConfig = None,
-    properties: Properties = None,
-    wait: Wait = None,
+    job: JobOptions = ONE_JOB,
 ) -> None:
     """Read a range of time or offsets again, each offset once: from the archive what it has, from the log the rest."""
     if sum((to_topic is not None, to_table is not None, count)) != 1:
         raise Failure("Say what becomes of the records: one of --to-topic NAME, --to-table DIR and --count.")
     one_of(format, ("delta", "parquet"), "--table-format")
     begin, end = edge(since, topic, "--from"), edge(until, topic, "--until")
-    options = run_options(
-        bootstrap,
-        checkpoint=None,
-        master=master,
-        conf=conf,
-        command_config=command_config,
-        properties=properties,
-        wait=wait,
-    )
+    options = job.run_options()
     lake = prepared(options, topic, table, to_topic, to_table, archive_only)
     from ottla.spark.replay import replay as records
 

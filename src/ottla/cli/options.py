@@ -1,0 +1,49 @@
+"""Lets commands share options: a parameter whose type is a dataclass stands for one option per field.
+
+Knows: signatures, which is all that typer looks at. Does not know: any option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar, cast, get_type_hints
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_shared_options(command: Command) -> Command:
+    """The command as typer shall see it. The default of such a parameter gives the defaults of its options."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = list(signature(command).parameters.values())
+
+    @wraps(command)
+    def called(**given: Any) -> Any:
+        return command(**{each.name: value_of(each.name, hints[each.name], given) for each in parameters})
+
+    flat = [option for each in parameters for option in options_of(each.name, hints[each.name], each.default)]
+    told = cast(Any, called)
+    told.__signature__ = Signature(flat)
+    told.__annotations__ = {each.name: each.annotation for each in flat}
+    return told
+
+
+def options_of(name: str, kind: Any, default: Any) -> Iterator[Parameter]:
+    """The option of a parameter, or those of its fields."""
+    if not is_dataclass(kind):
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        yield from options_of(field.name, hints[field.name], getattr(default, field.name))
+
+
+def value_of(name: str, kind: Any, given: dict[str, Any]) -> Any:
+    """The value of a parameter, of what was given for its options."""
+    if not is_dataclass(kind):
+        return given[name]
+    hints = get_type_hints(kind, include_extras=True)
+    values = {field.name: value_of(field.name, hints[field.name], given) for field in fields(kind)}
+    return cast(Callable[..., Any], kind)(**values)
