@@ -19,13 +19,7 @@ from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import typer
 
-from ottla.cli.connection import (
-    HERE,
-    Cluster,
-    client_properties,
-    complete_topics,
-    pairs,
-)
+from ottla.cli.connection import HERE, Cluster, client_properties, complete_topics, pairs
 from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, NotUnderstood, say

@@ -16,11 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import output
-from ottla.cli.connection import (
-    HERE,
-    Cluster,
-    complete_topics,
-)
+from ottla.cli.connection import HERE, Cluster, complete_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure
 

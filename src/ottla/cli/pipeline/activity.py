@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.connection import (
-    complete_topics,
-)
+from ottla.cli.connection import complete_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, say, say_lines
 from ottla.cli.pipeline.options import (

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import (
-    Output,
-    complete_topics,
-)
+from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (

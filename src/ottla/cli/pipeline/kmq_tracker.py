@@ -12,11 +12,7 @@ import typer
 from ottla.cli import kmq
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, say_lines
-from ottla.cli.pipeline.options import (
-    EVERY_SECOND,
-    PipelineOptions,
-    plain_failures,
-)
+from ottla.cli.pipeline.options import EVERY_SECOND, PipelineOptions, plain_failures
 
 
 @with_shared_options

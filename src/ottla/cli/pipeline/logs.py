@@ -10,21 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import (
-    Output,
-    complete_topics,
-    pairs,
-)
+from ottla.cli.connection import Output, complete_topics, pairs
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_json, say, say_lines
-from ottla.cli.pipeline.options import (
-    EVERY_SECOND,
-    AllowLoss,
-    PipelineOptions,
-    Report,
-    Title,
-    plain_failures,
-)
+from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, plain_failures
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
 

@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import (
-    Output,
-    complete_topics,
-)
+from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_rows, say
-from ottla.cli.pipeline.options import (
-    ONE_JOB,
-    JobOptions,
-    one_of,
-    plain_failures,
-    session_of,
-)
+from ottla.cli.pipeline.options import ONE_JOB, JobOptions, one_of, plain_failures, session_of
 from ottla.cli.times import time_or_none
 
 if TYPE_CHECKING:
