@@ -1,4 +1,4 @@
-"""A range of topics read again, from the log, an archive, or both as one table: each offset once.
+"""Reads a range of topics again, from the log, an archive, or both as one table: each offset once.
 
 Knows: per partition which offsets come from where. The archive gives what it has; the log what lies before and behind
 that. Does not know: what is done with the records.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ottla.spark.activity.event import Event, Reader
 from ottla.spark.lake.commits import arrow_schema
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ def parse(records: DataFrame) -> DataFrame:
     `value`, `timestamp`. `reason` is null exactly for events, what else is said of them is null for all others. Works
     on batches and streams."""
     zone = records.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
-    return records.select(*RECORD_COLUMNS).mapInArrow(AtOnce(Parse(zone)), PARSED)
+    return records.select(*RECORD_COLUMNS).mapInArrow(WorkerFunction(Parse(zone)), PARSED)
 
 
 def events(parsed: DataFrame) -> DataFrame:

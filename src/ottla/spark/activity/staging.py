@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from ottla.spark.activity.event import Reader
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED, RECORD_COLUMNS, Read, as_array, times_of
 from ottla.spark.lake.commits import arrow_schema
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ def stage(frame: DataFrame, task: Stage) -> dict[str, tuple[Path, ...]]:
     """Have the executors do it, in one pass; the files by outcome."""
     rows = frame if task.source is not None else frame.select(*RECORD_COLUMNS)
     Path(task.folder).mkdir(parents=True)
-    reports = [json.loads(row.report) for row in rows.mapInArrow(AtOnce(task), REPORT_SCHEMA).collect()]
+    reports = [json.loads(row.report) for row in rows.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()]
     folder = Path(task.folder)
     return {name: tuple(folder / file for each in reports for file in each.get(name, ())) for name in OUTCOMES}
 

@@ -23,7 +23,7 @@ from ottla.spark.archive.ranges import EMPTY, Covered, Runs, once_and_twice, run
 from ottla.spark.archive.reading import frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.archive.writing import places
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.running.run import RunOptions
 from ottla.spark.running.topic_ids import ids_at
 
@@ -203,7 +203,7 @@ def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def seen_in(frame: DataFrame) -> dict[TopicPartition, Seen]:
     """The offsets in a DataFrame with the source's columns, per partition."""
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "131072")
-    found = frame.select("topic", "partition", "offset").mapInArrow(AtOnce(to_runs), RUNS_SCHEMA).toArrow()
+    found = frame.select("topic", "partition", "offset").mapInArrow(WorkerFunction(to_runs), RUNS_SCHEMA).toArrow()
     if not found.num_rows:
         return {}
     topics = found.column("topic").combine_chunks().dictionary_encode()

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ottla.client import TopicPartition
 from ottla.spark.archive.layout import DAY_US, HEADERS_LISTED, IN_FILES, TableFile, day_text, folder
 from ottla.spark.platform.durable import sync_folder
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
 
 def reports_of(frame: DataFrame, task: Callable[[Any], Any]) -> list[dict[str, Any]]:
     """What each task reported, the tasks being those of the DataFrame's partitions."""
-    return [json.loads(row.report) for row in frame.mapInArrow(AtOnce(task), REPORT_SCHEMA).collect()]
+    return [json.loads(row.report) for row in frame.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Fetched record batches to Arrow, without a Python object per record.
+"""Decodes fetched record batches into Arrow, without a Python object per record.
 
 Two compiled loops do the work (`decode_kernels.py`, loaded by `native.py`): `scan` walks the batch headers into a
 table, `fill` walks the records of all chosen batches and copies keys, values and headers into arrays over which the
@@ -95,7 +95,7 @@ def decode(
 
 
 class Decoding:
-    """One answer under work: the bytes, what is wanted of them, and where they came from."""
+    """Decodes one answer: the bytes, what is wanted of them, and where they came from."""
 
     def __init__(
         self,

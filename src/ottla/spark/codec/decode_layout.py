@@ -1,4 +1,5 @@
-"""How the decoder and its compiled loops meet: columns of the table of batches, slots of the state, codes of errors.
+"""Numbers what the decoder and its compiled loops share: columns of the table of batches, slots of the state, codes of
+errors.
 
 `scan` writes one row of int64 per batch, `fill` reads them. In between `decode` puts a compressed batch's unpacked
 body in the place of the packed one, and leaves out batches that nobody may see.

@@ -1,4 +1,4 @@
-"""Arrow columns -> encoded record batches, one run of batches for each topic and partition. No object per record.
+"""Encodes Arrow columns as record batches, a run of batches for each topic and partition. No object per record.
 
 Knows the columns of the sink and how Kafka chooses a partition; the loops are `encode_kernels.py`'s, loaded by
 `native.py`, compression and CRC-32C `ottla.protocol.records`'. Does not know producer ids or sequences: whoever sends a

@@ -1,4 +1,5 @@
-"""How the encoder and its compiled loops meet: where the columns lie, what is known of topics, where batches are cut.
+"""Numbers what the encoder and its compiled loops share: where the columns lie, what is known of topics, where batches
+are cut.
 
 Three tables of int64. `rows` is one line of addresses, 0 for what is not there. A column of bytes takes three slots of
 it: `valid`, one byte a row, 0 when none is null; `ends`, n + 1 positions in the bytes, 0 when there is no such column;

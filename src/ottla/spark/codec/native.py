@@ -1,5 +1,5 @@
-"""The loops of decoder and encoder as machine code: compiled once for a machine, kept in files, loaded without the
-compiler.
+"""Makes machine code of the loops of decoder and encoder: compiled once for a machine, kept in files, loaded without
+the compiler.
 
 numba compiles `decode_kernels.py` or `encode_kernels.py` in two to four seconds, and to load what it keeps in a cache
 of its own costs every Python worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, one

@@ -23,7 +23,7 @@ from ottla.spark.lake.commits import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
 from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.text.zones import zone_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def parse(records: DataFrame, *, zone: str = "UTC", hints: Mapping[str, str] | N
     Raises ValueError for a hint that is no format."""
     check_hints(hints or {})
     headers = ["headers"] if "headers" in records.columns else []
-    return records.select(*RECORD_COLUMNS, *headers).mapInArrow(AtOnce(Parse(zone, dict(hints or {}))), SCHEMA)
+    return records.select(*RECORD_COLUMNS, *headers).mapInArrow(WorkerFunction(Parse(zone, dict(hints or {}))), SCHEMA)
 
 
 def check_zone(zone: str) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.spark.logs.formats import ERRORS
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +67,7 @@ def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[
     if rows <= LOCAL_ROWS_MAX:
         found = counted(files)
     else:
-        parts = session.createDataFrame(pa.table({"file": list(files)})).mapInArrow(AtOnce(count_files), COUNTS)
+        parts = session.createDataFrame(pa.table({"file": list(files)})).mapInArrow(WorkerFunction(count_files), COUNTS)
         found = {Phrase(row.of, row.service, row.phrase): row.rows for row in greatest(parts).collect()}
     best: dict[str, list[tuple[int, str, str]]] = {}
     for phrase, lines in sorted(found.items(), key=lambda each: (-each[1], each[0].phrase, each[0].service)):

@@ -26,7 +26,7 @@ from ottla.client import TopicPartition
 from ottla.spark.logs import counting
 from ottla.spark.logs.line import Reader
 from ottla.spark.logs.parse import lines_of
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.reader.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def stage(frame: DataFrame, task: Stage) -> Staged:
     """Have the executors do it, in one job."""
     if task.folder is not None:
         Path(task.folder).mkdir(parents=True)
-    rows = frame.mapInArrow(AtOnce(task), REPORT_SCHEMA).collect()
+    rows = frame.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()
     reports = [json.loads(row.report) for row in rows]
     ends: dict[TopicPartition, int] = {}
     for topic, partition, end in (each for report in reports for each in report["ends"]):

@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again: machine code, directories of links.
+"""Chooses the directory for what can be made again: machine code, directories of links.
 
 In the first of these that can be used: `$OTTLA_CACHE_DIR`, `$XDG_CACHE_HOME/ottla`, `~/.cache/ottla`, a directory of
 the user's own under the temporary one. One that others may write to is never used: what lies there is executed.

@@ -1,4 +1,4 @@
-"""Kafka's client properties (`kafka.*` options): which the thin client honours, which change nothing here, and a
+"""Reads Kafka's client properties (`kafka.*` options): which the thin client honours, which change nothing here, and a
 sentence for the rest.
 
 Knows the names as Kafka's consumer has them, and PEM files for TLS (KIP-651). Opens no connection.

@@ -1,4 +1,4 @@
-"""How many tasks run at once, as far as a Python process of Spark's can know.
+"""Finds out how many tasks run at once, as far as a Python process of Spark's can know.
 
 Neither the session's settings nor `defaultParallelism` reach the process that plans a Python source. In local mode the
 master stands in the command line of the JVM that is above it; on a cluster it does not say how many cores there are.

@@ -1,4 +1,4 @@
-"""What went wrong in a query, as one plain sentence: what, why, what to do.
+"""Says what went wrong in a query as one plain sentence: what, why, what to do.
 
 Knows: the shapes in which Spark tells of a failure (a condition in brackets, a Python traceback inside a Java one), and
 which of them mean that the broker is away. Does not know: when to try again (`ottla.spark.running.run`), nor what

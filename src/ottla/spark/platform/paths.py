@@ -1,4 +1,4 @@
-"""Where what Spark calls a path, or a URI, lies on this machine."""
+"""Finds where what Spark calls a path, or a URI, lies on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.spark.platform.failures import PipelineFailed
 
 
 def local_path(path: str | Path) -> Path | None:
-    """None where it is on another file system."""
+    """The path on this machine; None where it is on another file system."""
     text = str(path)
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):

@@ -1,4 +1,4 @@
-"""One place that decides a session's settings, and what may overrule them.
+"""Starts Spark's sessions, and decides their settings and what may overrule these.
 
 Knows: which of Spark's settings pipelines want otherwise than Spark has them, and why. Does not know: any pipeline.
 

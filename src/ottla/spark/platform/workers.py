@@ -1,4 +1,4 @@
-"""What a task of a few rows costs in Spark's Python workers, and how a task of ours is spared it.
+"""Spares small tasks in Spark's Python workers two waits: for TCP's acknowledgement and for garbage collection.
 
 Forty milliseconds of TCP. The JVM sends a worker a task in two parts, the function and then its input. Neither side
 has set TCP_NODELAY, so the second, small part waits until the first is acknowledged (RFC 896, Nagle), and the worker's
@@ -34,8 +34,8 @@ class SentToWorkers:
         acknowledge()
 
 
-class AtOnce(SentToWorkers):
-    """A function for `mapInArrow`, spared both."""
+class WorkerFunction(SentToWorkers):
+    """A function for `mapInArrow` that is spared both."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self.function = function

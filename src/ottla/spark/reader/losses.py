@@ -1,4 +1,4 @@
-"""Lost data: an error or a warning, as `failOnDataLoss` says; one sentence names topic, partition and offsets."""
+"""Tells of lost records: an error or a warning, as `failOnDataLoss` says, with topic, partition and offsets."""
 
 from __future__ import annotations
 

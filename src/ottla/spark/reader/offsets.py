@@ -1,4 +1,4 @@
-"""The driver's side of reading: which partitions there are, and from where to where each is read.
+"""Finds out, on the driver, which partitions there are and from where to where each is read.
 
 Knows the cluster through the thin client and the options; asks again as `fetchOffset.numRetries` says. Reads no
 record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
@@ -34,7 +34,7 @@ def names_of(places: Collection[TopicPartition]) -> str:
 
 
 class Cluster:
-    """What a driver asks a cluster. Holds one client, made when needed, never pickled."""
+    """Asks a cluster which partitions and offsets there are. Holds one client, made when needed, never pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

@@ -1,4 +1,4 @@
-"""The reader's options: the names and rules of Spark's own Kafka source, read from strings into one frozen value.
+"""Reads the reader's options: the names and rules of Spark's own Kafka source, read from strings into one frozen value.
 
 Knows every option, its default and which go together. Knows no broker: whether a topic exists is found out in
 `offsets`. What Spark refuses is refused here too, each with one sentence (`WrongOption`).

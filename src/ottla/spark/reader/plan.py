@@ -1,4 +1,4 @@
-"""How offset ranges become Spark's tasks, and how much of them one micro-batch takes. Pure arithmetic.
+"""Shares offset ranges out to Spark's tasks, and limits what one micro-batch takes. Pure arithmetic.
 
 A task costs more than a partition: ranges are put together into about as many tasks as there are cores, evenly by
 offsets, and split only where the options ask for it.

@@ -1,4 +1,4 @@
-"""The worker's side of reading: fetches a task's ranges and gives Arrow batches.
+"""Fetches a task's ranges, in a worker, and gives Arrow batches.
 
 All partitions of one leader are asked for in one request, and the next request leaves before the last answer is
 decoded. One client per worker process and set of properties is kept between tasks; a forked process makes its own.
@@ -105,7 +105,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Reading:
-    """One task."""
+    """Reads the ranges of one task."""
 
     ranges: Sequence[Range]
     options: SourceOptions

@@ -1,4 +1,5 @@
-"""The charts of a page. Timelines and histograms are SVG drawn by Vega (altair, vl-convert); bars and tables are HTML.
+"""Draws the charts of a page. Timelines and histograms are SVG drawn by Vega (altair, vl-convert); bars and tables are
+HTML.
 
 Knows: shapes and colours by name. Does not know: the page around them.
 Colours are the page's CSS variables, so one drawing serves light and dark. Each drawing is made twice, for wide and

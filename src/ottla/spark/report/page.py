@@ -1,4 +1,4 @@
-"""The page around the charts: one HTML file with its styles and its one small script inside."""
+"""Puts the page around the charts: one HTML file with its styles and its one small script inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark keeps of a query in its checkpoint: its id, and where each batch ends.
+"""Reads what Spark keeps of a query in its checkpoint: its id, and where each batch ends.
 
 Two ways in. `examine` looks before a query is started on a checkpoint, so that what is wrong with it is said with the
 file's name: on a local disk, of others Spark itself tells. A `Checkpoint` is asked while the query runs, with Hadoop's

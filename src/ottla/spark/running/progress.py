@@ -1,4 +1,4 @@
-"""What a running pipeline shows: rows per second, lag per partition, state, how long a batch took.
+"""Shows how a running pipeline gets on: rows per second, lag per partition, state, how long a batch took.
 
 Knows: Spark's progress reports, as JSON gives them, of sources whose offsets are {"topic": {"0": 123}}. Does not know:
 Spark itself. On a terminal a table that is drawn anew, otherwise a line every few seconds; both on stderr, for stdout
@@ -123,7 +123,8 @@ def line(name: str, figures: Figures, in_rate: float) -> str:
 
 
 class View:
-    """A context manager; `take` each report, `draw` often, `say` what a person must know."""
+    """Shows the queries on a terminal or as lines. A context manager: `take` each report, `draw` often, `say` what a
+    person must know."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet

@@ -1,4 +1,4 @@
-"""The run loop of every pipeline: wait for the broker, start the queries, show them, stop them cleanly.
+"""Runs every pipeline: waits for the broker, starts the queries, shows them, stops them cleanly.
 
 Knows: streaming queries of a classic Spark session, their checkpoints and signals. Does not know: what any of them
 computes. A query that ends because the broker is away is started again from its checkpoint, so that nothing is lost and

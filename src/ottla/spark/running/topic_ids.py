@@ -1,4 +1,4 @@
-"""Which topics a table was filled from, by their ids: a topic that was deleted and made again is another one.
+"""Notes which topics a table was filled from, by their ids: a topic that was deleted and made again is another one.
 
 Knows: one small file per topic (HASH.json) with the ids of all topics of that name, oldest first. Does not know: what a
 table makes of another topic.

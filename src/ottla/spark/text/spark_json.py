@@ -1,4 +1,4 @@
-"""JSON as Spark's `try_parse_json` reads it, and its values as Spark casts them to strings.
+"""Reads JSON as Spark's `try_parse_json` does, and casts its values to strings as Spark does.
 
 Knows: where Jackson's parser and Python's differ (names that come twice, NaN, depth, long numbers, half surrogate
 pairs, what stands behind the object), and how Java writes numbers. Does not know: events.

@@ -1,4 +1,4 @@
-"""Time zones by name, as Spark asks Java for them.
+"""Finds time zones by name, as Spark asks Java for them.
 
 Source: SparkDateTimeUtils.scala of Spark 4.3 (`getZoneId`), java.time.ZoneId.
 """

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
 from ottla.kmq.config import KmqConfig
-from ottla.spark.platform.workers import AtOnce, SentToWorkers
+from ottla.spark.platform.workers import SentToWorkers, WorkerFunction
 from ottla.spark.tracker.batches import PACKED, READ, Markers, pack, unpack
 from ottla.spark.tracker.chunks import Ledger, decode_ledger, encode_ledger
 from ottla.spark.tracker.turns import Turn, turn
@@ -63,7 +63,7 @@ def tracked(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None)
     `position` of the next marker, `commit_offset` (the smallest open one), `open` messages, when the first one is due,
     whether it is `replaying` still (1), markers `read` in this batch, and how many of those were `malformed`."""
     began_ms = time.time_ns() // 1_000_000 if run_ms is None else run_ms
-    packed = markers.select(*READ).mapInArrow(AtOnce(pack), PACKED)
+    packed = markers.select(*READ).mapInArrow(WorkerFunction(pack), PACKED)
     return packed.groupBy("partition").transformWithStateInPandas(
         statefulProcessor=Tracker(config, began_ms),
         outputStructType=SCHEMA,

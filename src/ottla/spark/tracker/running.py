@@ -21,7 +21,7 @@ from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
 from ottla.kmq.figures import PartitionFigures, TrackerFigures
 from ottla.spark.platform.session import pipeline_session
-from ottla.spark.platform.workers import AtOnce
+from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
 from ottla.spark.tracker.processor import tracked
@@ -161,7 +161,7 @@ def follow(
 
     def carry(batch: DataFrame, number: int) -> None:
         total = Outcome()
-        for text, late in batch.mapInArrow(AtOnce(carry_out(properties, config)), OUTCOME).collect():
+        for text, late in batch.mapInArrow(WorkerFunction(carry_out(properties, config)), OUTCOME).collect():
             total.add(outcome_of(text, late))
         kept.add(total)
         if caught is not None:

@@ -1,4 +1,4 @@
-"""Where rows may go: a topic's partitions, those that have a leader, and the largest batch it takes.
+"""Finds where rows may go: a topic's partitions, those that have a leader, and the largest batch it takes.
 
 Asks the cluster once for each topic. A topic that is not there may be made by the broker, if it makes topics by itself
 (`auto.create.topics.enable`), as with Kafka's own producer; what is still not there after `max_block_ms` is refused.

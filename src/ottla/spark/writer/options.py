@@ -1,4 +1,5 @@
-"""The writer's options: the names of Spark's own Kafka sink and of Kafka's producer, read from strings into one value.
+"""Reads the writer's options: the names of Spark's own Kafka sink and of Kafka's producer, read from strings into one
+value.
 
 Knows every option, its default and which go together; each that makes no sense is refused with one sentence
 (`WrongOption`). Knows no broker. Producer properties that change nothing here are accepted, others are refused.

@@ -1,4 +1,4 @@
-"""Sending whole batches: several partitions at once, several requests in flight, each batch once.
+"""Sends whole batches: several partitions at once, several requests in flight, each batch once.
 
 Knows numbering (producer id, epoch, sequence), what each error code means for a batch, and how to find out what a log
 holds after an answer was lost. Does not know rows, Spark or files: a `Batch` loads its own bytes. KIP-98, KIP-360,
@@ -66,7 +66,7 @@ class Batch:
     load: Callable[[], Any]
     sequence: int = b.NO_SEQUENCE
     index: int = 0
-    """Its place in the lane's order."""
+    """Its place in the queue's order."""
 
     @property
     def last_sequence(self) -> int:
@@ -74,8 +74,8 @@ class Batch:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
-    """One partition's batches, in order: `done`, `flying`, then `waiting`; `failed` ones go back to the front.
+class PartitionQueue:
+    """One partition's batches, in order: `done`, `in_flight`, then `waiting`; `failed` ones go back to the front.
 
     `read_from`: an offset that none of the batches in here stands before, None when no such is known.
     `keeps`: whether `done` is remembered, so that what a broker lost can be sent again.
@@ -89,7 +89,7 @@ class Lane:
     read_from: int | None = None
     keeps: bool = False
     waiting: deque[Batch] = field(default_factory=deque)
-    flying: list[Batch] = field(default_factory=list)
+    in_flight: list[Batch] = field(default_factory=list)
     failed: list[Batch] = field(default_factory=list)
     done: list[Batch] = field(default_factory=list)
     added: int = 0
@@ -141,23 +141,23 @@ class Lane:
 
     def settle(self) -> None:
         """What failed goes back to the front, once nothing is in flight any more."""
-        if self.failed and not self.flying:
+        if self.failed and not self.in_flight:
             self.waiting.extendleft(reversed(self.failed))
             self.failed.clear()
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class PendingRequest:
     """A request without an answer yet."""
 
     connection: Connection
     posted: Posted
-    parts: dict[TopicPartition, tuple[Lane, Batch]]
+    parts: dict[TopicPartition, tuple[PartitionQueue, Batch]]
     topics: dict[bytes, str]
     """Names by id: new versions of Produce answer with ids."""
 
 
-class Standing(NamedTuple):
+class LastSequence(NamedTuple):
     """The last sequence of a producer in a partition, None without any. `certain`: the leader itself keeps count;
     otherwise it is what the log's headers show, from which retention may have taken the rest."""
 
@@ -166,9 +166,9 @@ class Standing(NamedTuple):
 
 
 class Publisher:
-    """Sends lanes. One for each producer; keeps its connections from call to call.
+    """Sends the batches of partitions. One for each producer; keeps its connections from call to call.
 
-    `renumbered` is told before a lane's new numbers are used. Methods raise PublishFailed.
+    `renumbered` is told before a queue's new numbers are used. Methods raise PublishFailed.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Publisher:
         in_flight_max: int = 5,
         delivery_timeout_ms: int = 120_000,
         request_timeout_ms: int = 30_000,
-        renumbered: Callable[[Lane], None] = lambda lane: None,
+        renumbered: Callable[[PartitionQueue], None] = lambda queue: None,
     ) -> None:
         self._connect = connect
         self._acks = acks
@@ -190,13 +190,13 @@ class Publisher:
         self._request_timeout_ms = request_timeout_ms
         self.renumbered = renumbered
         self._client: Client | None = None
-        self._flights: deque[Flight] = deque()
+        self._pending: deque[PendingRequest] = deque()
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
         self._client = None
-        self._flights.clear()
+        self._pending.clear()
 
     def ask(self, what: Callable[[Client], T]) -> T:
         """Ask the cluster, again and again while it is away or not ready, until the delivery timeout."""
@@ -231,178 +231,178 @@ class Publisher:
 
         return self.ask(init)
 
-    def send(self, lanes: list[Lane], left_bytes: int = 0) -> None:
+    def send(self, queues: list[PartitionQueue], left_bytes: int = 0) -> None:
         """Send until no more than `left_bytes` wait, and all of it with 0."""
         while True:
-            open_lanes = [lane for lane in lanes if lane.waiting or lane.flying or lane.failed]
-            if not open_lanes or (left_bytes and waiting_bytes(open_lanes) <= left_bytes):
+            unfinished = [queue for queue in queues if queue.waiting or queue.in_flight or queue.failed]
+            if not unfinished or (left_bytes and waiting_bytes(unfinished) <= left_bytes):
                 return
-            self._step(open_lanes)
+            self._step(unfinished)
 
     # Sending
 
-    def _step(self, lanes: list[Lane]) -> None:
+    def _step(self, queues: list[PartitionQueue]) -> None:
         """Post what may go out, then take one answer, or wait for the next attempt's time."""
         now = time.monotonic()
-        for lane in lanes:
-            if lane.failing_since is not None and now - lane.failing_since > self._delivery_timeout_s:
+        for queue in queues:
+            if queue.failing_since is not None and now - queue.failing_since > self._delivery_timeout_s:
                 self.close()
                 raise PublishFailed(
-                    f"Records for {lane.place} could not be written within {self._delivery_timeout_s:g} s "
-                    f"('kafka.delivery.timeout.ms'): {lane.failure}"
+                    f"Records for {queue.place} could not be written within {self._delivery_timeout_s:g} s "
+                    f"('kafka.delivery.timeout.ms'): {queue.failure}"
                 )
         try:
-            for lane in lanes:
-                if lane.doubted and not lane.flying and lane.retry_at <= now:
-                    self._resolve(lane)
-            self._post(lanes, now)
-            if self._flights:
-                self._take(self._flights[0])
-                self._flights.popleft()
+            for queue in queues:
+                if queue.doubted and not queue.in_flight and queue.retry_at <= now:
+                    self._resolve(queue)
+            self._post(queues, now)
+            if self._pending:
+                self._take(self._pending[0])
+                self._pending.popleft()
                 return
         except ClientFailure as failure:
-            self._lose(lanes, failure)
-        ready_at = min((lane.retry_at for lane in lanes), default=0.0)
+            self._lose(queues, failure)
+        ready_at = min((queue.retry_at for queue in queues), default=0.0)
         time.sleep(max(0.0, min(ready_at - time.monotonic(), PAUSE_S_MAX)))
 
-    def _post(self, lanes: list[Lane], now: float) -> None:
+    def _post(self, queues: list[PartitionQueue], now: float) -> None:
         """Fill requests, one for each leader, as long as anything may go out."""
         while True:
-            requests: dict[Connection, dict[TopicPartition, tuple[Lane, Batch]]] = {}
-            for lane in lanes:
-                if self._may_send(lane, now):
-                    self._load(lane, requests, now)
+            requests: dict[Connection, dict[TopicPartition, tuple[PartitionQueue, Batch]]] = {}
+            for queue in queues:
+                if self._may_send(queue, now):
+                    self._load(queue, requests, now)
             if not requests:
                 return
             for connection, parts in requests.items():
                 self._send(connection, parts)
 
-    def _may_send(self, lane: Lane, now: float) -> bool:
-        most = self._in_flight_max if lane.proven or not lane.idempotent else 1
-        resting = lane.doubted or bool(lane.failed) or lane.retry_at > now
-        return bool(lane.waiting) and not resting and len(lane.flying) < most
+    def _may_send(self, queue: PartitionQueue, now: float) -> bool:
+        most = self._in_flight_max if queue.proven or not queue.idempotent else 1
+        resting = queue.doubted or bool(queue.failed) or queue.retry_at > now
+        return bool(queue.waiting) and not resting and len(queue.in_flight) < most
 
-    def _load(self, lane: Lane, requests: dict[Connection, Any], now: float) -> None:
-        """Put the lane's next batch into the request to its leader, if there is room."""
+    def _load(self, queue: PartitionQueue, requests: dict[Connection, Any], now: float) -> None:
+        """Put the queue's next batch into the request to its leader, if there is room."""
         try:
-            connection = self.client.leader(lane.topic, lane.partition)
+            connection = self.client.leader(queue.topic, queue.partition)
         except ErrorAnswer as failure:
-            self._refused(lane, failure, now, sent=False)
+            self._refused(queue, failure, now, sent=False)
             return
-        under_way = sum(flight.connection is connection for flight in self._flights)
+        under_way = sum(request.connection is connection for request in self._pending)
         parts = requests.get(connection, {})
         filled = sum(batch.size for _, batch in parts.values())
-        if under_way < self._in_flight_max and (not parts or filled + lane.waiting[0].size <= self._request_bytes):
-            batch = lane.waiting.popleft()
-            lane.flying.append(batch)
-            requests.setdefault(connection, parts)[lane.topic, lane.partition] = (lane, batch)
+        if under_way < self._in_flight_max and (not parts or filled + queue.waiting[0].size <= self._request_bytes):
+            batch = queue.waiting.popleft()
+            queue.in_flight.append(batch)
+            requests.setdefault(connection, parts)[queue.topic, queue.partition] = (queue, batch)
 
-    def _send(self, connection: Connection, parts: dict[TopicPartition, tuple[Lane, Batch]]) -> None:
+    def _send(self, connection: Connection, parts: dict[TopicPartition, tuple[PartitionQueue, Batch]]) -> None:
         topics: dict[str, TopicProduceData] = {}
-        for lane, batch in parts.values():
+        for queue, batch in parts.values():
             whole = batch.load()
-            if lane.idempotent:
-                NUMBERS.pack_into(whole, NUMBERS_AT, lane.producer_id, lane.epoch, batch.sequence)
+            if queue.idempotent:
+                NUMBERS.pack_into(whole, NUMBERS_AT, queue.producer_id, queue.epoch, batch.sequence)
                 b.set_crc(whole)
-            if lane.topic not in topics:
-                known = self.client.known_topic(lane.topic)
-                topics[lane.topic] = TopicProduceData(lane.topic, known.topic_id, [])
-            topics[lane.topic].partition_data.append(PartitionProduceData(lane.partition, whole))
+            if queue.topic not in topics:
+                known = self.client.known_topic(queue.topic)
+                topics[queue.topic] = TopicProduceData(queue.topic, known.topic_id, [])
+            topics[queue.topic].partition_data.append(PartitionProduceData(queue.partition, whole))
         request = ProduceRequest(None, self._acks, self._request_timeout_ms, list(topics.values()))
         posted = connection.post(request, answered=self._acks != 0)
         if self._acks == 0:
-            for lane, batch in parts.values():
-                lane.flying.remove(batch)
-                lane.succeed()
+            for queue, batch in parts.values():
+                queue.in_flight.remove(batch)
+                queue.succeed()
             return
         names = {topic.topic_id: name for name, topic in topics.items()}
-        self._flights.append(Flight(connection, posted, parts, names))
+        self._pending.append(PendingRequest(connection, posted, parts, names))
 
     # Answers
 
-    def _take(self, flight: Flight) -> None:
-        answer = flight.connection.take(flight.posted)
+    def _take(self, request: PendingRequest) -> None:
+        answer = request.connection.take(request.posted)
         now = time.monotonic()
         for place in answer.responses:
-            topic = place.name or flight.topics[bytes(place.topic_id)]
+            topic = place.name or request.topics[bytes(place.topic_id)]
             for part in place.partition_responses:
-                lane, batch = flight.parts[topic, part.index]
-                self._answered(lane, batch, part, now)
+                queue, batch = request.parts[topic, part.index]
+                self._answered(queue, batch, part, now)
 
-    def _answered(self, lane: Lane, batch: Batch, part: Any, now: float) -> None:
-        lane.flying.remove(batch)
+    def _answered(self, queue: PartitionQueue, batch: Batch, part: Any, now: float) -> None:
+        queue.in_flight.remove(batch)
         if part.error_code == 0:
-            lane.succeed()
-            if lane.keeps:
-                lane.done.append(batch)
-            elif part.base_offset >= 0 and not lane.failed:
-                lane.read_from = part.base_offset + batch.records
+            queue.succeed()
+            if queue.keeps:
+                queue.done.append(batch)
+            elif part.base_offset >= 0 and not queue.failed:
+                queue.read_from = part.base_offset + batch.records
         else:
-            lane.failed.append(batch)
-            self._refused(lane, ErrorAnswer(part.error_code, lane.place, part.error_message), now)
-        lane.settle()
+            queue.failed.append(batch)
+            self._refused(queue, ErrorAnswer(part.error_code, queue.place, part.error_message), now)
+        queue.settle()
 
-    def _refused(self, lane: Lane, failure: ErrorAnswer, now: float, *, sent: bool = True) -> None:
+    def _refused(self, queue: PartitionQueue, failure: ErrorAnswer, now: float, *, sent: bool = True) -> None:
         code = failure.code
         if code in _FENCED:
             raise PublishFailed(
-                f"Another writer has taken over producer {lane.producer_id} for {lane.place}: is this query running "
+                f"Another writer has taken over producer {queue.producer_id} for {queue.place}: is this query running "
                 f"twice? {failure}"
             )
         if code in _DOUBTS:
-            lane.refused = True
+            queue.refused = True
         elif not failure.retriable and code != ErrorCode.UNKNOWN_TOPIC_ID:
-            raise PublishFailed(f"Records for topic {lane.topic} were refused: {failure}")
-        lane.doubted = lane.doubted or (sent and lane.idempotent)
-        lane.fail(str(failure), now)
+            raise PublishFailed(f"Records for topic {queue.topic} were refused: {failure}")
+        queue.doubted = queue.doubted or (sent and queue.idempotent)
+        queue.fail(str(failure), now)
         self.client.forget_topics()
 
-    def _lose(self, lanes: list[Lane], failure: ClientFailure) -> None:
+    def _lose(self, queues: list[PartitionQueue], failure: ClientFailure) -> None:
         """The connection broke: whatever was in flight may or may not be in the log."""
         now = time.monotonic()
         self.close()
-        for lane in lanes:
-            if lane.flying:
-                lane.doubted, lane.proven = lane.idempotent, False
-            lane.failed += lane.flying
-            lane.flying.clear()
-            lane.settle()
-            lane.fail(f"{type(failure).__name__}: {failure}", now)
+        for queue in queues:
+            if queue.in_flight:
+                queue.doubted, queue.proven = queue.idempotent, False
+            queue.failed += queue.in_flight
+            queue.in_flight.clear()
+            queue.settle()
+            queue.fail(f"{type(failure).__name__}: {failure}", now)
 
     # Doubts
 
-    def recover(self, lanes: list[Lane]) -> None:
-        """Skip what the logs hold already: for lanes whose batches somebody may have sent before."""
-        for lane in lanes:
-            self._split(lane, self.ask(lambda _, lane=lane: self._standing(lane)), confirm=True)
+    def recover(self, queues: list[PartitionQueue]) -> None:
+        """Skip what the logs hold already: for queues whose batches somebody may have sent before."""
+        for queue in queues:
+            self._split(queue, self.ask(lambda _, queue=queue: self._last_sequence(queue)), confirm=True)
 
-    def _resolve(self, lane: Lane) -> None:
+    def _resolve(self, queue: PartitionQueue) -> None:
         """Answers were lost, or a sequence was refused: let the leader say what it has, and go on behind that."""
         try:
-            standing = self._standing(lane)
+            last_sequence = self._last_sequence(queue)
         except ErrorAnswer as failure:
-            return self._refused(lane, failure, time.monotonic())
-        refused, lane.refused, lane.doubted = lane.refused, False, False
-        lane.refusals += refused
-        explained = self._split(lane, standing, confirm=lane.refusals < TRUSTED_AFTER)
-        if not refused or not lane.waiting or (explained and lane.refusals < RENUMBERED_AFTER):
+            return self._refused(queue, failure, time.monotonic())
+        refused, queue.refused, queue.doubted = queue.refused, False, False
+        queue.refusals += refused
+        explained = self._split(queue, last_sequence, confirm=queue.refusals < TRUSTED_AFTER)
+        if not refused or not queue.waiting or (explained and queue.refusals < RENUMBERED_AFTER):
             return None
-        epoch = lane.epoch + 1
-        producer_id, epoch = (lane.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
-        lane.renumber(producer_id, epoch)
-        return self.renumbered(lane)
+        epoch = queue.epoch + 1
+        producer_id, epoch = (queue.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
+        queue.renumber(producer_id, epoch)
+        return self.renumbered(queue)
 
-    def _split(self, lane: Lane, standing: Standing, *, confirm: bool) -> bool:
+    def _split(self, queue: PartitionQueue, last_sequence: LastSequence, *, confirm: bool) -> bool:
         """Sort batches into those up to the last sequence, which are in the log, and the rest; whether it fits them.
 
         A last one behind all of them means that another process has sent them and went on. With `confirm` the last one
         that is there is sent again all the same: its answer says that it is committed. A broker that has forgotten the
         producer would take it for a new one; then it was seen in the log, which shows only what is committed.
         """
-        last = standing.last
-        if last is None and not standing.certain:
+        last = last_sequence.last
+        if last is None and not last_sequence.certain:
             return True
-        known = sorted([*lane.done, *lane.waiting], key=lambda batch: batch.index)
+        known = sorted([*queue.done, *queue.waiting], key=lambda batch: batch.index)
         if last is None or not known:
             there, explained = 0, True
         else:
@@ -411,52 +411,52 @@ class Publisher:
             before = reach >= SEQUENCE_HALF
             there = 0 if before else sum((each.last_sequence - first) & SEQUENCE_MASK <= reach for each in known)
             explained = not before or reach == SEQUENCE_MASK
-        confirmed = max(there - 1, 0) if confirm and standing.certain else there
-        lane.done = known[:confirmed] if lane.keeps else []
-        lane.waiting = deque(known[confirmed:])
+        confirmed = max(there - 1, 0) if confirm and last_sequence.certain else there
+        queue.done = known[:confirmed] if queue.keeps else []
+        queue.waiting = deque(known[confirmed:])
         return explained
 
-    def _standing(self, lane: Lane) -> Standing:
-        """What the partition's leader has from the lane's producer."""
-        request = DescribeProducersRequest([TopicRequest(lane.topic, [lane.partition])])
+    def _last_sequence(self, queue: PartitionQueue) -> LastSequence:
+        """What the partition's leader has from the queue's producer."""
+        request = DescribeProducersRequest([TopicRequest(queue.topic, [queue.partition])])
         try:
-            leader = self.client.leader(lane.topic, lane.partition)
+            leader = self.client.leader(queue.topic, queue.partition)
             ((part,),) = [topic.partitions for topic in leader.send(request).topics]
-            check(part.error_code, lane.place, part.error_message)
+            check(part.error_code, queue.place, part.error_message)
         except (ErrorAnswer, UnsupportedVersion) as failure:
             if isinstance(failure, ErrorAnswer) and failure.retriable:
                 self.client.forget_topics()
                 raise
-            return self._read_back(lane)
+            return self._read_back(queue)
         for producer in part.active_producers:
-            if producer.producer_id == lane.producer_id:
-                if producer.producer_epoch > lane.epoch:
-                    self._refused(lane, ErrorAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, lane.place), time.monotonic())
-                same = producer.producer_epoch == lane.epoch and producer.last_sequence >= 0
-                return Standing(producer.last_sequence if same else None, True)
-        return self._read_back(lane)
+            if producer.producer_id == queue.producer_id:
+                if producer.producer_epoch > queue.epoch:
+                    self._refused(queue, ErrorAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, queue.place), time.monotonic())
+                same = producer.producer_epoch == queue.epoch and producer.last_sequence >= 0
+                return LastSequence(producer.last_sequence if same else None, True)
+        return self._read_back(queue)
 
-    def _read_back(self, lane: Lane) -> Standing:
+    def _read_back(self, queue: PartitionQueue) -> LastSequence:
         """The same, out of the headers of the log: a broker forgets producers that were idle for a day."""
-        if lane.read_from is None:
-            return Standing(None, False)
+        if queue.read_from is None:
+            return LastSequence(None, False)
         last = None
         try:
-            for header in headers_from(self.client, lane.topic, lane.partition, lane.read_from):
-                if header.producer_id == lane.producer_id and header.producer_epoch == lane.epoch:
+            for header in headers_from(self.client, queue.topic, queue.partition, queue.read_from):
+                if header.producer_id == queue.producer_id and header.producer_epoch == queue.epoch:
                     last = header.last_sequence
         except ErrorAnswer as failure:
             if failure.retriable:
                 raise
-            if lane.keeps:
+            if queue.keeps:
                 raise PublishFailed(
-                    f"What is in {lane.place} can't be read, as exactly once needs: {failure}"
+                    f"What is in {queue.place} can't be read, as exactly once needs: {failure}"
                 ) from failure
-        return Standing(last, False)
+        return LastSequence(last, False)
 
 
-def waiting_bytes(lanes: list[Lane]) -> int:
-    return sum(batch.size for lane in lanes for batch in lane.waiting)
+def waiting_bytes(queues: list[PartitionQueue]) -> int:
+    return sum(batch.size for queue in queues for batch in queue.waiting)
 
 
 def headers_from(client: Client, topic: str, partition: int, offset: int) -> Iterator[b.BatchHeader]:

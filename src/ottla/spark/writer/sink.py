@@ -34,7 +34,7 @@ from ottla.client import TopicPartition
 from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.platform.workers import SentToWorkers
 from ottla.spark.writer.options import SinkOptions, sink_options
-from ottla.spark.writer.publishing import Batch, Lane, Publisher, PublishFailed
+from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher, PublishFailed
 from ottla.spark.writer.staging import StagedFile, Staging
 
 if TYPE_CHECKING:
@@ -231,29 +231,29 @@ def gathered(batches: Iterator[RecordBatch], columns: Sequence[str]) -> Iterator
 
 
 class Producer:
-    """A worker's own producer: one producer id, a lane for each partition it has written to, kept between tasks."""
+    """A worker's own producer: one producer id, a queue for each partition it has written to, kept between tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.publisher = publisher_of(options)
         self.numbers: tuple[int, int] | None = None
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
 
     def send(self, runs: Iterator[list[Encoded]]) -> None:
         """Send all, and return when all were acknowledged. Raises PublishFailed."""
         for run in runs:
             for each in run:
-                lane = self._lane(each.topic, each.partition)
-                lane.add(Batch(each.records, len(each.content), lambda each=each: each.content))
-            self.publisher.send(list(self.lanes.values()), WAITING_BYTES)
-        self.publisher.send(list(self.lanes.values()))
+                queue = self._queue(each.topic, each.partition)
+                queue.add(Batch(each.records, len(each.content), lambda each=each: each.content))
+            self.publisher.send(list(self.queues.values()), WAITING_BYTES)
+        self.publisher.send(list(self.queues.values()))
 
-    def _lane(self, topic: str, partition: int) -> Lane:
-        if (topic, partition) not in self.lanes:
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
+        if (topic, partition) not in self.queues:
             if self.numbers is None:
                 self.numbers = self.publisher.new_producer() if self.options.idempotent else (-1, -1)
-            self.lanes[topic, partition] = Lane(topic, partition, *self.numbers)
-        return self.lanes[topic, partition]
+            self.queues[topic, partition] = PartitionQueue(topic, partition, *self.numbers)
+        return self.queues[topic, partition]
 
 
 _producers: dict[SinkOptions, Producer] = {}

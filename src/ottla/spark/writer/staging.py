@@ -1,4 +1,4 @@
-"""Exactly once without transactions: batches wait in files, and a manifest decides their numbers before any is sent.
+"""Writes exactly once without transactions: batches wait in files, and a manifest numbers them before any is sent.
 
 Knows the directory of one query. Does not know Spark, nor how batches are sent (`publishing.py`).
 
@@ -38,7 +38,7 @@ from ottla.client import TopicPartition
 from ottla.client.client import LATEST
 from ottla.protocol.records import batch as b
 from ottla.spark.platform.durable import sync_folder, write_json
-from ottla.spark.writer.publishing import Batch, Lane, Publisher
+from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher
 
 NOTHING_DONE = -1
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
@@ -66,7 +66,7 @@ class StagedFile:
 
 
 @dataclass(slots=True)
-class Share:
+class ManifestPartition:
     """One partition's part of a manifest."""
 
     topic: str
@@ -80,14 +80,17 @@ class Share:
 
 @dataclass(slots=True)
 class Manifest:
+    """What a micro-batch sends: its files, and their batches by partition."""
+
     batch_id: int
     files: list[str]
-    shares: list[Share]
+    shares: list[ManifestPartition]
 
 
 @dataclass(slots=True)
 class Done:
-    """`numbers`: "topic-partition" -> (producer id, epoch, next sequence)."""
+    """The last micro-batch that is in the topics. `numbers`: "topic-partition" -> (producer id, epoch, next
+    sequence)."""
 
     batch_id: int = NOTHING_DONE
     producer_id: int = b.NO_PRODUCER_ID
@@ -169,12 +172,12 @@ class Staging:
         """Give every batch its place and its number."""
         if done.producer_id < 0:
             done.producer_id, done.epoch = publisher.new_producer()
-        shares: dict[TopicPartition, Share] = {}
+        shares: dict[TopicPartition, ManifestPartition] = {}
         for index, file in enumerate(staged):
             for topic, partition, position, size, records in file.pieces:
                 if (topic, partition) not in shares:
                     numbers = done.numbers.get(f"{topic}-{partition}", (done.producer_id, done.epoch, 0))
-                    shares[topic, partition] = Share(topic, partition, *numbers, start_offset=0)
+                    shares[topic, partition] = ManifestPartition(topic, partition, *numbers, start_offset=0)
                 shares[topic, partition].pieces.append(Piece(index, position, size, records))
         for topic in dict.fromkeys(topic for topic, _ in shares):
             partitions = [partition for name, partition in shares if name == topic]
@@ -187,22 +190,22 @@ class Staging:
         """Send what is not in the logs yet, and write down that it is. How many records were sent."""
         with contextlib.ExitStack() as files:
             views = [files.enter_context(self._opened(name)) for name in manifest.files]
-            lanes = [lane_of(share, views) for share in manifest.shares]
-            by_place = {lane.place: share for lane, share in zip(lanes, manifest.shares, strict=True)}
+            queues = [queue_of(share, views) for share in manifest.shares]
+            by_place = {queue.place: share for queue, share in zip(queues, manifest.shares, strict=True)}
 
-            def renumbered(lane: Lane) -> None:
-                share = by_place[lane.place]
-                share.producer_id, share.epoch, share.base_sequence = lane.producer_id, lane.epoch, 0
-                share.pieces = share.pieces[len(share.pieces) - len(lane.waiting) :]
+            def renumbered(queue: PartitionQueue) -> None:
+                share = by_place[queue.place]
+                share.producer_id, share.epoch, share.base_sequence = queue.producer_id, queue.epoch, 0
+                share.pieces = share.pieces[len(share.pieces) - len(queue.waiting) :]
                 write_json(self._manifest_path(manifest.batch_id), asdict(manifest))
 
             publisher.renumbered = renumbered
             if resumed:
-                publisher.recover(lanes)
-            records = sum(batch.records for lane in lanes for batch in lane.waiting)
-            publisher.send(lanes)
+                publisher.recover(queues)
+            records = sum(batch.records for queue in queues for batch in queue.waiting)
+            publisher.send(queues)
         done.batch_id = manifest.batch_id
-        done.numbers.update({lane.place: (lane.producer_id, lane.epoch, lane.next_sequence) for lane in lanes})
+        done.numbers.update({queue.place: (queue.producer_id, queue.epoch, queue.next_sequence) for queue in queues})
         write_json(self._done_path, asdict(done))
         return records
 
@@ -225,7 +228,10 @@ class Staging:
             if re.fullmatch(r"\d{12}\.json", name) and int(name[:12]) > done.batch_id:
                 row = read_json(self._manifests / name)
                 assert row is not None
-                shares = [Share(**{**each, "pieces": [Piece(*p) for p in each["pieces"]]}) for each in row["shares"]]
+                shares = [
+                    ManifestPartition(**{**each, "pieces": [Piece(*p) for p in each["pieces"]]})
+                    for each in row["shares"]
+                ]
                 found.append(Manifest(row["batch_id"], row["files"], shares))
         return found
 
@@ -267,9 +273,9 @@ class Staging:
             yield
 
 
-def lane_of(share: Share, views: Sequence[mmap.mmap]) -> Lane:
+def queue_of(share: ManifestPartition, views: Sequence[mmap.mmap]) -> PartitionQueue:
     """A share of a manifest as what the publisher sends."""
-    lane = Lane(
+    queue = PartitionQueue(
         share.topic,
         share.partition,
         share.producer_id,
@@ -279,11 +285,11 @@ def lane_of(share: Share, views: Sequence[mmap.mmap]) -> Lane:
         keeps=True,
     )
     for piece in share.pieces:
-        lane.add(Batch(piece.records, piece.size, lambda piece=piece: loaded(share, piece, views[piece.file])))
-    return lane
+        queue.add(Batch(piece.records, piece.size, lambda piece=piece: loaded(share, piece, views[piece.file])))
+    return queue
 
 
-def loaded(share: Share, piece: Piece, view: mmap.mmap) -> bytearray:
+def loaded(share: ManifestPartition, piece: Piece, view: mmap.mmap) -> bytearray:
     """A copy of a staged batch; its CRC is checked, for the one that is sent is computed anew."""
     whole = bytearray(view[piece.position : piece.position + piece.size])
     if len(whole) != piece.size or not is_whole(whole):
