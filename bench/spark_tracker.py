@@ -135,8 +135,8 @@ class OnSpark:
 
     def __init__(self, session: SparkSession, broker: Broker, config: KmqConfig, trigger_s: float) -> None:
         from ottla.spark.running.run import RunOptions, read_stream
-        from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
         from ottla.spark.tracker.processor import tracked
+        from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
 
         self.outcome = Outcome()
         self._taken: list[tuple[float, int]] = []
@@ -146,7 +146,7 @@ class OnSpark:
         frame = read_stream(session, options, [config.markers], maxOffsetsPerTrigger=500_000)
 
         def carry(batch: Any, number: int) -> None:
-            for text, late in batch.mapInArrow(carry_out(properties(broker), config), OUTCOME).collect():
+            for text, late in batch.mapInArrow(redeliver_all(properties(broker), config), OUTCOME).collect():
                 self.outcome.add(outcome_of(text, late))
             self._taken.append((time.perf_counter(), self.outcome.read))
 

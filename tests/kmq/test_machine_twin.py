@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ottla.kmq import markers
-from ottla.kmq.agenda import GRANULARITY_MS
 from ottla.kmq.config import KmqConfig
+from ottla.kmq.deadlines import GRANULARITY_MS
 from ottla.kmq.events import (
     Copied,
     DeadLetter,

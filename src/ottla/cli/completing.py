@@ -1,4 +1,4 @@
-"""Names of configs for shell completion.
+"""Completes names of configs in a shell.
 
 Knows: the tables of configs that this version has, so no broker is asked. Does not know: names of topics and groups,
 which a cluster has (connection.py).

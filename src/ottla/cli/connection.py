@@ -1,4 +1,4 @@
-"""How the commands reach a cluster: the options they share, and clients of confluent-kafka made from them.
+"""Connects the commands to a cluster: the options they share, and clients of confluent-kafka made from them.
 
 Knows: addresses, client properties, which errors of librdkafka mean what to a person. Does not know: what any command
 wants from the cluster. Heavy modules are imported when a command runs, never when its help is shown.

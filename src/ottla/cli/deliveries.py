@@ -1,4 +1,4 @@
-"""Records on their way to the cluster: how many were acknowledged, what failed first, and why nothing moves.
+"""Sends records to the cluster and follows them: how many were acknowledged, what failed first, and why nothing moves.
 
 Knows librdkafka's delivery reports, its errors and those lines of its log that say why it sends a batch again: it
 tries on in silence for `message.timeout.ms` (five minutes), so a full disk or a broker that has gone would look like a

@@ -1,4 +1,4 @@
-"""Whether a topic, a broker or a group that a person names is there.
+"""Finds out whether a topic, a broker or a group that a person names is there.
 
 Knows: which questions tell it without making what is asked for: a metadata request for one topic by name would create
 it on a cluster that creates topics by themselves, DescribeTopics and a list of all do not. Does not know: why a command

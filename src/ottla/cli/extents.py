@@ -1,4 +1,4 @@
-"""How far the logs of partitions reach and what they weigh on disk, for people who look at topics.
+"""Finds out how far the logs of partitions reach and what they weigh on disk, for people who look at topics.
 
 Knows ListOffsets and DescribeLogDirs (which confluent-kafka lacks). What a partition or a cluster does not say, a
 partition out of service or one behind SASL, stays unknown and spoils nothing of the others.

@@ -1,4 +1,4 @@
-"""How the commands print: aligned columns under Kafka's names for people, JSON for programs.
+"""Prints what commands found: aligned columns under Kafka's names for people, JSON for programs.
 
 Knows: rows and columns. Does not know: Kafka. Columns are plain text in a pipe and on a terminal alike, so that what a
 person reads is what grep and awk see.

@@ -1,4 +1,4 @@
-"""The one habit of commands that change much at once.
+"""Shows a plan before much is changed at once: the options for it, --execute and --dry-run.
 
 What names its target does it (delete, alter, pause). What works out its targets by a rule (reset-offsets, redrive,
 vacuum) shows what it would do, and does it with --execute.

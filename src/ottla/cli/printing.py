@@ -1,4 +1,4 @@
-"""Records as text, as one JSON object a line, or as a format string says.
+"""Prints records as text, as one JSON object a line, or as a format string says.
 
 Knows how kafka-console-consumer.sh and kcat print records. Does not know where they come from.
 """

@@ -1,4 +1,4 @@
-"""Properties files, as Kafka's server.properties and client.properties: key=value lines.
+"""Reads properties files, as Kafka's server.properties and client.properties: key=value lines.
 
 Empty lines and lines that begin with # or ! are comments; a line that ends with a backslash goes on. Of Java's format
 that is what such files hold in practice; its other escapes are taken literally.

@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back to the topics they came from.
+"""Sends dead letters of a share group back to the topics they came from.
 
 Knows what a dead letter says of its record (the headers of KIP-1191), how the record is restored from it, and which
 letters have gone back already. Works by Kafka's own requests: a consumer, a producer, committed offsets.

@@ -1,4 +1,4 @@
-"""Where a group's offsets shall be moved to, and moving them.
+"""Decides where a group's offsets shall be moved to, and moves them.
 
 Knows: the targets of kafka-consumer-groups.sh --reset-offsets and how each becomes one offset per partition, kept
 between the log's start and end as Kafka keeps them. Does not know: how anything is printed.

@@ -1,4 +1,4 @@
-"""What Kafka's server.properties says of listeners and roles, as a node takes it that is broker and controller in one.
+"""Reads what Kafka's server.properties says of listeners and roles, for a node that is broker and controller in one.
 
 Knows: listeners by name, which of them are the controller's, what is advertised for each. Does not know: sockets, nor
 any other property. A file of Kafka 4 names a listener for its controller, and quorums of them; a node here has none, so

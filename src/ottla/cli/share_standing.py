@@ -1,4 +1,5 @@
-"""What keeps a share group from its records: a pause, since when and by whom; letters that wait to be written.
+"""Finds out what keeps a share group from its records: a pause, since when and by whom; letters that wait to be
+written.
 
 Knows the group configs that Ottla's broker keeps about a pause, and what the share coordinator has of a group. Does not
 know how it is shown. Of another Kafka, which knows no pause, it finds nothing.

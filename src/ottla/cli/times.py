@@ -1,4 +1,4 @@
-"""Times as they are typed and shown, the same for every command.
+"""Reads times as they are typed and shows them, the same for every command.
 
 Typed: ISO 8601, UTC where no zone is given, or milliseconds since 1970. Shown: ISO 8601 in UTC, to the millisecond.
 """

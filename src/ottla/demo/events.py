@@ -1,4 +1,4 @@
-"""Web activity: made-up page views without end, or the lines of a real access log.
+"""Makes web activity: made-up page views without end, or the lines of a real access log.
 
 Every event is (topic, key, value): the visitor is the key, so a visitor's events stay in order in one partition.
 """

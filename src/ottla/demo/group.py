@@ -1,4 +1,4 @@
-"""A consumer group on the stage: its member processes, what each owns, and the tally of what the group has read."""
+"""Runs a consumer group: its member processes, what each owns, and the tally of what the group has read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job queue on the stage: its topics, its worker processes, and the tally of what became of every job.
+"""Runs the job queue: its topics, its worker processes, and the tally of what became of every job.
 
 A job's number is its offset: one producer, one partition.
 """
@@ -74,10 +74,10 @@ class Jobs:
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(REQUEST_TIMEOUT_S)
 
-    def hire(self, count: int) -> None:
+    def start_workers(self, count: int) -> None:
         self.workers = [Worker(self._bootstrap, f"worker-{n + 1}") for n in range(count)]
 
-    def post(self, kinds: list[str]) -> None:
+    def produce(self, kinds: list[str]) -> None:
         """One job of each of these kinds, in order, each in a batch of its own: a batch is the least a worker takes."""
         from confluent_kafka import Producer
 

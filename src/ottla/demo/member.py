@@ -1,4 +1,5 @@
-"""One member of a consumer group, a process of its own: `python -m ottla.demo.member BOOTSTRAP GROUP NAME FD TOPIC...`.
+"""Runs one member of a consumer group, a process of its own: `python -m ottla.demo.member BOOTSTRAP GROUP NAME FD
+TOPIC...`.
 
 It tells its parent through the pipe FD which partitions it owns and the digest of every record it reads, and stores a
 record's offset only after telling, so a member that is killed has at worst told what another one tells again.

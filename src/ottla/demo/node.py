@@ -1,4 +1,4 @@
-"""A node for the demonstration: `ottla serve` as a child process, on a free port, in a directory of its own."""
+"""Starts a node for the demonstration: `ottla serve` as a child process, on a free port, in a directory of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of the last act: `ottla pipeline ...` as a person would type them, each as a child process.
+"""Runs the commands of the last step: `ottla pipeline ...` as a person would type them, each as a child process.
 
 Knows: how to run one, show what it says and count what it left. Does not know: Spark; that is the commands' own matter.
 """

@@ -1,4 +1,4 @@
-"""The stream: a thread that produces events at a steady rate and keeps the tally of what was acknowledged."""
+"""Produces the stream of events, in a thread, at a steady rate, and keeps the tally of what was acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts and checksums over what went in and what came out.
+"""Keeps counts and checksums over what went in and what came out.
 
 The checksum is the sum, modulo 2**64, of an 8-byte BLAKE2b digest of each record with its place: it does not depend on
 the order in which partitions are read, and one record that is lost, changed or counted twice changes it.
@@ -43,7 +43,10 @@ class Tally:
         """Records of one partition, consecutive from `first_offset`."""
         expected = self.next_offsets.get(place, 0)
         if first_offset > expected:
-            self._ahead.setdefault(place, {})[first_offset] = digests
+            ahead = self._ahead.setdefault(place, {})
+            shorter, longer = sorted((ahead.get(first_offset, digests[:0]), digests), key=len)
+            self.repeated += len(shorter)
+            ahead[first_offset] = longer
             return
         seen = min(expected - first_offset, len(digests))
         self.repeated += seen

@@ -1,4 +1,4 @@
-"""One worker of the job queue, a process of its own: `python -m ottla.demo.worker BOOTSTRAP GROUP NAME FD TOPIC`.
+"""Runs one worker of the job queue, a process of its own: `python -m ottla.demo.worker BOOTSTRAP GROUP NAME FD TOPIC`.
 
 A job is `number kind`. Each takes WORK_S. A job of kind "broken" is rejected; a "flaky" one is released at its first
 delivery and done at its second; all others are done. The worker tells its parent through the pipe FD what it did before

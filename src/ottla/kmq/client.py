@@ -1,4 +1,4 @@
-"""A worker of a queue: takes messages from a Kafka topic and says of each by itself what became of it.
+"""Takes messages from a Kafka topic and says of each by itself what became of it.
 
 Knows the order that makes it at least once: read, start markers, *their acknowledgement*, commit, process, end marker.
 Does not know what happens to messages that nobody ends: that is the tracker's (tracker.py).

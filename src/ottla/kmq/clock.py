@@ -1,4 +1,4 @@
-"""Which time it is for the markers of a queue, whoever sets this machine's clock.
+"""Tells the time of the markers of a queue, whoever sets this machine's clock.
 
 Knows: two readings of this machine's clocks, and timestamps that brokers gave markers. The monotonic clock measures;
 how far the time of the markers is ahead of it is what the wall clock says, until somebody sets that. A marker that the

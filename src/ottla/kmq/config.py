@@ -1,4 +1,4 @@
-"""What a queue is called and how it behaves: the same object for clients, trackers and commands.
+"""Configures a queue, its names and how its messages come again: the same object for clients, trackers and commands.
 
 Knows: KmqConfig of softwaremill/kmq under its meanings and defaults, and our additions. Does not know: any cluster.
 """

@@ -1,4 +1,4 @@
-"""What is written when a message comes again, or does not any more: the copy, and the dead letter.
+"""Makes what is written when a message comes again, the copy, or does not any more, the dead letter.
 
 Knows: the record that was read, and what its headers have to say then. Does not know: who writes it, and when.
 """

@@ -1,4 +1,4 @@
-"""What happens to a partition of the markers topic, and what is to be done then: events in, effects out.
+"""Lists the events of a partition of the markers topic and their effects: what happens, what is to be done then.
 
 Offsets called `offset` are those of messages in the queue topic, `position` and `marker_offset` those of the markers
 topic. Times are epoch milliseconds.

@@ -1,4 +1,5 @@
-"""What a tracker counts, and how it stands per partition. Read by metrics, logs and tests; written by one thread."""
+"""Holds what a tracker counts, and how each partition stands. Read by metrics, logs and tests; written by one
+thread."""
 
 from __future__ import annotations
 

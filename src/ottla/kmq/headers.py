@@ -1,4 +1,4 @@
-"""What stands in the headers of messages that came again, of dead letters, and of letters that were sent back.
+"""Reads and writes the headers of messages that came again, of dead letters, and of letters that were sent back.
 
 Knows names and bytes. Does not know when any of them is written.
 

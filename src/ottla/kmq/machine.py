@@ -1,4 +1,4 @@
-"""Which messages are being worked on, and which have to come again: one partition of the markers topic, no I/O.
+"""Decides which messages are being worked on and which have to come again: one partition of the markers topic, no I/O.
 
 Knows: the open markers, the time, which redelivery is how far. Does not know: Kafka's clients, how a record is read.
 
@@ -34,8 +34,8 @@ from struct import Struct
 from typing import Final, TypeAlias, assert_never
 
 from ottla.kmq import markers
-from ottla.kmq.agenda import Agenda, rounded
 from ottla.kmq.config import KmqConfig
+from ottla.kmq.deadlines import Deadlines, rounded
 from ottla.kmq.events import (
     Copied,
     DeadLetter,
@@ -72,19 +72,19 @@ Open: TypeAlias = tuple[int, int, int, Start | None]
 """(marker_offset, due_ms, deadline_ms, verdict): due is the deadline until a back-off is known, verdict a worker's."""
 
 
-def said_by(deadline_ms: int, verdict: Start | None) -> tuple[int, Reason, str]:
+def reason_of(deadline_ms: int, verdict: Start | None) -> tuple[int, Reason, str]:
     """(from when the back-off counts, why the message comes again, a worker's words)."""
     if verdict is None:
         return deadline_ms, Reason.TIMED_OUT, ""
     return deadline_ms - verdict.duration_ms, Reason(verdict.kind.name.lower()), verdict.reason
 
 
-def buries(config: KmqConfig, reason: Reason, redeliveries: int) -> bool:
+def becomes_dead_letter(config: KmqConfig, reason: Reason, redeliveries: int) -> bool:
     """Whether a message that came again so often becomes a dead letter now."""
     return reason is Reason.REJECTED or redeliveries >= config.max_redeliveries
 
 
-def target(config: KmqConfig, deadline_ms: int, since_ms: int, redeliveries: int) -> int:
+def comes_again_ms(config: KmqConfig, deadline_ms: int, since_ms: int, redeliveries: int) -> int:
     """When a message that came again so often comes once more."""
     return max(deadline_ms, since_ms + config.backoff_after_ms(redeliveries))
 
@@ -121,12 +121,12 @@ class MarkersPartition:
         self._open: dict[int, Open] = {}
         self._order: deque[tuple[int, int]] = deque()
         """(marker_offset, offset) in the order of the topic; an entry counts while `_open` says the same."""
-        self._agenda = Agenda()
+        self._deadlines = Deadlines()
         self._phases: dict[int, Phase] = {}
         self._copied: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._retry_at: dict[int, int] = {}
-        self._retries = Agenda()
+        self._retries = Deadlines()
         self._durations: dict[bytes, int] = {}
 
     # What can be asked
@@ -175,7 +175,7 @@ class MarkersPartition:
         if self._replaying or self._room <= 0:
             return None
         times = [] if (retry := self._retries.next()) is None else [retry]
-        due = self._agenda.next()
+        due = self._deadlines.next()
         if due is not None and (self._at_end or due <= self._latest_ms):
             at = due - self.ahead_ms
             idle = max(at + UNDERWAY_MS, self._read_at + self.config.use_now_after_ms)
@@ -235,7 +235,7 @@ class MarkersPartition:
         self._at_end, self._read_at = False, now
         if self._replay_end is not None and self._position >= self._replay_end:
             self._replaying = False
-        if max(len(self._order), self._agenda.size) > 2 * len(self._open) + STALE_MAX:
+        if max(len(self._order), self._deadlines.size) > 2 * len(self._open) + STALE_MAX:
             self._sweep()
 
     def _close(self, keys: list[bytes | None]) -> None:
@@ -272,7 +272,7 @@ class MarkersPartition:
             return
         self._open[offset] = (marker_offset, due_ms, due_ms, None)
         self._order.append((marker_offset, offset))
-        self._agenda.add(rounded(due_ms), offset)
+        self._deadlines.add(rounded(due_ms), offset)
         if self._retry_at and offset not in self._copied:
             self._retry_at.pop(offset, None)
 
@@ -292,7 +292,7 @@ class MarkersPartition:
         elif offset in self._open and offset not in self._copied and self._phases.get(offset) is not Phase.COPYING:
             verdict = None if said.kind is Kind.EXTEND else said
             self._open[offset] = (self._open[offset][0], due_ms, due_ms, verdict)  # still open since its first marker
-            self._agenda.add(due_ms, offset)
+            self._deadlines.add(due_ms, offset)
             self._retry_at.pop(offset, None)
 
     def _forget(self, offset: int) -> None:
@@ -306,10 +306,10 @@ class MarkersPartition:
         """Drop what no longer counts; costs as much as was added since the last time."""
         read = self._position or 0
         self._order = deque(sorted((entry[0], offset) for offset, entry in self._open.items() if entry[0] < read))
-        self._agenda.clear()
+        self._deadlines.clear()
         for offset, entry in self._open.items():
             if offset not in self._phases and offset not in self._copied and offset not in self._retry_at:
-                self._agenda.add(rounded(entry[1]) if entry[3] is None else entry[1], offset)
+                self._deadlines.add(rounded(entry[1]) if entry[3] is None else entry[1], offset)
 
     def _rewind(self, effects: list[Effect]) -> None:
         """Read again what was skipped, once there is room for half of what the memory takes."""
@@ -332,12 +332,12 @@ class MarkersPartition:
         """Begin what is due, as far as there is room."""
         if self._replaying:
             return
-        retries, agenda, clock = self._retries, self._agenda, self.clock(now)
+        retries, deadlines, clock = self._retries, self._deadlines, self.clock(now)
         while (at := retries.next()) is not None and at <= now and (room := self._room) > 0:
             for offset in retries.take(room):
                 self._try_again(now, offset, effects)
-        while (at := agenda.next()) is not None and at <= clock and (room := self._room) > 0:
-            for offset in agenda.take(room):
+        while (at := deadlines.next()) is not None and at <= clock and (room := self._room) > 0:
+            for offset in deadlines.take(room):
                 entry = self._open.get(offset)
                 busy = offset in self._phases or offset in self._retry_at  # what was copied waits there too
                 if entry is not None and entry[1] <= clock and not busy:
@@ -351,7 +351,7 @@ class MarkersPartition:
         if offset in self._copied:
             self._end(now, offset, effects)
         elif self._open[offset][1] > self.clock(now):  # extended since
-            self._agenda.add(self._open[offset][1], offset)
+            self._deadlines.add(self._open[offset][1], offset)
         elif offset not in self._phases:
             self._fetch(now, offset, effects)
 
@@ -364,16 +364,16 @@ class MarkersPartition:
         if not self._still_due(now, offset):
             return
         marker_offset, _, deadline_ms, verdict = self._open[offset]
-        since_ms, reason, text = said_by(deadline_ms, verdict)
-        if buries(self.config, reason, redeliveries):
+        since_ms, reason, text = reason_of(deadline_ms, verdict)
+        if becomes_dead_letter(self.config, reason, redeliveries):
             self._phases[offset] = Phase.COPYING
             effects.append(DeadLetter(offset, redeliveries, reason, text))
             return
-        target_ms = target(self.config, deadline_ms, since_ms, redeliveries)
+        target_ms = comes_again_ms(self.config, deadline_ms, since_ms, redeliveries)
         if target_ms > self.clock(now):
             del self._phases[offset]
             self._open[offset] = (marker_offset, target_ms, deadline_ms, verdict)
-            self._agenda.add(target_ms, offset)
+            self._deadlines.add(target_ms, offset)
             return
         self._phases[offset] = Phase.COPYING
         effects.append(Redeliver(offset, redeliveries + 1))
@@ -385,7 +385,7 @@ class MarkersPartition:
         due_ms = self._open[offset][1]
         if due_ms > self.clock(now):  # extended; or the clock went from the shell's time back to the markers'
             del self._phases[offset]
-            self._agenda.add(due_ms, offset)
+            self._deadlines.add(due_ms, offset)
             return False
         return True
 
@@ -430,11 +430,11 @@ class MarkersPartition:
         assert list(self._order) == sorted(self._order)
         read = self._position or 0
         assert {(entry[0], offset) for offset, entry in opened.items() if entry[0] < read} <= set(self._order)
-        planned = self._agenda.offsets()
+        planned = self._deadlines.offsets()
         assert opened.keys() <= planned | self._phases.keys() | self._retry_at.keys()
         assert self._retry_at.keys() <= self._retries.offsets()
         commit = self.commit_offset
         assert all(commit is not None and commit <= entry[0] for entry in opened.values())
         assert commit is None or self._skipped_from is None or commit <= self._skipped_from
         assert commit is None or self._position is None or commit <= self._position
-        assert max(len(self._order), self._agenda.size) <= 2 * len(opened) + STALE_MAX + self.config.open_max
+        assert max(len(self._order), self._deadlines.size) <= 2 * len(opened) + STALE_MAX + self.config.open_max

@@ -1,4 +1,4 @@
-"""The bytes of the markers topic, as softwaremill/kmq 0.3.2 writes and reads them, and ours in the same form.
+"""Encodes and decodes markers as softwaremill/kmq 0.3.2 does, and ours in the same form.
 
 Knows: bytes. Does not know: when a marker is written, or what follows from one.
 

@@ -1,4 +1,4 @@
-"""A tracker's figures as Prometheus metrics, on a port of their own.
+"""Serves a tracker's figures as Prometheus metrics, on a port of their own.
 
 Knows names. Reads the tracker's figures as they were at its last look, at most a second ago; never touches its clients.
 """

@@ -1,4 +1,4 @@
-"""How a queue stands, worked out from its topics by somebody who is in none of its groups.
+"""Works out from the topics of a queue how it stands, as somebody who is in none of its groups.
 
 Knows: the same machine that the tracker runs, fed with the markers from the committed position to the end. Changes
 nothing on the cluster.

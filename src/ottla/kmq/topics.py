@@ -1,4 +1,4 @@
-"""Are the topics of a queue there, and do they fit? And making them.
+"""Checks whether the topics of a queue are there and fit, and makes them.
 
 Knows: that every partition of the queue needs one of the same number in the markers topic. Speaks to the cluster
 through confluent-kafka; raises KmqRefused, one sentence.

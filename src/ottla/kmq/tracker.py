@@ -1,4 +1,4 @@
-"""The tracker's shell: markers in, messages that nobody finished out again.
+"""Runs the tracker: reads markers, gives messages again that nobody finished.
 
 Knows: confluent-kafka, threads, the clock; in which order a message is read, copied and ended. Does not know which
 message is due when: that is machine.py's, one machine for each assigned partition of the markers topic.
@@ -300,7 +300,7 @@ class RedeliveryTracker:
                 assert message is not None
                 self._redeliver(machine, message, redeliveries)
             case DeadLetter():
-                self._bury(machine, effect, message)
+                self._write_dead_letter(machine, effect, message)
             case WriteEnd(offset):
                 self._write_end(machine.partition, offset)
             case Rewind(position):
@@ -324,7 +324,7 @@ class RedeliveryTracker:
         self._send(Sent(machine, copy_of(self.config, message, redeliveries)))
         log.debug("%s-%d@%d: redelivery %d", self.config.queue, partition, offset, redeliveries)
 
-    def _bury(self, machine: MarkersPartition, letter: DeadLetter, message: Message | None) -> None:
+    def _write_dead_letter(self, machine: MarkersPartition, letter: DeadLetter, message: Message | None) -> None:
         self._send(Sent(machine, dead_letter(self.config, machine.partition, letter, message, now_ms())))
 
     def _send(self, sent: Sent) -> None:

@@ -1,4 +1,4 @@
-"""Which file is which: new, known, renamed, left, the copy that a rotation made.
+"""Tells which file is which: new, known, renamed, left, the copy that a rotation made.
 
 Knows: files by (device, inode) and their first bytes. Does not know: the file system; `Peek` shows it bytes. Two kinds
 of rotation are told apart. Renamed: the inode stays, only the name changes. Copied and truncated: the file shrinks, and

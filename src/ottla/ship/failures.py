@@ -1,4 +1,4 @@
-"""Why shipping stopped, as one sentence for a person."""
+"""Says why shipping stopped, as one sentence for a person."""
 
 
 class ShipFailed(Exception):

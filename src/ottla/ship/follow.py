@@ -1,4 +1,4 @@
-"""One file: how far it is read, what waits, what was acknowledged.
+"""Follows one file: how far it is read, what waits, what was acknowledged.
 
 Knows: a file by its identity, never by its name. Does not know: the file system, Kafka, the clock; it is told what was
 seen. Invariants: a mark moves only over bytes whose records the broker has acknowledged, in order, without a hole;

@@ -1,4 +1,4 @@
-"""Bytes of a file to records.
+"""Cuts the bytes of a file into records.
 
 Knows: line feeds, records of several lines, bounds. Does not know: where bytes come from or records go. Invariants: the
 records of a file follow one another without a gap, and their bytes put together are the file's (but for the end of a

@@ -1,4 +1,4 @@
-"""Which line goes on with the record before it.
+"""Decides which line goes on with the record before it.
 
 Knows: traces of Java and Python, lines that are indented. Does not know: files, records' sizes. A rule is asked about
 every line of a file in order and may remember what it has seen.

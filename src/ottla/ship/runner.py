@@ -1,4 +1,4 @@
-"""The loop: files are looked at, read, sent; acknowledgements come back and are saved.
+"""Runs the loop of the shipper: files are looked at, read, sent; acknowledgements come back and are saved.
 
 Knows: descriptors, the clock, when to look again. Does not know: what a line or a rotation is. Invariants: a file's
 mark is on the disk before its first record is sent; what is saved was acknowledged; what waits for acknowledgement is

@@ -1,4 +1,4 @@
-"""What the file system shows: files under paths, directories and patterns, and bytes of them.
+"""Looks into the file system: files under paths, directories and patterns, and bytes of them.
 
 Knows: names. Does not know: what is done with the files. Left out where nobody named them one by one: hidden files and
 compressed ones, of which no line can be read.

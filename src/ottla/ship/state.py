@@ -1,4 +1,4 @@
-"""What survives a crash: the marks of the files, where to look in the topic, in one small JSON file.
+"""Keeps what survives a crash: the marks of the files, where to look in the topic, in one small JSON file.
 
 Knows: how to replace a file so that a crash leaves the old one or the new one. Does not know: what the marks mean. One
 state belongs to one topic of one cluster and to one running shipper: a lock is held on it.

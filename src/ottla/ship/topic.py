@@ -1,4 +1,4 @@
-"""The topic that lines go to, through confluent-kafka.
+"""Sends lines to the topic, and reads which of them it holds, through confluent-kafka.
 
 Knows: librdkafka's idempotent producer, delivery reports, the headers of a record, what to wait for and what to give up
 on. Does not know: files. Invariants: a record is retried until the broker has it or has refused it for good; records of

@@ -1,4 +1,4 @@
-"""Every record of chosen topics in a lake table, each exactly once, and back.
+"""Archives every record of chosen topics in a lake table, each exactly once, and brings them back.
 
 `run` archives, `verify` proves, `restore` writes a topic, a table's `compact` and `vacuum` keep the files in order,
 `read` gives a DataFrame. Delta tables by the native `deltalake`, or plain Parquet; see docs/pipelines/archive.md.

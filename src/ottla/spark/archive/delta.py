@@ -1,4 +1,4 @@
-"""An archive as a Delta table, written by `deltalake` alone: no JVM jars.
+"""Keeps an archive as a Delta table, written by `deltalake` alone: no JVM jars.
 
 A commit of Delta's log has: the batch's files; a transaction (`ottla/query/ID`, batch number), by which a replayed
 batch is known; and per partition a transaction (`ottla/offset/TOPIC/PARTITION`, next offset), by which two archives of

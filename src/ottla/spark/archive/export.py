@@ -1,4 +1,4 @@
-"""Records to a new table of their own, Delta or plain Parquet, seen as a whole or not at all.
+"""Writes records to a new table of their own, Delta or plain Parquet, seen as a whole or not at all.
 
 Knows: the archive's own writer of files. Unlike an archive it is written once, by one job, and keeps no ranges.
 """

@@ -1,4 +1,4 @@
-"""What executors do with the ranges of a micro-batch: fetch, decode and write them, all in one process.
+"""Runs on the executors: fetches, decodes and writes the ranges of a micro-batch, all in one process.
 
 The source gives ranges alone (`rangesOnly`), planned and shared out as ever; so no record passes through the JVM.
 Knows: how a range's row becomes a `Range`. Does not know: fetching (`ottla.spark.reader.reading`), files (`writing`).

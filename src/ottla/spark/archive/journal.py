@@ -1,4 +1,4 @@
-"""The offset ranges of a Delta archive's commits: one small file each, folded into one now and then.
+"""Keeps the offset ranges of a Delta archive's commits: one small file each, folded into one now and then.
 
 Knows: files `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces those it names. Does not know: Delta.
 Invariants: a batch's file is durable before the batch is committed, and counts only once the table says that the batch

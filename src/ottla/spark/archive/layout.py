@@ -1,4 +1,4 @@
-"""How an archive lies on disk: columns, folders, file names, and what stands beside the data.
+"""Lays out an archive on disk: columns, folders, file names, and what stands beside the data.
 
     TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date stand in the path)
     TABLE/_delta_log/                                              Delta's own log (format delta)

@@ -1,4 +1,4 @@
-"""What the log of some topics still holds, and exactly these offsets of it as a DataFrame.
+"""Finds out what the log of some topics still holds, and reads exactly these offsets of it as a DataFrame.
 
 Knows: the source's options. Does not know: archives.
 """

@@ -1,4 +1,4 @@
-"""What topics are called in an archive: a topic that was deleted and made again is another one, and named so.
+"""Names topics in an archive: a topic that was deleted and made again is another one, and named so.
 
 Knows: the ids of all topics of a name that were archived. The first keeps its name, the next is `clicks~2`: no topic of
 Kafka's has a "~". Does not know: the log.

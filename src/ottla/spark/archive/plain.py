@@ -1,4 +1,4 @@
-"""An archive as a plain folder of Parquet files that any reader may open, and still each batch once.
+"""Keeps an archive as a plain folder of Parquet files that any reader may open, and still each batch once.
 
 Executors write below `_ottla/staging`, which readers pass over. A commit is one file of the log, `_ottla/log/N.json`,
 linked under its number, which fails where another has taken it; then the batch's files are renamed into their places.

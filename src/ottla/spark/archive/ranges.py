@@ -1,4 +1,5 @@
-"""Sets of offsets as sorted runs, and the ranges that an archive covered. Pure: numpy, no Spark, no files.
+"""Computes with sets of offsets as sorted runs, and with the ranges that an archive covered. Pure: numpy, no Spark, no
+files.
 
 Knows: union, intersection, difference and overlap of runs, vectorised, so that a partition's billion offsets are a few
 rows. Does not know: where the offsets came from.

@@ -1,4 +1,5 @@
-"""An archive, or any of its records, back into a topic: same partitions, each partition's records in their order.
+"""Writes an archive, or any of its records, back into a topic: same partitions, each partition's records in their
+order.
 
 Knows: the sink's exactly-once writes, which a plan on disk makes last over kills: a restore that was killed and is
 started again goes on with its own plan, the same records under the same id, so that none is written twice.

@@ -1,4 +1,5 @@
-"""Where an archive begins: its checkpoint and its table must agree, and where there is no checkpoint the table knows.
+"""Decides where an archive begins: its checkpoint and its table must agree, and where there is no checkpoint the table
+knows.
 
 Knows: the offsets of both, and the log's. Does not know: how records are read or written.
 Invariant: no start leaves a gap behind the table's last offset, and none archives an offset twice; what would is

@@ -1,4 +1,4 @@
-"""The archive's query: micro-batches of offset ranges to files, and each batch to one commit of the table.
+"""Runs the archive's query: micro-batches of offset ranges to files, and each batch to one commit of the table.
 
 Knows: the order of things that makes it exactly once. (1) Spark writes a batch's end offsets into its checkpoint;
 (2) executors fetch the ranges planned, write files and fsync them; (3) the driver commits them with the batch's id and

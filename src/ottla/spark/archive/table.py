@@ -1,4 +1,4 @@
-"""What an archive needs of a table, whichever its format, and how one is opened.
+"""Opens the table of an archive, and says what an archive needs of one, whichever its format.
 
 Knows: the settings file, the rules of a commit. Does not know: Spark. Two formats: `delta.DeltaLake` and
 `plain.PlainFolder`.

@@ -1,4 +1,4 @@
-"""The proof that an archive has every offset once: its files against its own commits, and against the log.
+"""Proves that an archive has every offset once: its files against its own commits, and against the log.
 
 Knows: three sets of offsets per partition: what the files hold, what the commits covered (with counts), what the log
 still holds. Executors turn rows into runs of consecutive offsets, so that the driver compares runs and not rows.

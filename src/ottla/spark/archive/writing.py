@@ -1,4 +1,4 @@
-"""What executors do: Arrow batches of records to Parquet files, fsynced, one row of report per task.
+"""Runs on the executors: writes Arrow batches of records to Parquet files, fsynced, with a report per task.
 
 Knows: grouping by topic and day, vectorised; row groups; the statistics a commit needs. Does not know: whether its
 files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any moment.

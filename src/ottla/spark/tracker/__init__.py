@@ -1,4 +1,5 @@
-"""KMQ's redelivery tracker on Spark: for markers that one process can't follow. The same machine as the standalone one.
+"""Runs KMQ's redelivery tracker on Spark: for markers that one process can't follow. The same machine as the standalone
+one.
 
 `redeliveries` is the dataflow, from a stream of markers to messages that have to be given again; `run` carries these
 out too, until it is stopped. Does not know how a worker writes markers (`ottla.kmq.client`).

@@ -1,4 +1,5 @@
-"""Markers between the stages: records of a topic as they are read, packed for the way to the stage that has the state.
+"""Packs markers on their way between the stages: records of a topic as they are read, packed for the way to the stage
+that has the state.
 
 Knows Arrow. Does not know what a marker means. A row for each marker would be copied, sorted and wrapped one by one on
 its way; a row for all markers of a partition among some thousand is handed on as one piece of bytes.

@@ -1,4 +1,4 @@
-"""Open messages written down: the state that a partition of the markers topic has between two micro-batches.
+"""Encodes open messages: the state that a partition of the markers topic has between two micro-batches.
 
 Knows bytes. Does not know why a message is open. The messages of a partition stand in chunks of CHUNK offsets, each one
 value of a map in the state store, so that a batch reads and writes only chunks that it is about. A `Ledger` says of

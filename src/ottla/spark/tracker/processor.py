@@ -1,7 +1,7 @@
-"""The tracker as a dataflow: markers in, messages that have to be given again out. For any DataFrame of markers.
+"""Makes the tracker a dataflow: markers in, messages that have to be given again out. For any DataFrame of markers.
 
 Knows transformWithState: one key for each partition of the markers topic, whose state is one value, the ledger, and one
-map of chunks (chunks.py), and which has one timer. What a batch does to them is turns.py's. Does not know a broker.
+map of chunks (chunks.py), and which has one timer. What a batch does to them is step.py's. Does not know a broker.
 
 The timer fires when something may have come due without new markers. Spark looks at timers in each micro-batch, with or
 without markers, so the trigger's interval is what bounds the lateness.
@@ -21,7 +21,7 @@ from ottla.kmq.config import KmqConfig
 from ottla.spark.platform.workers import SentToWorkers, WorkerFunction
 from ottla.spark.tracker.batches import PACKED, READ, Markers, pack, unpack
 from ottla.spark.tracker.chunks import Ledger, decode_ledger, encode_ledger
-from ottla.spark.tracker.turns import Turn, turn
+from ottla.spark.tracker.step import Stepped, step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,8 +50,8 @@ def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = 
     - `reason`: timed-out, failed or rejected; `text`: a worker's words;
     - `clock_ms`: the time in the markers topic when it was named; `asked_ms`: when it was named before, null at first.
 
-    A message is named again as long as its end marker was not read (`ottla.kmq.handing` says when); whoever carries
-    that out asks `handing.decided` with the count in the record, reading it from the queue.
+    A message is named again as long as its end marker was not read (`ottla.kmq.handover` says when); whoever carries
+    that out asks `handover.decided` with the count in the record, reading it from the queue.
 
     `run_ms`: nothing is named before a marker as young as that was read, or the end; by default the time of this call.
     """
@@ -102,24 +102,24 @@ class Tracker(SentToWorkers, StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
         packs = [octets for frame in rows for octets in frame["packed"]]
-        yield self._turn(key[0], timerValues.getCurrentProcessingTimeInMs(), unpack(packs))
+        yield self._step(key[0], timerValues.getCurrentProcessingTimeInMs(), unpack(packs))
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Spark passes these arguments by name."""
         now_ms, fired_ms = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
-        yield self._turn(key[0], now_ms, None, fired_ms)
+        yield self._step(key[0], now_ms, None, fired_ms)
 
     def close(self) -> None:
         pass
 
-    def _turn(self, partition: int, now_ms: int, markers: Markers | None, fired_ms: int = NEVER) -> pd.DataFrame:
+    def _step(self, partition: int, now_ms: int, markers: Markers | None, fired_ms: int = NEVER) -> pd.DataFrame:
         """Markers come before timers in a batch, and put the timer off: it fires only where there were none."""
         found = self._ledger.get()
         ledger = Ledger() if found is None else decode_ledger(bytes(found[0]))
         before = ledger.wake_ms
-        outcome = turn(partition, self._config, ledger, self._chunks, now_ms, self._run_ms, markers)
+        outcome = step(partition, self._config, ledger, self._chunks, now_ms, self._run_ms, markers)
         ledger.wake_ms = NEVER if outcome.wake_ms is None else outcome.wake_ms
         if before not in (NEVER, ledger.wake_ms, fired_ms):  # Spark itself deletes the one that fired
             self._handle.deleteTimer(before)
@@ -129,7 +129,7 @@ class Tracker(SentToWorkers, StatefulProcessor):
         return frame_of(partition, outcome, ledger)
 
 
-def frame_of(partition: int, outcome: Turn, ledger: Ledger) -> pd.DataFrame:
+def frame_of(partition: int, outcome: Stepped, ledger: Ledger) -> pd.DataFrame:
     """Rows of SCHEMA: the due ones, and how the partition stands."""
     due = outcome.due
     columns: dict[str, Any] = {

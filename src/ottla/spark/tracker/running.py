@@ -1,7 +1,7 @@
-"""`ottla pipeline kmq-tracker`: the dataflow, and the redeliveries carried out, until it is stopped.
+"""Runs `ottla pipeline kmq-tracker`: the dataflow, and the redeliveries carried out, until it is stopped.
 
 Knows: one streaming query, what its batches came to, and when it has worked off what was there. Does not know: which
-message is due (turns.py), how one is given again (carrying.py).
+message is due (step.py), how one is given again (redelivering.py).
 
 The positions that the trackers' group keeps are those of the last tracker that ran, whichever kind it was, so a query
 without a checkpoint begins there. One that has a checkpoint begins where that says.
@@ -23,8 +23,8 @@ from ottla.kmq.figures import PartitionFigures, TrackerFigures
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
-from ottla.spark.tracker.carrying import OUTCOME, Outcome, carry_out, outcome_of
 from ottla.spark.tracker.processor import tracked
+from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ class Tracked:
         return text
 
 
-class Caught:
+class CaughtUp:
     """For `once`: whether all that was due when it began has been carried out."""
 
     def __init__(self, config: KmqConfig, ends: Mapping[int, int], trigger_s: float) -> None:
@@ -149,7 +149,7 @@ def follow(
     kept = Progress(config) if progress is None else progress
     properties = {"bootstrap.servers": options.bootstrap, **options.kafka}
     starts, ends = looked_up(properties, config)
-    caught = Caught(config, ends, options.trigger_s) if options.once else None
+    caught = CaughtUp(config, ends, options.trigger_s) if options.once else None
     markers = read_stream(
         session,
         options,
@@ -159,15 +159,15 @@ def follow(
         failOnDataLoss=False,
     )
 
-    def carry(batch: DataFrame, number: int) -> None:
+    def redeliver(batch: DataFrame, number: int) -> None:
         total = Outcome()
-        for text, late in batch.mapInArrow(WorkerFunction(carry_out(properties, config)), OUTCOME).collect():
+        for text, late in batch.mapInArrow(WorkerFunction(redeliver_all(properties, config)), OUTCOME).collect():
             total.add(outcome_of(text, late))
         kept.add(total)
         if caught is not None:
             caught.look(kept, total)
 
-    writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(carry)
+    writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(redeliver)
     enough = None if caught is None else caught.up
     finished = run_queries(replace(options, once=False), session, [writer], enough=enough)
     return Tracked(finished, kept, left(properties, config))

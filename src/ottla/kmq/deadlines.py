@@ -1,4 +1,4 @@
-"""Which offsets come due when. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
+"""Keeps offsets by the time they come due. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
 
 Knows times; `rounded` ones let what comes due together stand together, and nothing is ever early. Does not know why; an
 entry that no longer matters is skipped by whoever takes it.
@@ -18,7 +18,7 @@ def rounded(time_ms: int) -> int:
     return -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
 
 
-class Agenda:
+class Deadlines:
     """Offsets by the time they come due; an offset may stand there several times."""
 
     __slots__ = ("_buckets", "_times", "size")

@@ -1,5 +1,5 @@
-"""Carries redeliveries out, on the executors: read the record at its exact offset, write the copy or the dead letter,
-await that, write the end marker.
+"""Redelivers messages, on the executors: reads the record at its exact offset, writes the copy or the dead letter,
+awaits that, writes the end marker.
 
 Knows: the tracker's rows, and clients of the cluster. Does not know: which message is due when. What fails stays open
 in the tracker's state and is handed over again, so nothing here is tried for long, and no failure of the cluster is one
@@ -24,8 +24,8 @@ from ottla.kmq.config import KmqConfig
 from ottla.kmq.copies import Copy, copy_of, count_of, dead_letter
 from ottla.kmq.events import DeadLetter, Failed, HandOver, Reason, RecordBeyondEnd, RecordGone
 from ottla.kmq.figures import PartitionFigures
-from ottla.kmq.handing import decided, last_ms
-from ottla.kmq.machine import target
+from ottla.kmq.handover import decided, last_ms
+from ottla.kmq.machine import comes_again_ms
 from ottla.kmq.markers import END, pack_key
 from ottla.kmq.reader import RecordReader
 from ottla.kmq.tracker import PRODUCER, now_ms
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 OUTCOME: Final = "outcome string, late_ms binary"
-CARRY_S_MAX: Final = 20.0
+REDELIVER_S_MAX: Final = 20.0
 """What is not done by then is left to be handed over again."""
 WAIT_S: Final = 0.005
 ENDED_MAX: Final = 100_000
 _OUTCOME = pa.schema([("outcome", pa.string()), ("late_ms", pa.binary())])
 
-Place = tuple[int, int, int]
+Redelivery = tuple[int, int, int]
 """(partition, offset, deadline_ms)"""
 
 
@@ -93,24 +93,24 @@ def outcome_of(text: str, late_ms: bytes) -> Outcome:
     return Outcome(**said, partitions=partitions, late_ms=list(times))
 
 
-def carry_out(
+def redeliver_all(
     properties: Mapping[str, Any], config: KmqConfig
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For mapInArrow over the rows of `tracked`: does what they say; a row of OUTCOME for each task."""
 
-    def carry(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def redeliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcome, due = Outcome(), list[tuple[int, HandOver]]()
         for batch in batches:
             for row in batch.to_pylist():
                 take_row(row, outcome, due)
-        carrier = carrier_of(properties, config)
+        redeliverer = redeliverer_of(properties, config)
         if due:
-            carrier.carry(due, outcome)
-        carrier.commit(outcome)
+            redeliverer.redeliver(due, outcome)
+        redeliverer.commit(outcome)
         text, late = outcome.row()
         yield pa.record_batch([pa.array([text], pa.string()), pa.array([late], pa.binary())], schema=_OUTCOME)
 
-    return carry
+    return redeliver
 
 
 def take_row(row: dict[str, Any], outcome: Outcome, due: list[tuple[int, HandOver]]) -> None:
@@ -133,19 +133,19 @@ def take_row(row: dict[str, Any], outcome: Outcome, due: list[tuple[int, HandOve
     outcome.first_due_ms = message.deadline_ms if first is None else min(first, message.deadline_ms)
 
 
-_carriers: dict[str, Carrier] = {}
+_carriers: dict[str, Redeliverer] = {}
 
 
-def carrier_of(properties: Mapping[str, Any], config: KmqConfig) -> Carrier:
+def redeliverer_of(properties: Mapping[str, Any], config: KmqConfig) -> Redeliverer:
     """This process's own."""
     name = repr((sorted(properties.items()), config))
-    carrier = _carriers.get(name)
-    if carrier is None:
-        carrier = _carriers[name] = Carrier(properties, config)
-    return carrier
+    redeliverer = _carriers.get(name)
+    if redeliverer is None:
+        redeliverer = _carriers[name] = Redeliverer(properties, config)
+    return redeliverer
 
 
-class Carrier:
+class Redeliverer:
     """Clients of one cluster for one queue."""
 
     def __init__(self, properties: Mapping[str, Any], config: KmqConfig) -> None:
@@ -153,23 +153,23 @@ class Carrier:
 
         self._config = config
         self._given = dict(properties)
-        self._sends = {**PRODUCER, "message.timeout.ms": int(CARRY_S_MAX * 1000), "log_level": 0, **properties}
+        self._sends = {**PRODUCER, "message.timeout.ms": int(REDELIVER_S_MAX * 1000), "log_level": 0, **properties}
         self._producer: Any = Producer(self._sends)
         self._reader: RecordReader | None = None
         self._group: Any = None
         self._committed: dict[int, int] = {}
-        self._ended: OrderedDict[Place, None] = OrderedDict()
+        self._ended: OrderedDict[Redelivery, None] = OrderedDict()
         """What was copied here: when it is handed over again, only its end marker is written once more."""
         self._outcome = Outcome()
-        self._left: dict[Place, int] = {}
+        self._left: dict[Redelivery, int] = {}
         """What is not settled, and when it was due."""
         self._broken = False
 
     # Messages
 
-    def carry(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
+    def redeliver(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
         """Do what is to be done with these, and note it."""
-        until = time.monotonic() + CARRY_S_MAX
+        until = time.monotonic() + REDELIVER_S_MAX
         self._outcome = outcome
         self._left = {(partition, each.offset, each.deadline_ms): each.deadline_ms for partition, each in due}
         wanted = self._want(due)
@@ -223,15 +223,15 @@ class Carrier:
             self._send(place, dead_letter(self._config, partition, does, message, now_ms()))
         else:
             assert message is not None
-            self._left[place] = target(self._config, due.deadline_ms, due.since_ms, does.redeliveries - 1)
+            self._left[place] = comes_again_ms(self._config, due.deadline_ms, due.since_ms, does.redeliveries - 1)
             self._send(place, copy_of(self._config, message, does.redeliveries))
 
-    def _settle(self, place: Place, *, failed: bool = False) -> None:
+    def _settle(self, place: Redelivery, *, failed: bool = False) -> None:
         if self._left.pop(place, None) is not None:
             self._outcome.failed += failed
             self._outcome.waiting += not failed
 
-    def _send(self, place: Place, copy: Copy) -> None:
+    def _send(self, place: Redelivery, copy: Copy) -> None:
         told = partial(self._delivered, place, copy)
         while True:
             try:
@@ -248,7 +248,7 @@ class Carrier:
             except BufferError:
                 self._producer.poll(WAIT_S)
 
-    def _delivered(self, place: Place, copy: Copy, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, place: Redelivery, copy: Copy, error: KafkaError | None, message: Message) -> None:
         from confluent_kafka import KafkaError
 
         if error is None:
@@ -271,7 +271,7 @@ class Carrier:
             self._problem(f"{copy.topic} took no copy of {self._config.queue}-{place[0]}@{copy.offset}: {error.str()}")
             self._settle(place, failed=True)
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: Redelivery) -> None:
         """Its report is of no use: the message is handed over again as long as the marker was not read."""
         partition, offset, _ = place
         try:

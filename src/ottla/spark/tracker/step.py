@@ -1,9 +1,9 @@
-"""What a micro-batch does to one partition of the markers topic: state, markers and time in, messages to be given again
-and new state out. No Spark, no broker, no clock.
+"""Steps one partition of the markers topic through a micro-batch: state, markers and time in, messages to be given
+again and new state out. No Spark, no broker, no clock.
 
 Knows: which of the open messages a batch is about, where the others stand, when to look again. What follows from the
-markers is `ottla.kmq.handing`'s, the standalone tracker's own machine: it is given the messages that the batch names or
-that may be due, and no more.
+markers is `ottla.kmq.handover`'s, the standalone tracker's own machine: it is given the messages that the batch names
+or that may be due, and no more.
 
 **Time.** `now_ms` is the batch's, the same when the batch is done again. The end of the topic is where a batch had no
 markers of the partition.
@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ottla.kmq.agenda import rounded
 from ottla.kmq.config import KmqConfig
+from ottla.kmq.deadlines import rounded
 from ottla.kmq.events import EndReached, HandOver
-from ottla.kmq.handing import HandingPartition
+from ottla.kmq.handover import HandoverPartition
 from ottla.kmq.machine import UNDERWAY_MS, Open
 from ottla.spark.tracker.batches import Markers
 from ottla.spark.tracker.chunks import CHUNK_BITS, Chunk, Ledger, decode_chunk, encode_chunk, member
@@ -47,7 +47,7 @@ class Chunks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Stepped:
     """What came of it. `wake_ms`: when there is something to do without new markers, None for never."""
 
     due: list[HandOver]
@@ -65,9 +65,9 @@ class Loaded:
     asked: dict[int, int] = field(default_factory=dict[int, int])
 
 
-def turn(
+def step(
     partition: int, config: KmqConfig, ledger: Ledger, store: Chunks, now_ms: int, run_ms: int, markers: Markers | None
-) -> Turn:
+) -> Stepped:
     """Take the markers of a batch, None where it has none; changes ledger and store. `run_ms`: when the query began."""
     if ledger.run_ms != run_ms:
         ledger.run_ms, ledger.replaying, ledger.replay_end = run_ms, True, -1
@@ -77,7 +77,7 @@ def turn(
             ledger.replay_end = int(markers.offsets[young.argmax()])
     named = named_in(partition, markers)
     loaded = load(ledger, store, named, horizon_ms(config, ledger, now_ms, markers))
-    machine = HandingPartition(partition, config, HANDED_MAX)
+    machine = HandoverPartition(partition, config, HANDED_MAX)
     machine.resume(
         loaded.opened,
         loaded.asked,
@@ -95,7 +95,7 @@ def turn(
     ledger.position = -1 if machine.position is None else machine.position
     if markers is not None:
         ledger.read_at_ms = now_ms
-    return Turn(due, 0 if markers is None else len(markers), machine.malformed, wake_ms(config, ledger, now_ms))
+    return Stepped(due, 0 if markers is None else len(markers), machine.malformed, wake_ms(config, ledger, now_ms))
 
 
 def named_in(partition: int, markers: Markers | None) -> Any:
@@ -165,7 +165,7 @@ def first_of(chunks: dict[int, Chunk], dues: list[tuple[int, Any]]) -> Iterable[
     return found
 
 
-def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: HandingPartition) -> None:
+def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: HandoverPartition) -> None:
     """Write down what has changed of the messages that the machine had or got."""
     touched = np.union1d(named, np.fromiter(loaded.opened, np.int64, len(loaded.opened)))
     by_chunk: dict[int, dict[int, Open]] = {}

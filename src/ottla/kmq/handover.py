@@ -1,10 +1,10 @@
-"""The same machine where others carry out its redeliveries, and only the markers topic tells it that they did.
+"""Decides as `machine` does where others carry out the redeliveries, and only the markers topic tells that they did.
 
 Knows: which messages may be due, and when to name one again whose end marker does not come. Does not know: how often a
 message came again, for that stands in the record; nor what became of what it handed over.
 
 `MarkersPartition` is told of every step and asks for the next one. Where nobody can tell it, as between the stages of a
-dataflow, `HandingPartition` says `HandOver` and leaves the message open. Whoever takes it reads the record, asks
+dataflow, `HandoverPartition` says `HandOver` and leaves the message open. Whoever takes it reads the record, asks
 `decided` what is to be done, writes the copy or the dead letter and then the end marker.
 
 **Back-off** depends on the record, so a message is handed over at each of the times at which it may come again, once
@@ -27,10 +27,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ottla.kmq.agenda import rounded
 from ottla.kmq.config import KmqConfig
+from ottla.kmq.deadlines import rounded
 from ottla.kmq.events import DeadLetter, Effect, HandOver, Reason, RecordBeyondEnd, RecordGone, Redeliver
-from ottla.kmq.machine import LOST, MarkersPartition, Open, buries, said_by, target
+from ottla.kmq.machine import LOST, MarkersPartition, Open, becomes_dead_letter, comes_again_ms, reason_of
 
 CONFIRM_MS: Final = 10_000
 CONFIRM_MS_MAX: Final = 30_000
@@ -38,7 +38,7 @@ BEYOND_END_MS: Final = 120_000
 """A record that is beyond the end of its partition for so long counts as lost."""
 
 
-class HandingPartition(MarkersPartition):
+class HandoverPartition(MarkersPartition):
     """One partition of the markers topic; hands over `handed_max` messages in its life, and has no other effects.
 
     It keeps no more than it is given, so `open_max` does not bound it.
@@ -66,7 +66,7 @@ class HandingPartition(MarkersPartition):
         self._position, self._latest_ms, self._read_at, self._at_end = position, latest_ms, read_at_ms, at_end
         self._replay_end, self._replaying = replay_end, replaying
         for offset, (_, due_ms, deadline_ms, verdict) in self._open.items():
-            self._agenda.add(rounded(due_ms) if verdict is None and due_ms == deadline_ms else due_ms, offset)
+            self._deadlines.add(rounded(due_ms) if verdict is None and due_ms == deadline_ms else due_ms, offset)
 
     # What can be asked
 
@@ -114,13 +114,13 @@ class HandingPartition(MarkersPartition):
     def _fetch(self, now: int, offset: int, effects: list[Effect]) -> None:
         """Hand it over, and note when to do so again."""
         marker_offset, _, deadline_ms, verdict = self._open[offset]
-        since_ms, reason, text = said_by(deadline_ms, verdict)
+        since_ms, reason, text = reason_of(deadline_ms, verdict)
         clock = self.clock(now)
         due = HandOver(offset, deadline_ms, since_ms, reason, text, clock, self._asked.get(offset))
         again_ms = next_ms(self.config, due, now)
         self._asked[offset] = clock
         self._open[offset] = (marker_offset, again_ms, deadline_ms, verdict)
-        self._agenda.add(again_ms, offset)
+        self._deadlines.add(again_ms, offset)
         self._left -= 1
         effects.append(due)
 
@@ -129,7 +129,7 @@ def last_ms(config: KmqConfig, due: HandOver) -> int:
     """The last of the times at which a message may have to come again."""
     if due.reason is Reason.REJECTED or not config.max_redeliveries:
         return due.deadline_ms
-    return target(config, due.deadline_ms, due.since_ms, config.max_redeliveries - 1)
+    return comes_again_ms(config, due.deadline_ms, due.since_ms, config.max_redeliveries - 1)
 
 
 def next_ms(config: KmqConfig, due: HandOver, now: int) -> int:
@@ -137,8 +137,10 @@ def next_ms(config: KmqConfig, due: HandOver, now: int) -> int:
     last = last_ms(config, due)
     if due.clock_ms < last:
         counts = range(config.max_redeliveries)
-        at = bisect_right(counts, due.clock_ms, key=lambda count: target(config, due.deadline_ms, due.since_ms, count))
-        return target(config, due.deadline_ms, due.since_ms, at)
+        at = bisect_right(
+            counts, due.clock_ms, key=lambda count: comes_again_ms(config, due.deadline_ms, due.since_ms, count)
+        )
+        return comes_again_ms(config, due.deadline_ms, due.since_ms, at)
     return max(due.clock_ms, now) + min(max(due.clock_ms - last, CONFIRM_MS), CONFIRM_MS_MAX)
 
 
@@ -155,10 +157,10 @@ def decided(
             does = DeadLetter(due.offset, 0, Reason.LOST, LOST)
         case RecordBeyondEnd():
             does, at_ms = DeadLetter(due.offset, 0, Reason.LOST, LOST), last + BEYOND_END_MS
-        case redeliveries if buries(config, due.reason, redeliveries):
+        case redeliveries if becomes_dead_letter(config, due.reason, redeliveries):
             does = DeadLetter(due.offset, redeliveries, due.reason, due.text)
         case redeliveries:
             does = Redeliver(due.offset, redeliveries + 1)
-            at_ms = target(config, due.deadline_ms, due.since_ms, redeliveries)
+            at_ms = comes_again_ms(config, due.deadline_ms, due.since_ms, redeliveries)
     done_before = due.asked_ms is not None and at_ms <= due.asked_ms < last
     return None if at_ms > due.clock_ms or done_before else does

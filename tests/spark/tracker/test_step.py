@@ -1,4 +1,4 @@
-"""The tracker's turns without Spark: against the standalone tracker's machine, and the bytes of the state."""
+"""The tracker's steps without Spark: against the standalone tracker's machine, and the bytes of the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ottla.kmq.events import (
     WriteEnd,
 )
 from ottla.kmq.figures import PartitionFigures
-from ottla.kmq.handing import CONFIRM_MS, decided
+from ottla.kmq.handover import CONFIRM_MS, decided
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.markers import END, Kind, Start, pack_key, start
 
@@ -35,7 +35,6 @@ pytest.importorskip("pyarrow", reason='needs pip install "ottla[spark]"')
 import itertools
 
 from ottla.spark.tracker.batches import Markers
-from ottla.spark.tracker.carrying import Outcome
 from ottla.spark.tracker.chunks import (
     CHUNK,
     Chunk,
@@ -46,8 +45,9 @@ from ottla.spark.tracker.chunks import (
     encode_chunk,
     encode_ledger,
 )
-from ottla.spark.tracker.running import Caught, Progress
-from ottla.spark.tracker.turns import turn
+from ottla.spark.tracker.redelivering import Outcome
+from ottla.spark.tracker.running import CaughtUp, Progress
+from ottla.spark.tracker.step import step
 
 PARTITION = 3
 SPREAD = CHUNK // 3 + 1
@@ -143,7 +143,7 @@ class OnSpark(World):
             markers = Markers(offsets, np.array(times), keys, values)
             self.position = len(self.log)
         ledger = decode_ledger(self.ledger)
-        result = turn(PARTITION, self.config, ledger, self.store, now, 0, markers)
+        result = step(PARTITION, self.config, ledger, self.store, now, 0, markers)
         self.ledger = encode_ledger(ledger)
         for due in result.due:
             does = decided(self.config, due, self.found(due.offset))
@@ -243,29 +243,29 @@ def test_nothing_is_handed_over_before_what_was_there_at_the_start_was_read() ->
         return Markers(np.arange(first, first + 100), np.full(100, times), keys, [values] * 100)
 
     run_ms = 1_000_000
-    assert turn(PARTITION, config, ledger, store, run_ms, run_ms, batch(0, start(1), 1_000)).due == []
-    assert turn(PARTITION, config, ledger, store, run_ms, run_ms, batch(100, start(1), 50_000)).due == []
-    assert turn(PARTITION, config, ledger, store, run_ms + 1, run_ms, batch(200, END, 60_000)).due == []
+    assert step(PARTITION, config, ledger, store, run_ms, run_ms, batch(0, start(1), 1_000)).due == []
+    assert step(PARTITION, config, ledger, store, run_ms, run_ms, batch(100, start(1), 50_000)).due == []
+    assert step(PARTITION, config, ledger, store, run_ms + 1, run_ms, batch(200, END, 60_000)).due == []
     assert ledger.open_count == 0
     assert ledger.replaying
-    after = turn(PARTITION, config, ledger, store, run_ms + 2_000, run_ms, batch(300, start(1_000), run_ms + 1))
+    after = step(PARTITION, config, ledger, store, run_ms + 2_000, run_ms, batch(300, start(1_000), run_ms + 1))
     assert after.due == []
     assert not ledger.replaying
     assert ledger.commit_offset == 300
     assert after.wake_ms is not None
-    assert len(turn(PARTITION, config, ledger, store, after.wake_ms, run_ms, None).due) == 100
+    assert len(step(PARTITION, config, ledger, store, after.wake_ms, run_ms, None).due) == 100
 
 
 def test_a_batch_reads_and_writes_the_chunks_that_it_is_about_and_no_others() -> None:
     store, ledger, config = Store(), Ledger(), replace(CONFIG, backoff_ms=0)
     keys: list[bytes | None] = [pack_key(PARTITION, offset) for offset in range(100 * CHUNK)]
     every = Markers(np.arange(len(keys)), np.full(len(keys), 1_000), keys, [start(60_000)] * len(keys))
-    turn(PARTITION, config, ledger, store, 1_000, 0, every)
+    step(PARTITION, config, ledger, store, 1_000, 0, every)
     assert (ledger.open_count, len(store.kept)) == (100 * CHUNK, 100)
     assert sum(map(len, store.kept.values())) < 11 * len(keys)
     store.calls = 0
     some = [pack_key(PARTITION, offset) for offset in (1, CHUNK + 1, CHUNK + 2)]
-    turn(
+    step(
         PARTITION,
         config,
         ledger,
@@ -280,16 +280,16 @@ def test_a_batch_reads_and_writes_the_chunks_that_it_is_about_and_no_others() ->
 
 
 def test_due_messages_are_taken_up_in_the_order_in_which_they_came_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.spark.tracker.turns.HANDED_MAX", 700)
+    monkeypatch.setattr("ottla.spark.tracker.step.HANDED_MAX", 700)
     store, ledger, config = Store(), Ledger(), replace(CONFIG, backoff_ms=0)
     order = list(range(3_000))
     random.Random(5).shuffle(order)
     keys: list[bytes | None] = [pack_key(PARTITION, offset * 10) for offset in order]
     values: list[bytes | None] = [start(60_000)] * 3_000
-    turn(PARTITION, config, ledger, store, 0, 0, Markers(np.arange(3_000), np.arange(3_000) * 10, keys, values))
+    step(PARTITION, config, ledger, store, 0, 0, Markers(np.arange(3_000), np.arange(3_000) * 10, keys, values))
     found: list[HandOver] = []
     for now in range(100_000, 100_005):
-        result = turn(PARTITION, config, ledger, store, now, 0, None)
+        result = step(PARTITION, config, ledger, store, now, 0, None)
         assert len(result.due) == min(700, 3_000 - len(found))
         found += result.due
     assert [each.offset for each in found] != sorted(each.offset for each in found)
@@ -342,7 +342,7 @@ def test_a_replay_with_nothing_open_holds_up_no_end(open_count: int, caught_up: 
     progress, outcome = Progress(config), Outcome()
     outcome.partitions[0] = (28, PartitionFigures(0, open_count, 0, True, 5 if open_count else None, None))
     progress.add(outcome)
-    caught = Caught(config, {0: 28}, 0.0)
+    caught = CaughtUp(config, {0: 28}, 0.0)
     for _ in range(2):
         caught.look(progress, outcome)
     assert caught.up.is_set() is caught_up

@@ -1,4 +1,4 @@
-"""What the acts share: the node, the stream, the groups, and the screen.
+"""Holds what the steps share: the node, the stream, the groups, and the screen.
 
 On a terminal the figures stand still and change in place; elsewhere one plain line a second is printed.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 
 
-class Stage:
-    """Set before the first act, cleared after the last, whatever happens between."""
+class Demonstration:
+    """The node, the processes and the screen of one demonstration; `clear` ends them all."""
 
     def __init__(self, console: Console, source: Path | None, seconds: float, report: Path | None) -> None:
         self.console = console
