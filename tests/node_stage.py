@@ -65,6 +65,7 @@ class Client:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.channel = Channel()
+        self.muted_until: int | None = None
         self._waiting: deque[Asked] = deque()
         self._under_way: dict[int, Asked] = {}
         self._served = 0
@@ -88,6 +89,10 @@ class Client:
                 del self._under_way[self._served]
                 asked.take(())
             self._take(self.channel.served(asked.api_key, answer, self._served))
+
+    def mute(self, until: int | None) -> None:
+        self.muted_until = until
+        self.channel.mute(until is not None)
 
     def answered(self, reply: Reply) -> None:
         leaving = self.channel.answered(reply.ticket, reply.parts)
@@ -125,6 +130,8 @@ class NodeStage:
         self.entropy = random.Random(1)
         self.hold_syncs = False
         self.syncs: list[Sync] = []
+        self.mutes: list[Mute] = []
+        """Those there have been."""
         self.clients: dict[int, Client] = {}
         self.connections = 0
         """How many there have been."""
@@ -214,10 +221,15 @@ class NodeStage:
         until = self.now + ms
         while True:
             self.settle()
-            due = self.node.deadline()
+            times = [self.node.deadline(), *(client.muted_until for client in self.clients.values())]
+            due = min((time for time in times if time is not None), default=None)
             if due is None or due > until:
                 break
             self.now = max(self.now, due)
+            for client in self.clients.values():
+                if client.muted_until is not None and client.muted_until <= self.now:
+                    client.mute(None)
+                    client.serve(self.node, self.now)
             self.node.tick(self.now)
         self.now = until
         self.check()
@@ -246,8 +258,10 @@ class NodeStage:
                 self.syncs.append(effect)
             case Store(path, content):
                 self.replace_file(path, content)
-            case Mute():
-                raise AssertionError("nobody mutes yet")
+            case Mute(connection, until):
+                self.mutes.append(effect)
+                if connection in self.clients:
+                    self.clients[connection].mute(max(until, self.clients[connection].muted_until or until))
 
     def replace_file(self, path: str, content: bytes) -> None:
         """Carry out a Store."""

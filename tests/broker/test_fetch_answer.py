@@ -54,7 +54,7 @@ def answers(draw, by_id: bool):
     return found
 
 
-def by_the_codec(version, correlation_id, error, session_id, found, endpoint) -> bytes:
+def by_the_codec(version, correlation_id, error, session_id, found, endpoint, throttle_ms) -> bytes:
     topics: dict = {}
     for answer in found:
         records = b"" if answer.records is None else answer.records.read()
@@ -79,7 +79,7 @@ def by_the_codec(version, correlation_id, error, session_id, found, endpoint) ->
         )
         for topic, partitions in topics.items()
     ]
-    message = wire.FetchResponse(0, error, session_id, responses)
+    message = wire.FetchResponse(throttle_ms, error, session_id, responses)
     if endpoint is not None:
         message.node_endpoints = [wire.NodeEndpoint(*endpoint, None)]
     return bytes(encode_response(RequestHeader(1, version, correlation_id, None), message))
@@ -93,5 +93,6 @@ def test_same_bytes_as_the_generated_encoder(version, data):
     endpoint = data.draw(st.none() | st.tuples(st.integers(0, 9), st.just("127.0.0.1"), st.integers(1, 65535)))
     if version < 16:
         endpoint = None
-    fields = (version, data.draw(INT32), data.draw(st.integers(0, 130)), data.draw(INT32), found, endpoint)
+    error, session_id, throttle_ms = data.draw(st.integers(0, 130)), data.draw(INT32), data.draw(INT32)
+    fields = (version, data.draw(INT32), error, session_id, found, endpoint, throttle_ms)
     assert joined(encode_fetch_response(*fields)) == by_the_codec(*fields)

@@ -38,7 +38,7 @@ def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoint: tu
         made((T2, 4), error=6, current_leader=(2, 9)),
         made((T1, 1), acquired=[(i, i, 1) for i in range(200)], records=slices[:1], size=300),
     ]
-    parts = encode_share_fetch_response(77, 0, None, 30_000, answers, endpoint)
+    parts = encode_share_fetch_response(77, 0, None, 30_000, answers, endpoint, 250)
     whole = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
     topics: dict[bytes, list[PartitionData]] = {T1: [], T2: []}
     for answer in answers:
@@ -54,7 +54,7 @@ def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoint: tu
         )
         topics[answer.place[0]].append(data)
     message = ShareFetchResponse(
-        0,
+        250,
         0,
         None,
         30_000,

@@ -40,6 +40,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
@@ -130,7 +131,8 @@ class Node:
         self.access = Access()
         self.metrics = Metrics()
         self.outbox = Outbox()
-        self.parking = Parking(self.outbox, faults)
+        self.throttle = Throttle(self.outbox)
+        self.parking = Parking(self.outbox, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
             files=files,
@@ -302,6 +304,7 @@ class Node:
         answer = served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
+        self.throttle.charge_message(now, request, answer)
         return [encode_response(header, answer)]
 
     def disconnected(self, now: Millis, connection: int) -> None:

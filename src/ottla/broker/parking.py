@@ -15,6 +15,7 @@ from typing import Any
 
 from ottla.broker.effects import Close, Outbox, Part, Reply
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Request
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -67,8 +68,9 @@ class Parking:
     `fault` hears of exceptions that nobody expected: the request they came from is closed with its connection.
     """
 
-    def __init__(self, outbox: Outbox, fault: Callable[[str, Exception], None]) -> None:
+    def __init__(self, outbox: Outbox, throttle: Throttle, fault: Callable[[str, Exception], None]) -> None:
         self._outbox = outbox
+        self._throttle = throttle
         self._fault = fault
         self._waiting: dict[Ticket, Waiting] = {}
         self._of_connection: dict[int, dict[Ticket, None]] = {}
@@ -113,18 +115,20 @@ class Parking:
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
-    def answer(self, ticket: Ticket, message: Any) -> None:
+    def answer(self, now: Millis, ticket: Ticket, message: Any) -> None:
         """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
         waiting = self.take(ticket)
         if waiting is not None:
             request = waiting.request
             if request.take_answer(message):
                 return
+            self._throttle.charge_message(now, request, message)
             header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
             self._outbox.add(Reply(ticket, request.session.address.identity, [encode_response(header, message)]))
 
     def reply(self, ticket: Ticket, parts: list[Part]) -> None:
-        """Answer a parked request with parts that are already encoded; no parts: there is no answer."""
+        """Answer a parked request with parts that are already encoded, and for which it was charged; no parts: there is
+        no answer."""
         waiting = self.take(ticket)
         if waiting is not None:
             self._outbox.add(Reply(ticket, waiting.request.session.address.identity, parts))
@@ -142,7 +146,7 @@ class Parking:
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None:
         """What `ticket` waited for in `partition` is below the high watermark."""
         if reply is not None:
-            self.answer(ticket, reply)
+            self.answer(now, ticket, reply)
             return
         waiting = self._waiting.get(ticket)
         if waiting is not None:

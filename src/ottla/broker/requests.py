@@ -51,9 +51,10 @@ class Session:
 
 
 class Request:
-    """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read."""
+    """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read; `produced` how
+    many bytes count as produced by it."""
 
-    __slots__ = ("api_key", "body", "client_id", "correlation_id", "now", "session", "version")
+    __slots__ = ("api_key", "body", "client_id", "correlation_id", "now", "produced", "session", "version")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Request:
         client_id: str | None,
         now: Millis,
         body: Any,
+        produced: int = 0,
     ) -> None:
         self.session = session
         self.api_key = api_key
@@ -72,6 +74,7 @@ class Request:
         self.client_id = client_id or ""
         self.now = now
         self.body = body
+        self.produced = produced
 
     def take_answer(self, message: Any) -> bool:
         """Whether the answer goes to somebody in the node and not to the client; it has been handed over then."""

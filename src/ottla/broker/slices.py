@@ -143,7 +143,7 @@ class Slices:
             if isinstance(answer, list):
                 self._parking.reply(sliced.ticket, cast("list[Part]", answer))
             else:
-                self._parking.answer(sliced.ticket, answer)
+                self._parking.answer(now, sliced.ticket, answer)
         except Exception as error:
             self._parking.give_up(sliced.ticket, "a long request", error)
         else:

@@ -135,12 +135,15 @@ class Connection(asyncio.BufferedProtocol):
             self.close("idle", expected=True)
 
     def mute(self, seconds: float) -> None:
-        """Read nothing for a while (KIP-219)."""
+        """Read nothing for a while (KIP-219), or for longer than it was told before."""
+        loop = asyncio.get_running_loop()
+        if self._muted is not None:
+            if self._muted.when() >= loop.time() + seconds:
+                return
+            self._muted.cancel()
         self._channel.mute(True)
         self._pause_reading()
-        if self._muted is not None:
-            self._muted.cancel()
-        self._muted = asyncio.get_running_loop().call_later(seconds, self._unmute)
+        self._muted = loop.call_later(seconds, self._unmute)
 
     def _unmute(self) -> None:
         self._muted = None
@@ -215,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
         node, session, channel = self._node, self.session, self._channel
         assert session is not None
-        metrics = node.metrics
+        metrics, quotas = node.metrics, node.throttle.quotas
         outgoing = self._outgoing
         now = self._server.now()
         self.last_active_ms = now
@@ -253,9 +256,11 @@ class Connection(asyncio.BufferedProtocol):
                 break
             position = start + size
             api_key = frame[1]
+            ended = perf_counter_ns()
+            if quotas is not None:
+                quotas.spent(session, (ended - began) // 1000)
             if type(answer) is list and not channel.waits:
                 outgoing.extend(answer)
-                ended = perf_counter_ns()
                 metrics.request_done(api_key, (ended - began) // 1000)
                 began = ended
                 unsent += len(cast(bytes, answer[0]))
@@ -266,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
                         break
             else:
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
-                began = perf_counter_ns()
+                began = ended
         self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not channel.unsent:
             self._send()
@@ -289,10 +294,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._channel.closing:
             return
         assert self.session is not None
+        quotas, began = self._node.throttle.quotas, perf_counter_ns()
         try:
             if isinstance(decoded, Exception):
                 raise decoded
             answer = self._node.receive(self._server.now(), self.session, frame, decoded)
+            if quotas is not None:
+                quotas.spent(self.session, (perf_counter_ns() - began) // 1000)
         except Refused as refused:
             self.close(str(refused))
         except Exception:

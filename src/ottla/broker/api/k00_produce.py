@@ -130,7 +130,7 @@ class ParkedProduce(ParkedWork):
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self.waits_for.pop(partition, None)
         if not self.waits_for:
-            self.answer(ticket)
+            self.answer(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """Too late: what is appended stays, and the producer is told to ask again."""
@@ -145,7 +145,7 @@ class ParkedProduce(ParkedWork):
                 else:
                     append.refuse(ErrorCode.REQUEST_TIMED_OUT)
                 append.base_offset = -1
-        self.answer(ticket)
+        self.answer(now, ticket)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
         """Whether its records stay nobody knows; what waits for another partition is too late as well."""
@@ -154,11 +154,11 @@ class ParkedProduce(ParkedWork):
     def abandon(self, ticket: Ticket) -> None:
         """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
 
-    def answer(self, ticket: Ticket) -> None:
+    def answer(self, now: Millis, ticket: Ticket) -> None:
         parking = self.node.parking
         request = parking.request_of(ticket)
         if request is not None:
-            parking.answer(ticket, response_of(self.node, request.session, request.version, self.appends))
+            parking.answer(now, ticket, response_of(self.node, request.session, request.version, self.appends))
 
 
 class ParkedSlice(ParkedProduce):
@@ -175,8 +175,8 @@ class ParkedSlice(ParkedProduce):
     def abandon(self, ticket: Ticket) -> None:
         self.piece.take_answer(None)
 
-    def answer(self, ticket: Ticket) -> None:
-        self.node.parking.answer(ticket, None)
+    def answer(self, now: Millis, ticket: Ticket) -> None:
+        self.node.parking.answer(now, ticket, None)
 
 
 class SlicedProduce:
@@ -259,23 +259,46 @@ def receive(
             append_one(node, now, session, version, client_id, append)
             holding = append.partition is not None and append.partition.holding
             if acks and not holding and not append.error and version >= FIRST_FLEXIBLE_VERSION:
-                return [_common_answer(correlation_id, append)]
+                throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, session, frame)
+                return [_common_answer(correlation_id, append, throttle_ms)]
     else:
         done, holding = append_some(node, now, session, version, client_id, appends, 0)
         if done < len(appends):
-            request = Request(session, KEY, version, correlation_id, client_id, now, None)
+            if acks == 0:
+                _charge(node, now, session, frame)
+            request = _request_of(session, version, correlation_id, now, frame)
             return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused(ACKS_0_FAILED)
+        if node.throttle.quotas is not None:
+            _charge(node, now, session, frame)
         return None
     if holding:
         waits_for = uncommitted(appends)
         if waits_for:
-            request = Request(session, KEY, version, correlation_id, None, now, None)
+            request = _request_of(session, version, correlation_id, now, frame)
             return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     header = RequestHeader(KEY, version, correlation_id, client_id)
-    return [encode_response(header, response_of(node, session, version, appends))]
+    response = response_of(node, session, version, appends)
+    response.throttle_time_ms = _charge(node, now, session, frame)
+    return [encode_response(header, response)]
+
+
+def _request_of(session: Session, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
+    """The request in this frame, which is charged when it is answered."""
+    return Request(session, KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
+
+
+def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int:
+    """For how long the client that sent this frame is throttled."""
+    return node.throttle.charge(now, session, _client_id_of(frame), produced=len(frame))
+
+
+def _client_id_of(frame: memoryview) -> str:
+    """The client id that a frame's header has, which was read as UTF-8 before; '' where it has none."""
+    length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
+    return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
 
 def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]]:
@@ -501,7 +524,7 @@ def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
     raise _Uncommon
 
 
-def _common_answer(correlation_id: int, append: PartitionAppend) -> bytes:
+def _common_answer(correlation_id: int, append: PartitionAppend, throttle_ms: int) -> bytes:
     """The answer to one partition that went well: the generated encoder would write the same bytes."""
     topic = append.topic
     if isinstance(topic, str):
@@ -521,7 +544,7 @@ def _common_answer(correlation_id: int, append: PartitionAppend) -> bytes:
         0,  # no message
         0,  # tags of the partition
         0,  # tags of the topic
-        0,  # throttle time
+        throttle_ms,
         0,  # tags of the answer
     )
     return _COMMON_ANSWER_HEAD.pack(6 + len(key) + len(tail), correlation_id, 0, 2) + key + tail

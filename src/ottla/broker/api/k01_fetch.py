@@ -30,7 +30,7 @@ from ottla.broker.slices import Piece, Work, cut
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import decode_request_header
+from ottla.protocol.framing import RequestHeader, decode_request_header
 from ottla.protocol.messages.fetch import FetchRequest, FetchTopic
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Fetch:
     """One fetch: what is asked of which partitions, in which session."""
 
     __slots__ = (
+        "client_id",
         "correlation_id",
         "fetch_session",
         "incremental",
@@ -60,10 +61,13 @@ class Fetch:
         "version",
     )
 
-    def __init__(self, session: Session, version: int, correlation_id: int, body: FetchRequest, bytes_max: int) -> None:
+    def __init__(
+        self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
+    ) -> None:
         self.session = session
+        self.client_id = header.client_id
         self.version = version
-        self.correlation_id = correlation_id
+        self.correlation_id = header.correlation_id
         self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
         self.max_bytes = min(body.max_bytes, bytes_max)
         self.replica_id = body.replica_id
@@ -92,7 +96,7 @@ class ParkedFetch(ParkedWork):
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self.abandon(ticket)
         answers, _, _ = read_all(self.node, self.fetch)
-        self.node.parking.reply(ticket, finish(self.node, self.fetch, answers))
+        self.node.parking.reply(ticket, finish(self.node, now, self.fetch, answers))
 
     def ready(self, now: Millis, ticket: Ticket) -> None:
         self.at_deadline(now, ticket)
@@ -117,20 +121,20 @@ def receive(
         body, _ = FetchRequest.decode(frame, position, version)
     else:
         header, body = decoded
-    fetch = Fetch(session, version, correlation_id, body, node.settings["fetch.max.bytes"])
+    fetch = Fetch(session, version, header, body, node.settings["fetch.max.bytes"])
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
     error = _resolve_session(node, now, fetch, body, _named(body.topics, version))
     if error is not None:
-        return encode_fetch_response(version, correlation_id, int(error), 0, [], None)
+        return _refused(node, now, fetch, error)
     if len(fetch.partitions) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
     answers, size, hurry = read_all(node, fetch)
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
-        return finish(node, fetch, answers)
+        return finish(node, now, fetch, answers)
     request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
     watched = [answer.partition for answer in answers if answer.partition is not None]
     ticket = node.parking.park(request, now + body.max_wait_ms, ParkedFetch(node, fetch, min_bytes - size, watched))
@@ -170,7 +174,7 @@ class ParkedSlicedFetch(ParkedFetch):
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self.abandon(ticket)
-        self.node.parking.answer(ticket, True)
+        self.node.parking.answer(now, ticket, True)
 
 
 def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
@@ -180,7 +184,7 @@ def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequ
         yield
     error = _resolve_session(node, request.now, fetch, body, asked)
     if error is not None:
-        return encode_fetch_response(fetch.version, fetch.correlation_id, int(error), 0, [], None)
+        return _refused(node, request.now, fetch, error)
     return (yield from _read_in_slices(node, request, fetch, body))
 
 
@@ -191,6 +195,10 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
         wait = partial(_wait, node, fetch, answers, missing, request.now + body.max_wait_ms)
         if (yield Piece(request, None, wait)):
             answers, _, _ = yield from _all_in_slices(node, fetch)
+    if node.throttle.quotas is not None:
+        throttle_ms = yield Piece(request, None, lambda piece: _charge(node, fetch, answers, piece.now))
+        if throttle_ms:
+            return _throttled(node, fetch, throttle_ms)
     told: list[PartitionAnswer] = []
     for first in range(0, len(answers), PARTITIONS_AT_ONCE):
         end = first + PARTITIONS_AT_ONCE
@@ -239,12 +247,35 @@ def _length(answer: PartitionAnswer) -> int:
 # ---- the answer ----------------------------------------------------------------------------------------------------
 
 
-def finish(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
+def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
     """The parts of the answer."""
+    if node.throttle.quotas is not None and (throttle_ms := _charge(node, fetch, answers, now)):
+        return _throttled(node, fetch, throttle_ms)
     told = tell(node, fetch, fetch.partitions, answers)
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoint = _endpoint(node, fetch, told) if fetch.version >= 16 else None
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoint)
+
+
+def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
+    """For how long the client is throttled."""
+    return node.throttle.charge_fetch(now, fetch.session, fetch.client_id, sum(map(_length, answers)))
+
+
+def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
+    """The answer to a client that has used too much: nothing was read, and no session is opened (KIP-219)."""
+    session, identity = fetch.fetch_session, 0
+    if session is not None and fetch.incremental:
+        identity = session.identity
+    elif session is not None:
+        node.fetch_sessions.close(session.identity)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, [], None, throttle_ms)
+
+
+def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
+    """The answer to a request for a session that there is not."""
+    throttle_ms = node.throttle.charge(now, fetch.session, fetch.client_id)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, int(error), 0, [], None, throttle_ms)
 
 
 def tell(

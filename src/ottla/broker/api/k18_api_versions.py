@@ -53,12 +53,16 @@ def receive(
     if not VERSIONS[0] <= version <= VERSIONS[1]:
         own = ApiVersion(KEY, *VERSIONS)
         answer = ApiVersionsResponse(int(ErrorCode.UNSUPPORTED_VERSION), [own])
+        answer.throttle_time_ms = node.throttle.charge(now, session, None)
         return [encode_response(RequestHeader(KEY, 0, correlation_id), answer)]
     header, position = decode_request_header(frame)
     request, _ = ApiVersionsRequest.decode(frame, position, version)
     if version >= FIRST_VERSION_WITH_CLIENT_NAME and not _named(request):
-        return [encode_response(header, ApiVersionsResponse(int(ErrorCode.INVALID_REQUEST)))]
-    return [encode_response(header, advertised(node, version))]
+        answer = ApiVersionsResponse(int(ErrorCode.INVALID_REQUEST))
+    else:
+        answer = advertised(node, version)
+    answer.throttle_time_ms = node.throttle.charge(now, session, header.client_id)
+    return [encode_response(header, answer)]
 
 
 def advertised(node: Node, version: int) -> ApiVersionsResponse:

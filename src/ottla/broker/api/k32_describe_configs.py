@@ -77,7 +77,9 @@ def _long_answer(node: Node, request: Request) -> Work:
     version = request.version
     flexible = version >= FIRST_FLEXIBLE_VERSION
     header = RequestHeader(KEY, version, request.correlation_id, request.client_id)
-    head = encode_response(header, DescribeConfigsResponse())[: -len(_NOTHING[flexible])]
+    empty = DescribeConfigsResponse()
+    node.throttle.charge_message(request.now, request, empty)
+    head = encode_response(header, empty)[: -len(_NOTHING[flexible])]
     if flexible:
         write_uvarint(head, len(body.resources) + 1)
     else:

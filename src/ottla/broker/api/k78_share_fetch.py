@@ -18,13 +18,16 @@ from ottla.broker.delivery.answer import encode_share_fetch_response
 from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching
 from ottla.broker.delivery.sessions import FINAL_EPOCH
 from ottla.broker.effects import Part
+from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Parked, Request, Session
+from ottla.broker.security.authorizer import Access
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
 
 if TYPE_CHECKING:
+    from ottla.broker.delivery.host import ShareHost
     from ottla.broker.node import Node
 
 KEY = 78
@@ -47,9 +50,8 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    fetch = ShareFetch(
-        node.share, node.access, Request(session, KEY, version, correlation_id, header.client_id, now, body)
-    )
+    request = Request(session, KEY, version, correlation_id, header.client_id, now, body)
+    fetch = ShareFetch(node.share, node.access, node.throttle, request)
     error = fetch.refusal()
     if error is None and version >= 2:
         if body.is_renew_ack and _asks_for_records(body):
@@ -59,7 +61,8 @@ def receive(
     if error is None:
         error = fetch.enter_session(now)
     if error is not None:
-        return encode_share_fetch_response(correlation_id, int(error), error.message, 0, [], None)
+        throttle_ms = node.throttle.charge(now, session, header.client_id)
+        return encode_share_fetch_response(correlation_id, int(error), error.message, 0, [], None, throttle_ms)
     fetch.acknowledge_all(now)
     fetch.find_partitions(now)
     if fetch.is_persisting or not fetch.fetch(now):
@@ -75,11 +78,19 @@ def _asks_for_records(body: ShareFetchRequest) -> bool:
 class ShareFetch(ShareFetching):
     """A ShareFetch whose answer is encoded here."""
 
-    __slots__ = ()
+    __slots__ = ("throttle",)
+
+    def __init__(self, share: ShareHost, access: Access, throttle: Throttle, request: Request) -> None:
+        super().__init__(share, access, request)
+        self.throttle = throttle
 
     def parts(self, now: Millis) -> list[Part]:
         if self.request.body.share_session_epoch == FINAL_EPOCH:
             self.leave_session(now)
         hint = self.leader_hint()
-        timeout_ms = self.lock_timeout_ms
-        return encode_share_fetch_response(self.request.correlation_id, 0, None, timeout_ms, self.answers, hint)
+        request, fetched = self.request, sum(answer.size for answer in self.answers)
+        # What was acquired leaves also where its reader is throttled: nobody else gets it before its locks time out.
+        throttle_ms = self.throttle.charge(now, request.session, request.client_id, fetched=fetched)
+        return encode_share_fetch_response(
+            request.correlation_id, 0, None, self.lock_timeout_ms, self.answers, hint, throttle_ms
+        )

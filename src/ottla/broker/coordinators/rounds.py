@@ -72,7 +72,7 @@ class Rounds(ParkedWork):
         """A round that took longer is back."""
         done, answer = self._run(now, replies)
         if done:
-            self.parking.answer(self._ticket, answer)
+            self.parking.answer(now, self._ticket, answer)
 
     def _run(self, now: Millis, replies: list[Any] | None) -> tuple[bool, Any]:
         request = self._request

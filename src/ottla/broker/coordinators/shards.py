@@ -166,7 +166,7 @@ class CoordinatorRequest(ParkedWork):
         parking = self.host.parking
         request = parking.request_of(self.ticket)
         if request is not None:
-            parking.answer(self.ticket, self.finish(request))
+            parking.answer(now, self.ticket, self.finish(request))
 
 
 class Hosted:

@@ -60,9 +60,10 @@ def encode_share_fetch_response(
     lock_timeout_ms: int,
     answers: list[ShareAnswer],
     endpoint: tuple[int, str, int] | None,
+    throttle_ms: int = 0,
 ) -> list[Part]:
     """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
-    head = bytearray(_HEAD.pack(0, correlation_id, 0, 0, error))
+    head = bytearray(_HEAD.pack(0, correlation_id, 0, throttle_ms, error))
     write_compact_nullable_string(head, message)
     head += _INT32.pack(lock_timeout_ms)
     parts: list[Part] = [head]

@@ -183,7 +183,7 @@ class ShareAcknowledging(ShareExchange):
 
     def persisted(self, now: Millis) -> None:
         assert self.ticket is not None
-        self.share.parking.answer(self.ticket, self.message(now))
+        self.share.parking.answer(now, self.ticket, self.message(now))
 
     def message(self, now: Millis) -> Any:
         """The response; a session that says good-bye ends here."""

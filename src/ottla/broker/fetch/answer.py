@@ -81,10 +81,11 @@ def encode_fetch_response(
     session_id: int,
     answers: list[PartitionAnswer],
     endpoint: tuple[int, str, int] | None,
+    throttle_ms: int = 0,
 ) -> list[Part]:
     """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    head = _head(version, correlation_id, error, session_id)
+    head = _head(version, correlation_id, throttle_ms, error, session_id)
     parts: list[Part] = [head]
     current, spliced = head, 0
     topics = _by_topic(answers)
@@ -106,8 +107,8 @@ def encoded_in_slices(
     answers: list[PartitionAnswer],
     endpoint: tuple[int, str, int] | None,
 ) -> Generator[None, Any, list[Part]]:
-    """As `encode_fetch_response`, where there is no error, some partitions at a time."""
-    current = _head(version, correlation_id, 0, session_id)
+    """As `encode_fetch_response`, where there is no error and nobody is throttled, some partitions at a time."""
+    current = _head(version, correlation_id, 0, 0, session_id)
     parts: list[Part] = [current]
     spliced = steps = 0
     topics = _by_topic(answers)
@@ -128,12 +129,12 @@ def encoded_in_slices(
     return parts
 
 
-def _head(version: int, correlation_id: int, error: int, session_id: int) -> bytearray:
+def _head(version: int, correlation_id: int, throttle_ms: int, error: int, session_id: int) -> bytearray:
     if version >= FIRST_FLEXIBLE_VERSION:
-        return bytearray(_HEAD_FLEXIBLE.pack(0, correlation_id, 0, 0, error, session_id))
+        return bytearray(_HEAD_FLEXIBLE.pack(0, correlation_id, 0, throttle_ms, error, session_id))
     if version >= 7:
-        return bytearray(_HEAD_V7.pack(0, correlation_id, 0, error, session_id))
-    return bytearray(_HEAD_V4.pack(0, correlation_id, 0))
+        return bytearray(_HEAD_V7.pack(0, correlation_id, throttle_ms, error, session_id))
+    return bytearray(_HEAD_V4.pack(0, correlation_id, throttle_ms))
 
 
 def _write_topic_head(out: bytearray, topic: TopicKey, partitions: int, version: int) -> None:

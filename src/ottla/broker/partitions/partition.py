@@ -12,7 +12,7 @@ Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 from ottla.broker.metrics import Traffic
 from ottla.log.answers import Appended, Origin
@@ -39,8 +39,6 @@ class Commits(Protocol):
 
 class Wakes(Protocol):
     """Who waits, by ticket."""
-
-    def answer(self, ticket: Ticket, message: Any) -> None: ...
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None: ...
 

@@ -200,7 +200,7 @@ class Life:
             case Mute(identity, until):
                 side = self.sides.get(identity)
                 if side is not None:
-                    side.muted_until_us = self.host.clock.us_of(until)
+                    side.muted_until_us = max(side.muted_until_us, self.host.clock.us_of(until))
                     self.world.agenda.at(side.muted_until_us, self._resume, side)
             case Sync() | Store():
                 self._disk_work.append(effect)
