@@ -27,6 +27,11 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.protocol.wire import ZERO_UUID, Message, write_uvarint
 from tests.server.fairness import NodeProcess, Probe, Waits, running_node
@@ -203,6 +208,13 @@ def creation(count: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics, validate_only=True)
 
 
+def deletion(count: int) -> OffsetDeleteRequest:
+    """Of topics that are there and others, and of one partition over and over."""
+    once = [OffsetDeleteRequestPartition(0)]
+    topics = [OffsetDeleteRequestTopic(f"topic-{n}", once) for n in range(count)]
+    return OffsetDeleteRequest("g", [*topics, OffsetDeleteRequestTopic("topic-0", once * count)])
+
+
 def fetch(count: int, epoch: int) -> FetchRequest:
     topics = [FetchTopic(f"topic-{n}", partitions=[FetchPartition(partition=0)]) for n in range(count)]
     return FetchRequest(max_wait_ms=0, max_bytes=1 << 20, session_epoch=epoch, topics=topics)
@@ -220,6 +232,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
             ),
         ),
         (8, commit),
+        (0, lambda count: deletion(5 * count // 2)),
         (5, creation),
         (5, lambda count: DescribeGroupsRequest(names(count))),
         (2, lambda count: DeleteGroupsRequest(names(count // 2))),
@@ -230,6 +243,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
         "fetch-in-session",
         "offset-fetch",
         "offset-commit",
+        "offset-delete",
         "create-topics",
         "describe-groups",
         "delete-groups",

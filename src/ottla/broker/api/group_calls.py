@@ -6,12 +6,13 @@ that the shard answered for come together again. Does not know any group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS
 from ottla.groups.refusals import refuse
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -46,9 +47,23 @@ def joined_topics(refused: list[Any], answered: list[Any]) -> list[Any]:
     """Topics of two answers in one list, partitions of the same topic together: those refused come first."""
     if not refused:
         return answered
-    topics = {(topic.name, getattr(topic, "topic_id", b"")): topic for topic in refused}
-    for topic in answered:
+    topics: dict[Any, Any] = {}
+    _join(topics, refused)
+    _join(topics, answered)
+    return list(topics.values())
+
+
+def joined_in_slices(answered: list[Any]) -> Generator[None, Any, list[Any]]:
+    """The same of the answers to pieces of a request, a slice at a time."""
+    topics: dict[Any, Any] = {}
+    for first in range(0, len(answered), SLICE_STEPS):
+        _join(topics, answered[first : first + SLICE_STEPS])
+        yield
+    return list(topics.values())
+
+
+def _join(topics: dict[Any, Any], more: list[Any]) -> None:
+    for topic in more:
         known = topics.setdefault((topic.name, getattr(topic, "topic_id", b"")), topic)
         if known is not topic:
             known.partitions += topic.partitions
-    return list(topics.values())

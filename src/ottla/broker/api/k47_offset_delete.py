@@ -1,18 +1,21 @@
 """OffsetDelete, key 47, version 0: delete committed offsets of topics that the group does not read any more.
 
-What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group.
+What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group, of very many
+some at a time.
 
 What is skipped: nothing.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import call_of, joined_topics
+from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topics
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (
@@ -50,9 +53,42 @@ def handle(node: Node, request: Request) -> Any:
     body: OffsetDeleteRequest = request.body
     if not node.access.on_group(request, Operation.DELETE, body.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if steps_of(body.topics) > SLICE_STEPS:
+        return node.slices.begin(request, _in_slices(node, request), is_long=True)
+    return _delete(node, request)
+
+
+def _in_slices(node: Node, request: Request) -> Work:
+    """Each partition stands for itself: the group is asked to delete some at a time."""
+    body: OffsetDeleteRequest = request.body
+    answer = OffsetDeleteResponse()
+    answered: list[OffsetDeleteResponseTopic] = []
+    for topics in cut(body.topics, SLICE_STEPS):
+        answer = yield Piece(request, OffsetDeleteRequest(body.group_id, topics), partial(_delete, node))
+        if answer.error_code:
+            return answer
+        answered += answer.topics
+    answered = yield from joined_in_slices(answered)
+    answer.topics = yield from encoded_topics(answered, request.version)
+    return answer
+
+
+def _delete(node: Node, request: Request) -> Any:
+    body: OffsetDeleteRequest = request.body
+    taken, refused = _sort_out(node, request, body.topics)
+    call = call_of(request, OffsetDeleteRequest(body.group_id, taken))
+    return node.groups.submit(
+        request.now, request, DeleteOffsets(node.groups.partition_for(body.group_id), call, refused)
+    )
+
+
+def _sort_out(
+    node: Node, request: Request, topics: list[OffsetDeleteRequestTopic]
+) -> tuple[list[OffsetDeleteRequestTopic], list[OffsetDeleteResponseTopic]]:
+    """What the group is asked to delete, and what is refused before."""
     taken: list[OffsetDeleteRequestTopic] = []
     refused: list[OffsetDeleteResponseTopic] = []
-    for topic in body.topics:
+    for topic in topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         known = node.image.topics.get(topic.name)
         count = 0 if known is None else len(known.partitions)
@@ -68,7 +104,4 @@ def handle(node: Node, request: Request) -> Any:
         ]
         if failed:
             refused.append(OffsetDeleteResponseTopic(topic.name, failed))
-    call = call_of(request, OffsetDeleteRequest(body.group_id, taken))
-    return node.groups.submit(
-        request.now, request, DeleteOffsets(node.groups.partition_for(body.group_id), call, refused)
-    )
+    return taken, refused

@@ -1,0 +1,106 @@
+"""Offsets of many partitions of one group: committed at once, read as of one moment, deleted some at a time."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker import slices
+from ottla.broker.api import group_calls, k47_offset_delete
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.wire import ZERO_UUID
+from tests.node_stage import NodeStage
+
+PARTITIONS = 100
+BATCH_BYTES = 5_000
+"""Room for some 60 offsets, or 260 tombstones."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> NodeStage:
+    made = NodeStage(tmp_path / "node", message_max_bytes=str(BATCH_BYTES))
+    made.ask(CreateTopicsRequest([CreatableTopic(name, PARTITIONS, 1) for name in ("t", "u", "v", "w")]))
+    made.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    return made
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (slices, group_calls, k47_offset_delete):
+        monkeypatch.setattr(module, "SLICE_STEPS", 3)
+
+
+def commit(stage: NodeStage, name: str, indexes: Iterable[int]) -> None:
+    partitions = [OffsetCommitRequestPartition(index, 5 + index, -1, None) for index in indexes]
+    answer = stage.ask(OffsetCommitRequest("g", -1, topics=[OffsetCommitRequestTopic(name, ZERO_UUID, partitions)]), 8)
+    assert {part.error_code for part in answer.topics[0].partitions} == {0}
+
+
+def committed(stage: NodeStage) -> dict[str, list[int]]:
+    answer = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 8)
+    return {topic.name: [part.partition_index for part in topic.partitions] for topic in answer.groups[0].topics}
+
+
+def delete(stage: NodeStage, topics: Mapping[str, Iterable[int]], group: str = "g") -> Any:
+    asked = [
+        OffsetDeleteRequestTopic(name, [OffsetDeleteRequestPartition(index) for index in indexes])
+        for name, indexes in topics.items()
+    ]
+    return stage.ask(OffsetDeleteRequest(group, asked))
+
+
+def errors(answer: Any) -> dict[str, dict[int, int]]:
+    found = {
+        topic.name: {part.partition_index: part.error_code for part in topic.partitions} for topic in answer.topics
+    }
+    assert len(found) == len(answer.topics), "a topic is there twice"
+    return found
+
+
+MIXED = {"nosuch": range(5), "t": (1, 2, 999, 3, -1), "u": range(7), "v": (8,), "never": (0,)}
+
+
+def test_more_offsets_are_deleted_than_fit_into_a_batch(stage: NodeStage) -> None:
+    names = ("t", "u", "v", "w")
+    for name in names:
+        for first in range(0, PARTITIONS, 50):
+            commit(stage, name, range(first, first + 50))
+    answer = delete(stage, {name: range(PARTITIONS) for name in names})
+    assert answer.error_code == 0
+    assert errors(answer) == {name: dict.fromkeys(range(PARTITIONS), 0) for name in names}
+    assert committed(stage) == {}
+    assert not [note for note in stage.notes if "starts over" in note]
+
+
+def test_what_is_deleted_in_slices_is_what_one_request_deletes(
+    stage: NodeStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t", "u"):
+        commit(stage, name, range(9))
+    whole, left = errors(delete(stage, MIXED)), committed(stage)
+    for name in ("t", "u"):
+        commit(stage, name, range(9))
+    for module in (slices, group_calls, k47_offset_delete):
+        monkeypatch.setattr(module, "SLICE_STEPS", 3)
+    assert errors(delete(stage, MIXED)) == whole
+    assert committed(stage) == left == {"t": [0, 4, 5, 6, 7, 8], "u": [7, 8]}
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_an_error_of_the_group_is_all_that_is_said(stage: NodeStage) -> None:
+    answer = delete(stage, MIXED, "nobody")
+    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
