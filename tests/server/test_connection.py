@@ -1,5 +1,6 @@
 """The shell over real sockets: frames in any pieces, answers in order, limits, and readers that do not read."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import k00_produce
+from ottla.broker.effects import Mute
 from ottla.client import Client
 from ottla.client.connection import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -25,6 +27,7 @@ from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.server import main
 from ottla.server.decoding import Decoding
+from ottla.server.main import Server, ServerOptions
 from ottla.testing import EmbeddedBroker
 
 
@@ -145,6 +148,40 @@ def test_a_waiting_fetch_is_woken_by_a_produce(broker, raw):
         client.send(produce(topic, [b"now"]), version=9)
     raw.settimeout(20)
     assert values_in(read_frame(raw)) == [b"now"]
+
+
+async def test_a_muted_connection_stays_muted_when_an_answer_of_it_leaves(tmp_path):
+    server = Server(ServerOptions(directory=str(tmp_path / "node"), listen=("127.0.0.1:0",)))
+    await server.start()
+    try:
+        server.node.topics.create(server.now(), "t", 1, {})
+        muted, other = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        muted[1].write(fetch_frame(1, "t", 0, wait_ms=60_000))
+        while not len(server.node.parking):
+            await asyncio.sleep(0)
+        identity = min(server._connections)
+        server.node.outbox.add(Mute(identity, server.now() + 3_600_000))
+        server.settle()
+        muted[1].write(versions_frame(2))
+        other[1].write(bytes(encode_request(RequestHeader(0, 9, 8, "t"), produce("t", [b"now"]))))
+        assert await read_correlation(other[0]) == 8
+        assert await read_correlation(muted[0]) == 1
+        for number in range(5):
+            other[1].write(versions_frame(number))
+            assert await read_correlation(other[0]) == number
+        server.node.outbox.add(Mute(identity, server.now()))
+        assert not muted[0]._buffer, "answered while it was muted"
+        server.settle()
+        assert await read_correlation(muted[0]) == 2
+        for _, writer in (muted, other):
+            writer.close()
+    finally:
+        await server.stop()
+
+
+async def read_correlation(reader: asyncio.StreamReader) -> int:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return correlation_of(await reader.readexactly(size))
 
 
 def test_a_claimed_size_above_the_limit_closes_the_connection(raw):
