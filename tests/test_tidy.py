@@ -95,6 +95,17 @@ def test_names_say_what_they_mean() -> None:
     assert not named, "named by a word that says nothing"
 
 
+def test_versions_and_errors_are_said_one_way() -> None:
+    """`version >= _BY_TOPIC_ID_SINCE` with a constant of the module; an ErrorCode is given to a message as it is."""
+    other = re.compile(r"\bversion (?:[<>]=?|[!=]=) [1-9]|\bFIRST_\w*VERSION|\bint\(ErrorCode\.")
+    found = [
+        f"{path.relative_to(TOP)}: {match[0]}"
+        for path in sources("src/ottla/broker", "src/ottla/groups", "src/ottla/share")
+        for match in other.finditer(path.read_text())
+    ]
+    assert not found, "said in another way"
+
+
 def test_nothing_is_left_to_do() -> None:
     marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
     left = [str(path.relative_to(TOP)) for path in texts() if marks.search(path.read_text())]

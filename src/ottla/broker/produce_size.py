@@ -22,8 +22,8 @@ from ottla.protocol.wire import (
     skip_tags,
 )
 
-FIRST_FLEXIBLE_VERSION: Final = 9
-FIRST_VERSION_BY_TOPIC_ID: Final = 13
+_FLEXIBLE_SINCE = 9
+_BY_TOPIC_ID_SINCE = 13
 PARTITIONS_MAX: Final = 20_000
 """Topics and partitions of one request, together."""
 
@@ -37,7 +37,7 @@ def refuse_too_many(frame: memoryview, position: int, version: int) -> None:
 
 
 def _count(frame: memoryview, position: int, version: int) -> None:
-    flexible = version >= FIRST_FLEXIBLE_VERSION
+    flexible = version >= _FLEXIBLE_SINCE
     read_length = read_compact_array_length if flexible else read_array_length
     read_records = read_compact_nullable_records if flexible else read_nullable_records
     read_name = read_compact_string if flexible else read_string
@@ -45,7 +45,7 @@ def _count(frame: memoryview, position: int, version: int) -> None:
     topics, position = read_length(frame, position + 6, 1)  # behind acks and timeout
     left = PARTITIONS_MAX
     for _ in range(topics):
-        if version >= FIRST_VERSION_BY_TOPIC_ID:
+        if version >= _BY_TOPIC_ID_SINCE:
             position += 16
         else:
             _, position = read_name(frame, position)

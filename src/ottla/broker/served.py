@@ -1,9 +1,9 @@
 """The API keys this node serves: a literal table, one module a key.
 
-A module states `KEY`, `VERSIONS` (what ApiVersions advertises) and either `handle(node, request)`, which gets the
-decoded message and returns a message, `Parked` or None, or `receive(node, now, session, version, correlation_id,
-frame)`, which reads the frame itself and returns the parts of the answer. ApiVersions advertises exactly this table;
-`tests/test_served.py` holds it against the modules, and against SKIPPED.md: a key stands here or there.
+A module has either `handle(node, request)`, which gets the decoded message and returns a message, `Parked` or None,
+or `receive(node, now, session, version, correlation_id, frame)`, which reads the frame itself and returns the parts of
+the answer. ApiVersions advertises exactly this table; `tests/test_served.py` holds it against the modules' docstrings,
+and against SKIPPED.md: a key stands here or there.
 
 A module is imported when its API is first asked for: importing all of them would cost a third of a node's start.
 """

@@ -365,25 +365,24 @@ class ShareStateShard:
 def refuse(body: Any, error: ErrorCode, message: str | None = None) -> object:
     """The answer of one of the five APIs to a request about one key, with this error (or NONE)."""
     key = _key_of(body)
-    code = int(error)
-    if message is None and code:
+    if message is None and error:
         message = error.message
     match body:
         case write.WriteShareGroupStateRequest():
-            result = write.PartitionResult(key.partition, code, message)
+            result = write.PartitionResult(key.partition, error, message)
             return write.WriteShareGroupStateResponse([write.WriteStateResult(key.topic_id, [result])])
         case read.ReadShareGroupStateRequest():
-            return _read_answer(key, read.PartitionResult(key.partition, code, message))
+            return _read_answer(key, read.PartitionResult(key.partition, error, message))
         case summary.ReadShareGroupStateSummaryRequest():
-            result = summary.PartitionResult(key.partition, code, message)
+            result = summary.PartitionResult(key.partition, error, message)
             return summary.ReadShareGroupStateSummaryResponse([summary.ReadStateSummaryResult(key.topic_id, [result])])
         case initialize.InitializeShareGroupStateRequest():
-            result = initialize.PartitionResult(key.partition, code, message)
+            result = initialize.PartitionResult(key.partition, error, message)
             return initialize.InitializeShareGroupStateResponse(
                 [initialize.InitializeStateResult(key.topic_id, [result])]
             )
         case delete.DeleteShareGroupStateRequest():
-            result = delete.PartitionResult(key.partition, code, message)
+            result = delete.PartitionResult(key.partition, error, message)
             return delete.DeleteShareGroupStateResponse([delete.DeleteStateResult(key.topic_id, [result])])
         case _:
             raise AssertionError(type(body).__name__)

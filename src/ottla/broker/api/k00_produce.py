@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
 
 KEY = 0
-VERSIONS = (0, 13)
 """Advertised from 0 because librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does."""
 
 SMALL_BYTES = 1 << 16
@@ -54,11 +53,11 @@ SMALL_BYTES = 1 << 16
 RECORD_ERRORS_MAX = 10_000
 """In the answer to a request that takes more than one slice no more records are named as the ones to blame."""
 ACKS_0_FAILED = "a produce request with acks=0 failed"
-FIRST_SERVED_VERSION = 3
-FIRST_FLEXIBLE_VERSION = 9
-FIRST_VERSION_WITH_ZSTD = 7
-FIRST_VERSION_WITH_LEADER_HINTS = 10
-FIRST_VERSION_BY_TOPIC_ID = 13
+_SERVED_SINCE = 3
+_FLEXIBLE_SINCE = 9
+_ZSTD_SINCE = 7
+_LEADER_HINTS_SINCE = 10
+_BY_TOPIC_ID_SINCE = 13
 
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 """The only client id that may write to internal topics; Kafka's own admin tools use it."""
@@ -67,8 +66,8 @@ _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Refusals that tell no log start offset; the others do, as in Kafka's ReplicaManager.appendRecordsToLeader."""
-_NONE = int(ErrorCode.NONE)
-_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_NONE = ErrorCode.NONE
+_NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
@@ -112,7 +111,7 @@ class PartitionAppend:
         return self.partition is not None and self.partition.log.high_watermark >= self.required_offset
 
     def refuse(self, error: ErrorCode, message: str | None = None) -> None:
-        self.error = int(error)
+        self.error = error
         self.message = message
 
 
@@ -258,7 +257,7 @@ def receive(
         if not append.error:
             append_one(node, now, session, version, client_id, append)
             holding = append.partition is not None and append.partition.holding
-            if acks and not holding and not append.error and version >= FIRST_FLEXIBLE_VERSION:
+            if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
                 throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, session, frame)
                 return [_common_answer(correlation_id, append, throttle_ms)]
     else:
@@ -303,13 +302,13 @@ def _client_id_of(frame: memoryview) -> str:
 
 def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]]:
     """What `parse_common` gives, for every version and shape. A transactional request comes back refused."""
-    if version < FIRST_SERVED_VERSION:
+    if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
     if len(frame) > SMALL_BYTES:
         refuse_too_many(frame, position, version)
     body, _ = ProduceRequest.decode(frame, position, version)
-    by_id = version >= FIRST_VERSION_BY_TOPIC_ID
+    by_id = version >= _BY_TOPIC_ID_SINCE
     appends = [
         PartitionAppend(topic.topic_id if by_id else topic.name, part.index, cast(memoryview | None, part.records))
         for topic in body.topic_data
@@ -378,7 +377,7 @@ def append_one(
         if attributes & ATTRIBUTES_TRANSACTIONAL:
             append.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             return
-        if attributes & 7 == _ZSTD and version < FIRST_VERSION_WITH_ZSTD:
+        if attributes & 7 == _ZSTD and version < _ZSTD_SINCE:
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
     try:
@@ -442,7 +441,7 @@ def _add_answers(topics: _Answers, appends: list[PartitionAppend]) -> bool:
 
 def _response(node: Node, session: Session, version: int, topics: _Answers, hints: bool) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
-    if hints and version >= FIRST_VERSION_WITH_LEADER_HINTS:
+    if hints and version >= _LEADER_HINTS_SINCE:
         host, port = session.address.advertised
         response.node_endpoints = [NodeEndpoint(node.node_id, host, port, None)]
     return response
@@ -459,7 +458,7 @@ def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int,
     one length byte, tagged fields and anything that does not fit are left to the codec too, so there is one place that
     says what is malformed.
     """
-    if version < FIRST_FLEXIBLE_VERSION:
+    if version < _FLEXIBLE_SINCE:
         return None
     try:
         client_id_length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
@@ -468,7 +467,7 @@ def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int,
         if frame[position] or frame[position + 1] or not client_id.isascii():  # tags of the header; a transactional id
             return None
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position + 2)
-        appends = _parse_topics(frame, position + 8, version >= FIRST_VERSION_BY_TOPIC_ID)
+        appends = _parse_topics(frame, position + 8, version >= _BY_TOPIC_ID_SINCE)
     except (_Uncommon, IndexError, struct.error, UnicodeDecodeError):
         return None
     return (INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None, acks, timeout_ms, appends)

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
 
 KEY = 1
-VERSIONS = (4, 18)
 
-FIRST_VERSION_BY_TOPIC_ID = 13
+_SESSIONS_SINCE = 7
+_BY_TOPIC_ID_SINCE = 13
+_ENDPOINTS_SINCE = 16
 
-_NONE = int(ErrorCode.NONE)
+_NONE = ErrorCode.NONE
 
 
 class Fetch:
@@ -71,7 +72,7 @@ class Fetch:
         self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
         self.max_bytes = min(body.max_bytes, bytes_max)
         self.replica_id = body.replica_id
-        if version >= 15 and body.replica_state is not None:
+        if body.replica_state is not None:
             self.replica_id = body.replica_state.replica_id
         self.partitions: list[FetchPartition] = []
         self.fetch_session: FetchSession | None = None
@@ -205,7 +206,7 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
         told += tell(node, fetch, fetch.partitions[first:end], answers[first:end])
         yield
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoint = _endpoint(node, fetch, told) if fetch.version >= 16 else None
+    endpoint = _endpoint(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else None
     return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoint))
 
 
@@ -253,7 +254,7 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
         return _throttled(node, fetch, throttle_ms)
     told = tell(node, fetch, fetch.partitions, answers)
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoint = _endpoint(node, fetch, told) if fetch.version >= 16 else None
+    endpoint = _endpoint(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else None
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoint)
 
 
@@ -275,7 +276,7 @@ def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
 def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
     """The answer to a request for a session that there is not."""
     throttle_ms = node.throttle.charge(now, fetch.session, fetch.client_id)
-    return encode_fetch_response(fetch.version, fetch.correlation_id, int(error), 0, [], None, throttle_ms)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], None, throttle_ms)
 
 
 def tell(
@@ -324,7 +325,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
     """What is asked of which partitions; the last one wins where a partition is named twice."""
     asked: dict[tuple[TopicKey, int], FetchPartition] = {}
     for topic in topics:
-        key = topic.topic_id if version >= FIRST_VERSION_BY_TOPIC_ID else topic.topic
+        key = topic.topic_id if version >= _BY_TOPIC_ID_SINCE else topic.topic
         for part in topic.partitions:
             asked[(key, part.partition)] = FetchPartition(
                 key,
@@ -341,12 +342,12 @@ def _resolve_session(
     node: Node, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
 ) -> ErrorCode | None:
     """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
-    by_id = fetch.version >= FIRST_VERSION_BY_TOPIC_ID
+    by_id = fetch.version >= _BY_TOPIC_ID_SINCE
     sessions, epoch = node.fetch_sessions, body.session_epoch
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if body.session_id:
             sessions.close(body.session_id)
-        if epoch == INITIAL_EPOCH and fetch.version >= 7:
+        if epoch == INITIAL_EPOCH and fetch.version >= _SESSIONS_SINCE:
             fetch.fetch_session = sessions.open(now, fetch.session.address.identity, asked)
         fetch.partitions = list(asked.values())
         return None
@@ -377,17 +378,17 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
     epoch = asked.current_leader_epoch
     if epoch >= 0 and epoch != partition.leader_epoch:
         behind = epoch < partition.leader_epoch
-        answer.error = int(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        answer.error = ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
         if behind:
             answer.current_leader = (partition.leader, partition.leader_epoch)
         return answer
     if fetch.replica_id >= 0:
-        answer.error = int(ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
     if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
         diverging = _diverging(partition, asked)
         if isinstance(diverging, ErrorCode):
-            answer.error = int(diverging)
+            answer.error = diverging
             return answer
         if diverging is not None:
             answer.diverging = diverging
@@ -399,11 +400,11 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
         room = asked.max_bytes if asked.max_bytes < left else left
         result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
     except OffsetOutOfRange:
-        answer.error = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+        answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
     except OSError as failed:
         node.failures.read_failed(partition, str(failed))
-        answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
+        answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
     answer.partition = partition
     answer.high_watermark = result.high_watermark
@@ -423,15 +424,15 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
         topic, unknown = node.replicas.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
         name = None if topic is None else topic.name
     if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
-        answer.error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return None
     if topic is None:
-        answer.error = int(unknown)
+        answer.error = unknown
     else:
         partition = topic.partitions.get(asked.index)
         if partition is not None:
             return partition
-        answer.error = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answer.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     answer.aborted = []
     return None
 

@@ -38,8 +38,6 @@ from ottla.protocol.messages.list_offsets import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 2
-VERSIONS = (1, 11)
 
 SEARCHES_AT_ONCE = 1
 """Partitions whose log may be searched in one slice, by time or for the newest record: each may unpack a batch."""
@@ -50,7 +48,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
-FIRST_VERSIONS: Final = {
+_ASKED_SINCE = {
     LATEST: 0,
     EARLIEST: 0,
     MAX_TIMESTAMP: 7,
@@ -58,7 +56,7 @@ FIRST_VERSIONS: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+_OFFSET_NOT_AVAILABLE_SINCE = 5
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -91,7 +89,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
             else:
                 error = _answer(node, request, topic.name, asked)
             if isinstance(error, ErrorCode):
-                error = ListOffsetsPartitionResponse(asked.partition_index, int(error))
+                error = ListOffsetsPartitionResponse(asked.partition_index, error)
             answers[asked.partition_index] = error
             steps += SLICE_STEPS if _searches(asked) else 1
             if steps >= SLICE_STEPS and is_long:
@@ -109,7 +107,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
 def _answer(
     node: Node, request: Request, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse | ErrorCode:
-    if asked.timestamp < 0 and request.version < FIRST_VERSIONS.get(asked.timestamp, 1 << 15):
+    if asked.timestamp < 0 and request.version < _ASKED_SINCE.get(asked.timestamp, 1 << 15):
         return ErrorCode.UNSUPPORTED_VERSION
     if request.body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -121,7 +119,7 @@ def _answer(
     except OSError as error:
         node.failures.read_failed(partition, str(error))
         return ErrorCode.KAFKA_STORAGE_ERROR
-    if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
+    if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < _OFFSET_NOT_AVAILABLE_SINCE:
         return ErrorCode.LEADER_NOT_AVAILABLE
     if isinstance(found, ErrorCode):
         return found

@@ -44,10 +44,9 @@ from ottla.protocol.wire import ZERO_UUID
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 3
-VERSIONS = (0, 13)
 
-FIRST_VERSION_WITH_IDS_IN_REQUEST = 12
+_EMPTY_MEANS_NONE_SINCE = 1
+_BY_TOPIC_ID_SINCE = 12
 NAMES_AT_ONCE = 50
 """Topics that are missing are made so many in one commit."""
 
@@ -92,7 +91,7 @@ def _answer(node: Node, request: Request) -> Work:
 def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic]]:
     """The topics of the answer, few at a time; topics that are missing are made so, too."""
     asked = request.body.topics
-    if asked is None or (request.version == 0 and not asked):
+    if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
         for topic in list(node.image.topics.values()):
             if node.access.on_topic(request, Operation.DESCRIBE, topic.name):
                 yield [_described(node, request, topic)]
@@ -106,7 +105,7 @@ def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic
 
 
 def _malformed(version: int, body: MetadataRequest) -> bool:
-    with_ids = version >= FIRST_VERSION_WITH_IDS_IN_REQUEST
+    with_ids = version >= _BY_TOPIC_ID_SINCE
     return any(
         (topic.name is None and (topic.topic_id == ZERO_UUID or not with_ids))
         or (topic.topic_id != ZERO_UUID and not with_ids)
@@ -115,7 +114,7 @@ def _malformed(version: int, body: MetadataRequest) -> bool:
 
 
 def _refused(body: MetadataRequest) -> MetadataResponse:
-    error = int(ErrorCode.INVALID_REQUEST)
+    error = ErrorCode.INVALID_REQUEST
     topics = [MetadataResponseTopic(error, topic.name or "", topic.topic_id) for topic in body.topics or ()]
     return MetadataResponse(controller_id=-1, topics=topics, error_code=error)
 
@@ -123,9 +122,9 @@ def _refused(body: MetadataRequest) -> MetadataResponse:
 def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTopic:
     topic = node.image.topics_by_id.get(topic_id)
     if topic is None:
-        return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, topic_id)
+        return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if not node.access.on_topic(request, Operation.DESCRIBE, topic.name):
-        return MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), None, topic_id)
+        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
     return _described(node, request, topic)
 
 
@@ -135,7 +134,7 @@ def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataRes
     for name in names:
         topic = node.image.topics.get(name)
         if not node.access.on_topic(request, Operation.DESCRIBE, name):
-            answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
+            answers[name] = MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
         elif topic is not None:
             answers[name] = _described(node, request, topic)
         else:
@@ -143,13 +142,13 @@ def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataRes
             answers[name] = _missing(node, request, name)
     if missing and request.body.allow_auto_topic_creation and node.settings["auto.create.topics.enable"]:
         for name in _create(node, request, missing):
-            answers[name] = MetadataResponseTopic(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name)
+            answers[name] = MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
     return list(answers.values())
 
 
 def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fault_of(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
-    answer = MetadataResponseTopic(int(error), name, is_internal=name in INTERNAL_TOPICS)
+    answer = MetadataResponseTopic(error, name, is_internal=name in INTERNAL_TOPICS)
     answer.topic_authorized_operations = _operations(node, request, name)
     return answer
 

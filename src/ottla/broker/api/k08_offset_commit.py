@@ -32,8 +32,6 @@ from ottla.protocol.messages.offset_commit import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 8
-VERSIONS = (2, 10)
 
 _BY_TOPIC_ID_SINCE = 10
 

@@ -37,8 +37,6 @@ from ottla.protocol.wire import ZERO_UUID
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 9
-VERSIONS = (1, 10)
 
 _TOP_LEVEL_ERROR_SINCE = 2
 _MANY_GROUPS_SINCE = 8

@@ -27,8 +27,6 @@ from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinato
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 10
-VERSIONS = (0, 6)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

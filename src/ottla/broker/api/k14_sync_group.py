@@ -19,9 +19,6 @@ from ottla.broker.security.authorizer import Operation
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 14
-VERSIONS = (0, 5)
-
 
 def handle(node: Node, request: Request) -> Any:
     return ask_group(node, request, request.body.group_id, Operation.READ)

@@ -25,9 +25,6 @@ from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGrou
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 15
-VERSIONS = (0, 6)
-
 
 class Describe(CoordinatorRequest):
     """`described` holds the groups that the client may not see, and comes to hold all."""

@@ -22,9 +22,6 @@ from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 16
-VERSIONS = (0, 5)
-
 
 class List(CoordinatorRequest):
     """One call per shard. A shard that is not here has no groups; one that loads makes the list impossible."""

@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 KEY = 18
-VERSIONS = (0, 4)
 
-FIRST_VERSION_WITH_CLIENT_NAME = 3
-FIRST_VERSION_WITH_ZERO_FEATURES = 4
+_CLIENT_NAME_SINCE = 3
+_ZERO_FEATURES_SINCE = 4
 
 FEATURES: tuple[tuple[str, int, int, int], ...] = (("share.version", 0, 1, 1),)
 """(name, lowest supported, highest supported, finalized level) of each feature that works."""
@@ -50,15 +49,16 @@ def receive(
     node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
     """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
-    if not VERSIONS[0] <= version <= VERSIONS[1]:
-        own = ApiVersion(KEY, *VERSIONS)
-        answer = ApiVersionsResponse(int(ErrorCode.UNSUPPORTED_VERSION), [own])
+    _, low, high = SERVED[KEY]
+    if not low <= version <= high:
+        own = ApiVersion(KEY, low, high)
+        answer = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [own])
         answer.throttle_time_ms = node.throttle.charge(now, session, None)
         return [encode_response(RequestHeader(KEY, 0, correlation_id), answer)]
     header, position = decode_request_header(frame)
     request, _ = ApiVersionsRequest.decode(frame, position, version)
-    if version >= FIRST_VERSION_WITH_CLIENT_NAME and not _named(request):
-        answer = ApiVersionsResponse(int(ErrorCode.INVALID_REQUEST))
+    if version >= _CLIENT_NAME_SINCE and not _named(request):
+        answer = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
     else:
         answer = advertised(node, version)
     answer.throttle_time_ms = node.throttle.charge(now, session, header.client_id)
@@ -70,7 +70,7 @@ def advertised(node: Node, version: int) -> ApiVersionsResponse:
     supported = [
         SupportedFeatureKey(name, low, high)
         for name, low, high, _ in FEATURES
-        if low > 0 or version >= FIRST_VERSION_WITH_ZERO_FEATURES
+        if low > 0 or version >= _ZERO_FEATURES_SINCE
     ]
     finalized = [FinalizedFeatureKey(name, level, level) for name, _, _, level in FEATURES if level > 0]
     return ApiVersionsResponse(

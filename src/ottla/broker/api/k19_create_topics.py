@@ -35,8 +35,6 @@ from ottla.protocol.messages.create_topics import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 19
-VERSIONS = (2, 7)
 
 TOPICS_AT_ONCE = 20
 """How many are checked, or made, before others have their turn."""
@@ -123,7 +121,7 @@ def _make(node: Node, request: Request, wanted: list[NewTopic]) -> dict[str, Cre
 
 
 def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopicResult:
-    return CreatableTopicResult(name, error_code=int(error), error_message=sentence or error.message)
+    return CreatableTopicResult(name, error_code=error, error_message=sentence or error.message)
 
 
 def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
@@ -131,7 +129,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     topic_id = node.topics.new_topic_id() if topic is None else topic.id
     result = CreatableTopicResult(new.name, topic_id, error_message=None)
     if not node.access.on_topic(request, Operation.DESCRIBE_CONFIGS, new.name):
-        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     result.num_partitions = new.partitions
     result.replication_factor = 1

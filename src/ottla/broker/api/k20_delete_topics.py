@@ -31,21 +31,19 @@ from ottla.protocol.wire import ZERO_UUID
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 20
-VERSIONS = (1, 6)
 
-FIRST_VERSION_WITH_DISABLED = 3
-FIRST_VERSION_BY_ID = 6
+_DISABLED_SINCE = 3
+_BY_TOPIC_ID_SINCE = 6
 
 
 def handle(node: Node, request: Request) -> DeleteTopicsResponse:
     body: DeleteTopicsRequest = request.body
-    if request.version >= FIRST_VERSION_BY_ID:
+    if request.version >= _BY_TOPIC_ID_SINCE:
         asked = body.topics
     else:
         asked = [DeleteTopicState(name) for name in body.topic_names]
     if not node.settings["delete.topic.enable"]:
-        disabled = request.version >= FIRST_VERSION_WITH_DISABLED
+        disabled = request.version >= _DISABLED_SINCE
         error = ErrorCode.TOPIC_DELETION_DISABLED if disabled else ErrorCode.INVALID_REQUEST
         return DeleteTopicsResponse(responses=[_failed(state, error) for state in asked])
     results: list[DeletableTopicResult] = []
@@ -62,7 +60,7 @@ def handle(node: Node, request: Request) -> DeleteTopicsResponse:
         node.notes(f"topics could not be deleted: {failed}")
         for result in results:
             if result.error_code == 0:
-                result.error_code, result.error_message = int(ErrorCode.KAFKA_STORAGE_ERROR), str(failed)
+                result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
     return DeleteTopicsResponse(responses=results)
 
 
@@ -110,4 +108,4 @@ def _look_up(node: Node, request: Request, state: DeleteTopicState) -> TopicImag
 
 
 def _failed(state: DeleteTopicState, error: ErrorCode, sentence: str | None = None) -> DeletableTopicResult:
-    return DeletableTopicResult(state.name, state.topic_id, int(error), sentence or error.message)
+    return DeletableTopicResult(state.name, state.topic_id, error, sentence or error.message)

@@ -33,8 +33,6 @@ from ottla.protocol.messages.delete_records import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 21
-VERSIONS = (0, 2)
 
 UP_TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
@@ -54,7 +52,7 @@ def handle(node: Node, request: Request) -> DeleteRecordsResponse:
         for index, offset in offsets.items():
             low = _delete(node, request.now, name, index, offset) if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if isinstance(low, ErrorCode):
-                results.append(DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK, int(low)))
+                results.append(DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK, low))
             else:
                 results.append(DeleteRecordsPartitionResult(index, low))
         topics.append(DeleteRecordsTopicResult(name, results))

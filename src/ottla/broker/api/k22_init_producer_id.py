@@ -26,8 +26,6 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 22
-VERSIONS = (0, 5)
 
 NONE_GIVEN = -1
 
@@ -57,4 +55,4 @@ def _may_produce(node: Node, request: Request) -> bool:
 
 
 def _refused(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=int(error), producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)

@@ -30,9 +30,6 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 23
-VERSIONS = (2, 4)
-
 
 def handle(node: Node, request: Request) -> OffsetForLeaderEpochResponse | Parked:
     is_long = steps_of(request.body.topics) > SLICE_STEPS
@@ -47,7 +44,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
         allowed = node.access.on_topic(request, Operation.DESCRIBE, topic.topic)
         answers: list[EpochEndOffset] = []
         for asked in topic.partitions:
-            denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             answers.append(_answer(node, topic.topic, asked) if allowed else EpochEndOffset(denied, asked.partition))
             steps += 1
             if steps >= SLICE_STEPS and is_long:
@@ -63,6 +60,6 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
 def _answer(node: Node, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = find_led(node, topic, asked.partition, asked.current_leader_epoch)
     if isinstance(partition, ErrorCode):
-        return EpochEndOffset(int(partition), asked.partition)
+        return EpochEndOffset(partition, asked.partition)
     epoch, end_offset = partition.log.end_offset_for(asked.leader_epoch)
     return EpochEndOffset(0, asked.partition, epoch, end_offset)

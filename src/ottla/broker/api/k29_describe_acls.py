@@ -19,13 +19,11 @@ from ottla.protocol.messages.describe_acls import DescribeAclsResponse
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 29
-VERSIONS = (1, 3)
 
 DISABLED = "No Authorizer is configured on the broker"
 
 
 def handle(node: Node, request: Request) -> DescribeAclsResponse:
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeAclsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    return DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED), error_message=DISABLED)
+        return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)

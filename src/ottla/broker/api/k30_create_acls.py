@@ -19,15 +19,13 @@ from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsReq
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 30
-VERSIONS = (1, 3)
 
 DISABLED = "No Authorizer is configured."
 
 
 def handle(node: Node, request: Request) -> CreateAclsResponse:
     body: CreateAclsRequest = request.body
-    result = AclCreationResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
+    result = AclCreationResult(ErrorCode.SECURITY_DISABLED, DISABLED)
     if not node.access.on_cluster(request, Operation.ALTER):
-        result = AclCreationResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
+        result = AclCreationResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     return CreateAclsResponse(results=[result] * len(body.creations))

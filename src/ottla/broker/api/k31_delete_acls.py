@@ -20,13 +20,10 @@ from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAc
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 31
-VERSIONS = (1, 3)
-
 
 def handle(node: Node, request: Request) -> DeleteAclsResponse:
     body: DeleteAclsRequest = request.body
-    result = DeleteAclsFilterResult(int(ErrorCode.SECURITY_DISABLED), DISABLED)
+    result = DeleteAclsFilterResult(ErrorCode.SECURITY_DISABLED, DISABLED)
     if not node.access.on_cluster(request, Operation.ALTER):
-        result = DeleteAclsFilterResult(int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), None)
+        result = DeleteAclsFilterResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     return DeleteAclsResponse(filter_results=[result] * len(body.filters))

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 KEY = 32
-VERSIONS = (1, 4)
 
-FIRST_FLEXIBLE_VERSION = 4
+_FLEXIBLE_SINCE = 4
 ANSWERED_AT_ONCE_MAX = 3
 """Of more resources than these the answer is made in slices."""
 ANSWER_BYTES_MAX = 0x7FFF_FFFF
@@ -58,7 +57,7 @@ def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
         error = ErrorCode.INVALID_REQUEST
         return DescribeConfigsResponse(
             results=[
-                DescribeConfigsResult(int(error), error.message, resource.resource_type, resource.resource_name)
+                DescribeConfigsResult(error, error.message, resource.resource_type, resource.resource_name)
                 for resource in body.resources
             ]
         )
@@ -75,7 +74,7 @@ def _long_answer(node: Node, request: Request) -> Work:
     """
     body: DescribeConfigsRequest = request.body
     version = request.version
-    flexible = version >= FIRST_FLEXIBLE_VERSION
+    flexible = version >= _FLEXIBLE_SINCE
     header = RequestHeader(KEY, version, request.correlation_id, request.client_id)
     empty = DescribeConfigsResponse()
     node.throttle.charge_message(request.now, request, empty)
@@ -108,7 +107,7 @@ def _result_in_pieces(
     node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
 ) -> list[bytes]:
     """One encoded result: whole where it is the first of its kind, else its head and the properties as `known`."""
-    nothing = _NOTHING[request.version >= FIRST_FLEXIBLE_VERSION]
+    nothing = _NOTHING[request.version >= _FLEXIBLE_SINCE]
     name = bytearray()
     DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name).encode(
         name, request.version
@@ -149,7 +148,7 @@ def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -
             raise ResourceRefused(denied)
         entries = _entries(node, request, resource.resource_type, resource.resource_name)
     except ResourceRefused as refused:
-        result.error_code, result.error_message = int(refused.error_code), refused.sentence
+        result.error_code, result.error_message = refused.error_code, refused.sentence
         return result
     asked = frozenset(resource.configuration_keys or ())
     names = [name for name in entries if name in asked] if asked else list(entries)

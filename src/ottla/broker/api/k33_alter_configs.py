@@ -26,9 +26,6 @@ from ottla.protocol.messages.alter_configs import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 33
-VERSIONS = (0, 2)
-
 
 def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
     is_long = len(request.body.resources) > RESOURCES_AT_ONCE
@@ -48,7 +45,7 @@ def _answer(node: Node, request: Request) -> Work:
     outcomes = yield from alter_all(node, request, resources, replace=True, validate_only=body.validate_only)
     return AlterConfigsResponse(
         responses=[
-            AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)
+            AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
             for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
         ]
     )

@@ -29,14 +29,11 @@ from ottla.protocol.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 35
-VERSIONS = (1, 5)
-
 
 def handle(node: Node, request: Request) -> DescribeLogDirsResponse:
     body: DescribeLogDirsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeLogDirsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if body.topics is None:
         chosen: dict[str, Iterable[Partition]] = {
             topic.name: topic.partitions.values() for topic in node.replicas.by_name.values()

@@ -32,8 +32,6 @@ from ottla.protocol.messages.create_partitions import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 37
-VERSIONS = (0, 3)
 
 TOPICS_AT_ONCE = 10
 """How many grow, each with a commit of the metadata store, before others have their turn."""
@@ -56,10 +54,10 @@ def _answer(node: Node, request: Request) -> Work:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _grow(node, request, topic, body.validate_only)
         except TopicRefused as refused:
-            result.error_code, result.error_message = int(refused.error_code), refused.sentence
+            result.error_code, result.error_message = refused.error_code, refused.sentence
         except StoreFailed as failed:
             node.notes(f"partitions of {topic.name} could not be created: {failed}")
-            result.error_code, result.error_message = int(ErrorCode.KAFKA_STORAGE_ERROR), str(failed)
+            result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
         results[topic.name] = result
     return CreatePartitionsResponse(results=list(results.values()))
 

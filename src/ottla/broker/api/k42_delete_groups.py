@@ -26,9 +26,6 @@ from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGr
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 42
-VERSIONS = (0, 2)
-
 
 def handle(node: Node, request: Request) -> Any:
     names = request.body.groups_names

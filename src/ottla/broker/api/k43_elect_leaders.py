@@ -26,8 +26,6 @@ from ottla.protocol.messages.elect_leaders import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 43
-VERSIONS = (0, 2)
 
 ELECTION_TYPES = (0, 1)
 """Preferred and unclean, as ElectionType.java numbers them."""
@@ -36,14 +34,14 @@ ELECTION_TYPES = (0, 1)
 def handle(node: Node, request: Request) -> ElectLeadersResponse:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
-        return ElectLeadersResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked = body.topic_partitions
     if asked is None:
         return ElectLeadersResponse(
             replica_election_results=[ReplicaElectionResult(name) for name in sorted(node.image.topics)]
         )
     if body.election_type not in ELECTION_TYPES:
-        refused = int(ErrorCode.INVALID_REQUEST), f"Unknown election type {body.election_type}"
+        refused = ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}"
         return ElectLeadersResponse(
             error_code=refused[0],
             replica_election_results=[
@@ -63,5 +61,5 @@ def _of_topic(node: Node, asked: TopicPartitions) -> ReplicaElectionResult:
             error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {asked.topic}"
         elif not 0 <= index < len(topic.partitions):
             error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {asked.topic}-{index}"
-        results.append(PartitionResult(index, int(error), sentence))
+        results.append(PartitionResult(index, error, sentence))
     return ReplicaElectionResult(asked.topic, results)

@@ -27,9 +27,6 @@ from ottla.protocol.messages.incremental_alter_configs import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 44
-VERSIONS = (0, 1)
-
 
 def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Parked:
     is_long = len(request.body.resources) > RESOURCES_AT_ONCE
@@ -49,7 +46,7 @@ def _answer(node: Node, request: Request) -> Work:
     outcomes = yield from alter_all(node, request, resources, replace=False, validate_only=body.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
-            AlterConfigsResourceResponse(int(error), sentence, resource.resource_type, resource.resource_name)
+            AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
             for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
         ]
     )

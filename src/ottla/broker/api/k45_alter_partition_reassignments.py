@@ -28,9 +28,6 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 45
-VERSIONS = (0, 1)
-
 
 def handle(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
     body: AlterPartitionReassignmentsRequest = request.body
@@ -39,7 +36,7 @@ def handle(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
         error_message=None if body.topics else "",
     )
     if not node.access.on_cluster(request, Operation.ALTER):
-        answer.error_code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return answer
     answer.responses = [
         ReassignableTopicResponse(topic.name, [_of_partition(node, topic.name, asked) for asked in topic.partitions])
@@ -53,8 +50,8 @@ def _of_partition(node: Node, name: str, asked: ReassignablePartition) -> Reassi
     try:
         _check(node, name, asked)
     except TopicRefused as refused:
-        return ReassignablePartitionResponse(index, int(refused.error_code), refused.sentence)
-    return ReassignablePartitionResponse(index, int(ErrorCode.NONE), None)
+        return ReassignablePartitionResponse(index, refused.error_code, refused.sentence)
+    return ReassignablePartitionResponse(index, ErrorCode.NONE, None)
 
 
 def _check(node: Node, name: str, asked: ReassignablePartition) -> None:

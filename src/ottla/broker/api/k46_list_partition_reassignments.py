@@ -17,12 +17,9 @@ from ottla.protocol.messages.list_partition_reassignments import ListPartitionRe
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 46
-VERSIONS = (0, 0)
-
 
 def handle(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
     answer = ListPartitionReassignmentsResponse(error_message=None)
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        answer.error_code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return answer

@@ -29,9 +29,6 @@ from ottla.protocol.messages.offset_delete import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 47
-VERSIONS = (0, 0)
-
 
 class DeleteOffsets(CoordinatorRequest):
     """A deletion of which some topics were refused before the group saw it. An error of the group is all it says."""

@@ -23,8 +23,6 @@ from ottla.protocol.messages.describe_client_quotas import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 48
-VERSIONS = (0, 1)
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 IP = "ip"
@@ -41,7 +39,7 @@ def handle(node: Node, request: Request) -> DescribeClientQuotasResponse:
     if fault is None:
         return DescribeClientQuotasResponse(error_message="", entries=[])
     error, sentence = fault
-    return DescribeClientQuotasResponse(error_code=int(error), error_message=sentence, entries=None)
+    return DescribeClientQuotasResponse(error_code=error, error_message=sentence, entries=None)
 
 
 def _fault(components: list[ComponentData]) -> Fault | None:

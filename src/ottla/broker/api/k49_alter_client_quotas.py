@@ -30,8 +30,6 @@ from ottla.protocol.messages.alter_client_quotas import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 49
-VERSIONS = (0, 1)
 
 KEYS = (
     "producer_byte_rate",
@@ -56,7 +54,7 @@ def _of_entry(entry: RequestEntryData, allowed: bool) -> ResponseEntryData:
     elif (fault := _fault(entry)) is not None:
         error, sentence = ErrorCode.INVALID_REQUEST, fault
     entity = [ResponseEntityData(each.entity_type, each.entity_name) for each in entry.entity]
-    return ResponseEntryData(int(error), sentence, entity)
+    return ResponseEntryData(error, sentence, entity)
 
 
 def _fault(entry: RequestEntryData) -> str | None:

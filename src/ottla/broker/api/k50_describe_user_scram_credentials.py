@@ -22,8 +22,6 @@ from ottla.protocol.messages.describe_user_scram_credentials import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 50
-VERSIONS = (0, 0)
 
 TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
 UNKNOWN = "Attempt to describe a user credential that does not exist: "
@@ -32,7 +30,7 @@ UNKNOWN = "Attempt to describe a user credential that does not exist: "
 def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse:
     body: DescribeUserScramCredentialsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeUserScramCredentialsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     times = Counter(user.name for user in body.users or ())
     return DescribeUserScramCredentialsResponse(
         error_message="", results=[_of_user(name, count > 1) for name, count in times.items()]
@@ -41,4 +39,4 @@ def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse
 
 def _of_user(name: str, twice: bool) -> DescribeUserScramCredentialsResult:
     error = ErrorCode.DUPLICATE_RESOURCE if twice else ErrorCode.RESOURCE_NOT_FOUND
-    return DescribeUserScramCredentialsResult(name, int(error), (TWICE if twice else UNKNOWN) + name)
+    return DescribeUserScramCredentialsResult(name, error, (TWICE if twice else UNKNOWN) + name)

@@ -29,8 +29,6 @@ from ottla.protocol.messages.describe_quorum import Node as QuorumNode
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 55
-VERSIONS = (0, 2)
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_EPOCH = 1
@@ -40,7 +38,7 @@ METADATA_EPOCH = 1
 def handle(node: Node, request: Request) -> DescribeQuorumResponse:
     body: DescribeQuorumRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeQuorumResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if not body.topics:
         return DescribeQuorumResponse()
     if not _asks_for_the_quorum(body.topics):
@@ -72,5 +70,5 @@ def _unknown(asked: RequestTopicData) -> ResponseTopicData:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ResponseTopicData(
         asked.topic_name,
-        [ResponsePartitionData(each.partition_index, int(error), error.message) for each in asked.partitions],
+        [ResponsePartitionData(each.partition_index, error, error.message) for each in asked.partitions],
     )

@@ -28,25 +28,23 @@ from ottla.protocol.messages.update_features import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 57
-VERSIONS = (0, 2)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-ONE_ERROR_SINCE = 2
+_ONE_ERROR_SINCE = 2
 
 
 def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
     body: UpdateFeaturesRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
-        return UpdateFeaturesResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     faults = (_fault(asked) for asked in body.feature_updates)
     fault = next((each for each in faults if each is not None), None)
     if fault is not None:
         return UpdateFeaturesResponse(
-            error_code=int(ErrorCode.INVALID_UPDATE_VERSION),
+            error_code=ErrorCode.INVALID_UPDATE_VERSION,
             error_message=f"The update failed for all features since the following feature had an error: {fault}",
         )
-    names = [asked.feature for asked in body.feature_updates] if request.version < ONE_ERROR_SINCE else []
+    names = [asked.feature for asked in body.feature_updates] if request.version < _ONE_ERROR_SINCE else []
     return UpdateFeaturesResponse(
         error_message=None, results=[UpdatableFeatureResult(name, error_message="NONE") for name in names]
     )

@@ -28,8 +28,6 @@ from ottla.protocol.messages.describe_cluster import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 60
-VERSIONS = (0, 2)
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -39,13 +37,13 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
     body: DescribeClusterRequest = request.body
     if body.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
-            error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
             "CONTROLLER",
         )
     if body.endpoint_type != BROKERS:
         return DescribeClusterResponse(
-            error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {body.endpoint_type}",
         )
     operations = NOT_ASKED

@@ -26,9 +26,6 @@ from ottla.protocol.messages.describe_producers import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 61
-VERSIONS = (0, 0)
-
 
 def handle(node: Node, request: Request) -> DescribeProducersResponse:
     body: DescribeProducersRequest = request.body
@@ -49,14 +46,14 @@ def _topic(node: Node, request: Request, asked: TopicRequest) -> TopicResponse:
 def _all(asked: TopicRequest, error: ErrorCode, sentence: str | None = None) -> TopicResponse:
     return TopicResponse(
         asked.name,
-        [PartitionResponse(index, int(error), sentence or error.message) for index in asked.partition_indexes],
+        [PartitionResponse(index, error, sentence or error.message) for index in asked.partition_indexes],
     )
 
 
 def _partition(node: Node, topic: str, index: int) -> PartitionResponse:
     partition = find_led(node, topic, index, NOT_SAID)
     if isinstance(partition, ErrorCode):
-        return PartitionResponse(index, int(partition))
+        return PartitionResponse(index, partition)
     return PartitionResponse(
         index,
         active_producers=[

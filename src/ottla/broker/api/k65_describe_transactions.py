@@ -21,9 +21,6 @@ from ottla.protocol.messages.describe_transactions import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 65
-VERSIONS = (0, 0)
-
 
 def handle(node: Node, request: Request) -> DescribeTransactionsResponse:
     body: DescribeTransactionsRequest = request.body
@@ -36,4 +33,4 @@ def _of_id(node: Node, request: Request, name: str) -> TransactionState:
     error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if not node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return TransactionState(error_code=int(error), transactional_id=name)
+    return TransactionState(error_code=error, transactional_id=name)

@@ -21,8 +21,6 @@ from ottla.protocol.messages.list_transactions import ListTransactionsRequest, L
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 66
-VERSIONS = (0, 2)
 
 STATES = (
     "Empty",
@@ -42,5 +40,5 @@ def handle(node: Node, request: Request) -> ListTransactionsResponse:
         try:
             re.compile(body.transactional_id_pattern)
         except (re.error, OverflowError, RecursionError):
-            return ListTransactionsResponse(error_code=int(ErrorCode.INVALID_REGULAR_EXPRESSION))
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     return ListTransactionsResponse(unknown_state_filters=[name for name in body.state_filters if name not in STATES])

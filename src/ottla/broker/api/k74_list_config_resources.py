@@ -27,22 +27,20 @@ from ottla.protocol.messages.list_config_resources import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 74
-VERSIONS = (0, 1)
 
-FIRST_VERSION_WITH_TYPES = 1
+_TYPES_SINCE = 1
 _KNOWN = frozenset(ConfigResourceType)
 
 
 def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
     body: ListConfigResourcesRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
-        return ListConfigResourcesResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    if request.version < FIRST_VERSION_WITH_TYPES:
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if request.version < _TYPES_SINCE:
         return ListConfigResourcesResponse()
     wanted = set(body.resource_types) or set(_KNOWN)
     if not wanted <= _KNOWN:
-        return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     names = {
         ConfigResourceType.GROUP: sorted(node.image.group_configs),
         ConfigResourceType.CLIENT_METRICS: [],

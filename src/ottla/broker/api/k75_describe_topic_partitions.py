@@ -29,9 +29,6 @@ from ottla.protocol.messages.describe_topic_partitions import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 75
-VERSIONS = (0, 0)
-
 
 def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
     body: DescribeTopicPartitionsRequest = request.body
@@ -49,13 +46,13 @@ def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
     hidden = [] if every else [name for name in names if name not in seen]
     limit = max(1, min(node.settings["max.request.partition.size.limit"], body.response_partition_limit))
     answer = _page(node, request, visible, cursor, limit)
-    denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     answer.topics.extend(DescribeTopicPartitionsResponseTopic(denied, name) for name in hidden)
     return answer
 
 
 def _refused(names: list[str]) -> DescribeTopicPartitionsResponse:
-    error = int(ErrorCode.INVALID_REQUEST)
+    error = ErrorCode.INVALID_REQUEST
     return DescribeTopicPartitionsResponse(topics=[DescribeTopicPartitionsResponseTopic(error, name) for name in names])
 
 
@@ -90,7 +87,7 @@ def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitio
             name=name, topic_id=topic.id, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=operations
         )
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fault_of(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return DescribeTopicPartitionsResponseTopic(int(error), name, topic_authorized_operations=operations)
+    return DescribeTopicPartitionsResponseTopic(error, name, topic_authorized_operations=operations)
 
 
 def _partition(index: int, placed: PartitionRecord) -> DescribeTopicPartitionsResponsePartition:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ottla.broker.delivery.members import ShareMembers
     from ottla.broker.node import Node
 
-KEY = 76
-VERSIONS = (1, 1)
-
 
 class Heartbeat(CoordinatorRequest):
     """One heartbeat on its way."""

@@ -27,8 +27,6 @@ from ottla.protocol.messages.share_group_describe import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 77
-VERSIONS = (1, 1)
 
 _HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 

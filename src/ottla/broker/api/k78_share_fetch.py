@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 KEY = 78
-VERSIONS = (1, 2)
 
 
 def receive(
@@ -53,7 +52,7 @@ def receive(
     request = Request(session, KEY, version, correlation_id, header.client_id, now, body)
     fetch = ShareFetch(node.share, node.access, node.throttle, request)
     error = fetch.refusal()
-    if error is None and version >= 2:
+    if error is None:
         if body.is_renew_ack and _asks_for_records(body):
             error = ErrorCode.INVALID_REQUEST
         elif body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
@@ -62,7 +61,7 @@ def receive(
         error = fetch.enter_session(now)
     if error is not None:
         throttle_ms = node.throttle.charge(now, session, header.client_id)
-        return encode_share_fetch_response(correlation_id, int(error), error.message, 0, [], None, throttle_ms)
+        return encode_share_fetch_response(correlation_id, error, error.message, 0, [], None, throttle_ms)
     fetch.acknowledge_all(now)
     fetch.find_partitions(now)
     if fetch.is_persisting or not fetch.fetch(now):

@@ -28,9 +28,6 @@ from ottla.protocol.messages.share_acknowledge import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 79
-VERSIONS = (1, 2)
-
 
 def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
     asked = ShareAcknowledge(node.share, node.access, request)
@@ -47,7 +44,7 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
         else:
             asked.session = session
     if error is not None:
-        return ShareAcknowledgeResponse(error_code=int(error), error_message=error.message)
+        return ShareAcknowledgeResponse(error_code=error, error_message=error.message)
     asked.acknowledge_all(request.now)
     if asked.is_persisting:
         return asked.park(None)

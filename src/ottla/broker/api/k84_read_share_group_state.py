@@ -14,9 +14,6 @@ from ottla.broker.requests import Request
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 84
-VERSIONS = (0, 0)
-
 
 def handle(node: Node, request: Request) -> Any:
     return ask(node, request)

@@ -14,9 +14,6 @@ from ottla.broker.requests import Request
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 87
-VERSIONS = (0, 1)
-
 
 def handle(node: Node, request: Request) -> Any:
     return ask(node, request)

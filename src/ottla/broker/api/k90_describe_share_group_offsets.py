@@ -37,8 +37,6 @@ from ottla.protocol.messages.read_share_group_state_summary import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 90
-VERSIONS = (0, 1)
 
 NO_OFFSET = -1
 

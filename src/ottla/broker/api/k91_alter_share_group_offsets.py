@@ -30,8 +30,6 @@ from ottla.protocol.messages.initialize_share_group_state import InitializeShare
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 91
-VERSIONS = (0, 0)
 
 _Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]
 """Topic id, the partition's place in the answer, and the offset it is to begin at."""

@@ -28,8 +28,6 @@ from ottla.protocol.wire import ZERO_UUID
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 92
-VERSIONS = (0, 0)
 
 _NOTHING_THERE = "There is no offset information to delete."
 

@@ -19,7 +19,7 @@ from ottla.machine import WallMillis
 from ottla.share.standing import ShareSettings
 
 PAUSED: Final = "share.delivery.paused"
-PAUSED_SINCE: Final = "share.delivery.paused.since.ms"
+PAUSED_SINCE = "share.delivery.paused.since.ms"
 PAUSED_BY: Final = "share.delivery.paused.by"
 
 

@@ -105,7 +105,7 @@ class ShareExchange(ShareWaiter):
 
     def acknowledge_all(self, now: Millis) -> None:
         """Hand over what the request acknowledges, partition by partition."""
-        renews = self.request.version >= 2 and self.request.body.is_renew_ack
+        renews = self.request.body.is_renew_ack
         for topic in self.request.body.topics:
             topic_id = bytes(topic.topic_id)
             for part in topic.partitions:
@@ -114,7 +114,7 @@ class ShareExchange(ShareWaiter):
                 answer = self.answer_for((topic_id, part.partition_index))
                 batches = _valid_batches(part.acknowledgement_batches, renews)
                 error = ErrorCode.INVALID_REQUEST if batches is None else self.may_read(answer.place)
-                answer.acknowledge_error = int(error)
+                answer.acknowledge_error = error
                 if batches is not None and error is ErrorCode.NONE:
                     self._acknowledge(now, answer, batches)
         self.is_begun = True
@@ -123,12 +123,11 @@ class ShareExchange(ShareWaiter):
         hosted = self.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
             # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
-            answer.acknowledge_error = int(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
-            )
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
+            answer.acknowledge_error = error
             return
         error, write = hosted.machine.acknowledge(now, self.member_id, batches)
-        answer.acknowledge_error = int(error)
+        answer.acknowledge_error = error
         answer.acknowledge_message = _WHY_NOT.get(error)
         if write is not None:
             self._persisting += 1
@@ -136,7 +135,7 @@ class ShareExchange(ShareWaiter):
         self.share.settle(now, hosted)
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
-        self.answers[at].acknowledge_error = int(error)
+        self.answers[at].acknowledge_error = error
         self._persisting -= 1
         if self.is_begun and not self._persisting and self.ticket is not None:
             self.persisted(now)
@@ -205,7 +204,7 @@ class ShareFetching(ShareExchange):
         super().__init__(share, access, request)
         body = request.body
         self._deadline = request.now + max(body.max_wait_ms, 0)
-        exactly = request.version >= 2 and body.share_acquire_mode == RECORD_LIMIT
+        exactly = body.share_acquire_mode == RECORD_LIMIT
         self._budget = Budget(body.max_bytes, body.max_records, max(body.batch_size, 1), exactly)
         self._fetches = body.share_session_epoch != FINAL_EPOCH and body.max_records > 0 and body.max_bytes > 0
         self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
@@ -261,7 +260,7 @@ class ShareFetching(ShareExchange):
             error = self.may_read(place)
             hosted = self.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
             if isinstance(hosted, ErrorCode):
-                self.answer_for(place).error = int(hosted)
+                self.answer_for(place).error = hosted
                 continue
             answer = self.by_place.get(place)
             if answer is None:
@@ -281,9 +280,7 @@ class ShareFetching(ShareExchange):
     def _fetch_from(self, now: Millis, answer: ShareAnswer, hosted: HostedShare) -> None:
         machine, config = hosted.machine, hosted.config
         if self.share.known(self.group_id, answer.place) is not hosted:
-            self.answer_for(answer.place).error = int(self.may_read(answer.place)) or int(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
+            self.answer_for(answer.place).error = self.may_read(answer.place) or ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         if machine is None or config.paused:
             return
@@ -305,7 +302,7 @@ class ShareFetching(ShareExchange):
         except OSError as failed:
             self.share.failures.read_failed(hosted.partition, str(failed))
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
-                answer.error = int(getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR))
+                answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         self.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
             self.by_place[answer.place] = answer

@@ -20,8 +20,13 @@ from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_string, write_uvarint
 
-FIRST_FLEXIBLE_VERSION = 12
-FIRST_VERSION_BY_TOPIC_ID = 13
+_LOG_START_OFFSET_SINCE = 5
+_SESSIONS_SINCE = 7
+_PREFERRED_REPLICA_SINCE = 11
+_FLEXIBLE_SINCE = 12
+_BY_TOPIC_ID_SINCE = 13
+_ENDPOINTS_SINCE = 16
+
 PARTITIONS_AT_ONCE = 1_000
 """So many are named, read, told or encoded in a slice, each in some microseconds."""
 
@@ -84,7 +89,7 @@ def encode_fetch_response(
     throttle_ms: int = 0,
 ) -> list[Part]:
     """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
-    flexible = version >= FIRST_FLEXIBLE_VERSION
+    flexible = version >= _FLEXIBLE_SINCE
     head = _head(version, correlation_id, throttle_ms, error, session_id)
     parts: list[Part] = [head]
     current, spliced = head, 0
@@ -112,7 +117,7 @@ def encoded_in_slices(
     parts: list[Part] = [current]
     spliced = steps = 0
     topics = _by_topic(answers)
-    _write_length(current, len(topics), version >= FIRST_FLEXIBLE_VERSION)
+    _write_length(current, len(topics), version >= _FLEXIBLE_SINCE)
     for topic, partitions in topics:
         _write_topic_head(current, topic, len(partitions), version)
         for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
@@ -123,29 +128,29 @@ def encoded_in_slices(
             if steps >= PARTITIONS_AT_ONCE:
                 steps = 0
                 yield
-        if version >= FIRST_FLEXIBLE_VERSION:
+        if version >= _FLEXIBLE_SINCE:
             current.append(0)
     _end(parts, current, spliced, version, endpoint)
     return parts
 
 
 def _head(version: int, correlation_id: int, throttle_ms: int, error: int, session_id: int) -> bytearray:
-    if version >= FIRST_FLEXIBLE_VERSION:
+    if version >= _FLEXIBLE_SINCE:
         return bytearray(_HEAD_FLEXIBLE.pack(0, correlation_id, 0, throttle_ms, error, session_id))
-    if version >= 7:
+    if version >= _SESSIONS_SINCE:
         return bytearray(_HEAD_V7.pack(0, correlation_id, throttle_ms, error, session_id))
     return bytearray(_HEAD_V4.pack(0, correlation_id, throttle_ms))
 
 
 def _write_topic_head(out: bytearray, topic: TopicKey, partitions: int, version: int) -> None:
-    if version >= FIRST_VERSION_BY_TOPIC_ID:
+    if version >= _BY_TOPIC_ID_SINCE:
         assert isinstance(topic, bytes)
         out += topic
-    elif version >= FIRST_FLEXIBLE_VERSION:
+    elif version >= _FLEXIBLE_SINCE:
         write_compact_string(out, str(topic))
     else:
         write_string(out, str(topic))
-    _write_length(out, partitions, version >= FIRST_FLEXIBLE_VERSION)
+    _write_length(out, partitions, version >= _FLEXIBLE_SINCE)
 
 
 def _write_partitions(
@@ -161,7 +166,7 @@ def _write_partitions(
             parts.append(records)
             current = bytearray()
             parts.append(current)
-        if version >= FIRST_FLEXIBLE_VERSION:
+        if version >= _FLEXIBLE_SINCE:
             _write_partition_tags(current, answer)
     return current, spliced
 
@@ -169,9 +174,9 @@ def _write_partitions(
 def _end(
     parts: list[Part], current: bytearray, spliced: int, version: int, endpoint: tuple[int, str, int] | None
 ) -> None:
-    if version >= 16 and endpoint is not None:
+    if version >= _ENDPOINTS_SINCE and endpoint is not None:
         _write_endpoint(current, *endpoint)
-    elif version >= FIRST_FLEXIBLE_VERSION:
+    elif version >= _FLEXIBLE_SINCE:
         current.append(0)
     if not current:
         parts.pop()
@@ -201,7 +206,7 @@ def _write_length(out: bytearray, length: int, flexible: bool) -> None:
 
 def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int) -> None:
     """Everything of a partition up to the length of its records."""
-    if version >= 5:
+    if version >= _LOG_START_OFFSET_SINCE:
         out += _PARTITION_V5.pack(
             answer.index,
             answer.error,
@@ -211,7 +216,7 @@ def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int)
         )
     else:
         out += _PARTITION_V4.pack(answer.index, answer.error, answer.high_watermark, answer.last_stable_offset)
-    flexible = version >= FIRST_FLEXIBLE_VERSION
+    flexible = version >= _FLEXIBLE_SINCE
     aborted = answer.aborted
     if aborted is None:
         out += b"\x00" if flexible else b"\xff\xff\xff\xff"
@@ -221,7 +226,7 @@ def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int)
             out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
             if flexible:
                 out.append(0)
-    if version >= 11:
+    if version >= _PREFERRED_REPLICA_SINCE:
         out += b"\xff\xff\xff\xff"  # no preferred read replica
     length = 0 if answer.records is None else answer.records.length
     _write_length(out, length, flexible)

@@ -22,10 +22,11 @@ from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+_REBALANCE_TIMEOUT_SINCE = 1
 _MEMBER_ID_REQUIRED_SINCE = 4
 _SYNC_NAMES_PROTOCOL_SINCE = 5
 _SKIP_ASSIGNMENT_SINCE = 9
-_BATCHED_LEAVE_SINCE = 3
+_LEAVE_IN_BATCHES_SINCE = 3
 
 
 class ClassicProtocol:
@@ -299,7 +300,7 @@ class ClassicProtocol:
         self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, decision: DecisionBuilder
     ) -> None:
         """Members leave themselves, or are sent away by an administrator who knows only their instance ids."""
-        identities = body.members if call.version >= _BATCHED_LEAVE_SINCE else [MemberIdentity(body.member_id)]
+        identities = body.members if call.version >= _LEAVE_IN_BATCHES_SINCE else [MemberIdentity(body.member_id)]
         if not body.group_id:
             decision.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))
             return
@@ -335,7 +336,7 @@ def _protocols(body: JoinGroupRequest) -> Protocols:
 
 def _rebalance_timeout_ms(call: Call, body: JoinGroupRequest) -> int:
     """Version 0 has one timeout for both."""
-    return body.session_timeout_ms if call.version == 0 else body.rebalance_timeout_ms
+    return body.session_timeout_ms if call.version < _REBALANCE_TIMEOUT_SINCE else body.rebalance_timeout_ms
 
 
 def _member(member_id: str, call: Call, body: JoinGroupRequest) -> Member:
