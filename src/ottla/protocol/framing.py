@@ -167,8 +167,3 @@ class FrameSplitter:
                 yield frame
         finally:
             del self._buffer[:start]
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes wait for the rest of their frame."""
-        return len(self._buffer)
