@@ -73,7 +73,7 @@ class Topic:
 
 
 class Client:
-    """`with Client("localhost:9092") as client: client.fetch_raw("clicks", 0, 0)`.
+    """A blocking client: `with Client("localhost:9092") as client: client.fetch_raw("clicks", 0, 0)`.
 
     `bootstrap` is "host:port[,host:port ...]". Every method raises ClientFailure or one of its family; an error code
     from the broker is an ErrorAnswer. `timeout_s` bounds every wait for an answer and the repeats of a refused request.

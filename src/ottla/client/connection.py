@@ -38,7 +38,7 @@ class Posted:
 
 
 class Connection:
-    """`with Connection("localhost", 9092) as c: c.send(MetadataRequest())`.
+    """A blocking connection: `with Connection("localhost", 9092) as c: c.send(MetadataRequest())`.
 
     `timeout_s` bounds connecting and every wait for bytes. Every method raises ConnectionClosed and TimedOut.
     """

@@ -84,7 +84,7 @@ class _Session:
 
 
 class ShareMember:
-    """`with ShareMember(connect, "jobs", ["orders"]) as member: member.poll(10)`.
+    """A member of a share group: `with ShareMember(connect, "jobs", ["orders"]) as member: member.poll(10)`.
 
     `connect` makes a new Client; the member makes two and closes them. Joins at once. Every method raises
     ClientFailure; after one that is no ErrorAnswer, polling may be tried again: the session is opened anew.

@@ -29,7 +29,8 @@ class Member:
 
 
 class Group:
-    """`changed` is set when partitions have moved, and taken by whoever shows it."""
+    """A consumer group of member processes. `changed` is set when partitions have moved, and taken by whoever shows
+    it."""
 
     def __init__(self, name: str, bootstrap: str, topics: list[str]) -> None:
         self.name = name

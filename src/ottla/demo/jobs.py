@@ -42,7 +42,8 @@ class Worker:
 
 
 class Jobs:
-    """`done`: how often each job was; `delivered`: the most deliveries of it that a worker has told of."""
+    """The job queue and its workers. `done`: how often each job was; `delivered`: the most deliveries of it that a
+    worker has told of."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

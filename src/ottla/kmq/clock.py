@@ -19,7 +19,8 @@ SLEWED_MS: Final = 500
 
 
 class MarkersClock:
-    """How far the markers' time is ahead of the monotonic clock: `ahead_ms`; whether a marker has `confirmed` it."""
+    """Keeps how far the markers' time is ahead of the monotonic clock: `ahead_ms`; whether a marker has `confirmed`
+    it."""
 
     __slots__ = ("ahead_ms", "confirmed")
 

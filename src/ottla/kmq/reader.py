@@ -47,7 +47,8 @@ READER_ALWAYS = {
 
 
 class RecordReader:
-    """`want` records, then `step` until each was found, or told to be gone, beyond the end or not to be had now."""
+    """Reads records: `want` them, then `step` until each was found, or told to be gone, beyond the end or not to be had
+    now."""
 
     def __init__(self, properties: Mapping[str, Any], config: KmqConfig) -> None:
         from confluent_kafka import Consumer

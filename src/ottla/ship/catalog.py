@@ -17,7 +17,7 @@ from ottla.ship.follow import Follower, Mark, Stage, digest
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class SeenFile:
     """A regular file that a scan found under a name."""
 
     path: str
@@ -37,11 +37,11 @@ class Peek(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScanResult:
     """What a scan means: files that are new, those that go on from a mark, those whose names are gone."""
 
-    new: tuple[Sighting, ...]
-    known: tuple[tuple[Mark, Sighting], ...]
+    new: tuple[SeenFile, ...]
+    known: tuple[tuple[Mark, SeenFile], ...]
     left: tuple[Follower, ...]
 
 
@@ -60,33 +60,33 @@ class Catalog:
         self._copy_wait_ms = copy_wait_ms
         self._held: dict[tuple[int, int], int] = {}
 
-    def scanned(self, now: int, sightings: Sequence[Sighting], peek: Peek) -> Found:
+    def scanned(self, now: int, seen_files: Sequence[SeenFile], peek: Peek) -> ScanResult:
         """Compare a scan with what is known. A file under two names counts once, under the first."""
-        seen: dict[tuple[int, int], Sighting] = {}
-        for sighting in sightings:
-            seen.setdefault(sighting.key, sighting)
-        new: list[Sighting] = []
-        known: list[tuple[Mark, Sighting]] = []
-        for key, sighting in seen.items():
+        seen: dict[tuple[int, int], SeenFile] = {}
+        for seen_file in seen_files:
+            seen.setdefault(seen_file.key, seen_file)
+        new: list[SeenFile] = []
+        known: list[tuple[Mark, SeenFile]] = []
+        for key, seen_file in seen.items():
             follower = self.followers.get(key)
             if follower is not None:
                 follower.come_back()
-                if follower.place != sighting.path:
-                    follower.moved(sighting.path, key)
+                if follower.place != seen_file.path:
+                    follower.moved(seen_file.path, key)
             elif key in self.marks:
-                known.append((self.marks[key], sighting))
-            elif not self._waits(now, sighting, peek):
-                new.append(sighting)
+                known.append((self.marks[key], seen_file))
+            elif not self._waits(now, seen_file, peek):
+                new.append(seen_file)
         for key in [key for key in self._held if key not in seen]:
             del self._held[key]
         left = [each for key, each in self.followers.items() if key not in seen and each.stage is Stage.FOLLOWED]
-        return Found(tuple(new), tuple(known), tuple(left))
+        return ScanResult(tuple(new), tuple(known), tuple(left))
 
-    def _waits(self, now: int, sighting: Sighting, peek: Peek) -> bool:
-        if not any(is_copy(each, sighting, peek, growing=True) for each in self.followers.values()):
-            self._held.pop(sighting.key, None)
+    def _waits(self, now: int, seen_file: SeenFile, peek: Peek) -> bool:
+        if not any(is_copy(each, seen_file, peek, growing=True) for each in self.followers.values()):
+            self._held.pop(seen_file.key, None)
             return False
-        since = self._held.setdefault(sighting.key, now)
+        since = self._held.setdefault(seen_file.key, now)
         return now - since < self._copy_wait_ms
 
     def follow(self, follower: Follower) -> None:
@@ -102,13 +102,13 @@ class Catalog:
         if remember:
             self.marks[follower.key] = follower.mark()
 
-    def heir(self, follower: Follower, beside: Sequence[Sighting], peek: Peek) -> Sighting | None:
+    def copied_rest(self, follower: Follower, beside: Sequence[SeenFile], peek: Peek) -> SeenFile | None:
         """Where the rest of a file that was truncated lies, if a rotation copied it before."""
         taken: Mapping[tuple[int, int], object] = self.followers
-        for sighting in beside:
-            if sighting.key not in taken and is_copy(follower, sighting, peek, growing=False):
-                self._held.pop(sighting.key, None)
-                return sighting
+        for seen_file in beside:
+            if seen_file.key not in taken and is_copy(follower, seen_file, peek, growing=False):
+                self._held.pop(seen_file.key, None)
+                return seen_file
         return None
 
 
@@ -118,16 +118,16 @@ def named_after(copy: str, original: str) -> bool:
     return first.parent == second.parent and copy != original and first.name.startswith(second.name.split(".")[0])
 
 
-def is_copy(follower: Follower, sighting: Sighting, peek: Peek, *, growing: bool) -> bool:
+def is_copy(follower: Follower, seen_file: SeenFile, peek: Peek, *, growing: bool) -> bool:
     """Whether a file holds what was read of another; `growing`: or may, once the copying is done."""
-    if not follower.head or not named_after(sighting.path, follower.place):
+    if not follower.head or not named_after(seen_file.path, follower.place):
         return False
-    head = peek(sighting.path, 0, len(follower.head))
-    if sighting.size < follower.position:
+    head = peek(seen_file.path, 0, len(follower.head))
+    if seen_file.size < follower.position:
         return growing and follower.head.startswith(head)
     if head != follower.head:
         return False
-    return peek(sighting.path, follower.position - follower.before_size, follower.before_size) == follower.before
+    return peek(seen_file.path, follower.position - follower.before_size, follower.before_size) == follower.before
 
 
 def fits(mark: Mark, place: str, size: int, peek: Peek) -> bytes | None:

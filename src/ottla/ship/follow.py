@@ -263,10 +263,10 @@ class Follower:
             records += self._assembler.flush(partial=True)
         self._given(records)
         if at_island:
-            self._leap()
+            self._skip_known()
         return records
 
-    def _leap(self) -> None:
+    def _skip_known(self) -> None:
         """Over what is in the topic."""
         start, end = self._islands.popleft()
         island = Record(start, end, b"", None, False, 0, b"")

@@ -25,7 +25,7 @@ BLANK = re.compile(rb"\r?$")
 
 
 class Rule(Protocol):
-    """Whether a line (without its line feed) goes on with the record before; asked once per line, in order."""
+    """Decides whether a line (without its line feed) goes on with the record before; asked once per line, in order."""
 
     def __call__(self, line: bytes) -> bool: ...
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.ship import scan, topic
-from ottla.ship.catalog import Catalog, Sighting, fits, named_after
+from ottla.ship.catalog import Catalog, SeenFile, fits, named_after
 from ottla.ship.failures import ProducerLost, ShipFailed
 from ottla.ship.follow import HEAD_SIZE, Bounds, Follower, Look, Mark, Stage, Verdict, advance
 from ottla.ship.lines import Record
@@ -282,41 +282,41 @@ class Loop:
     # --- which files
 
     def _look_around(self, now: int, *, first: bool = False) -> None:
-        sightings = scan.sightings(self._shipping.patterns)
+        seen_files = scan.seen_files(self._shipping.patterns)
         self._scan_at = now + max(SCAN_MS, SCAN_SHARE * (now_ms() - now))
-        found = self._catalog.scanned(now, sightings, scan.peek)
+        found = self._catalog.scanned(now, seen_files, scan.peek)
         for follower in found.left:
             follower.leave(now)
         new = list(found.new)
-        for mark, sighting in found.known:
-            if not self._resume(mark, sighting, now):
+        for mark, seen_file in found.known:
+            if not self._resume(mark, seen_file, now):
                 self._take_over(mark, now)
-                new.append(sighting)
+                new.append(seen_file)
         if first:
-            self._find_renamed(sightings, now)
-        begun = [self._begin(sighting, now) for sighting in new]
+            self._find_renamed(seen_files, now)
+        begun = [self._begin(seen_file, now) for seen_file in new]
         if any(begun):
             self._save(clean=False)
 
-    def _find_renamed(self, sightings: Sequence[Sighting], now: int) -> None:
+    def _find_renamed(self, seen_files: Sequence[SeenFile], now: int) -> None:
         """Files whose names went to others while nobody looked: the rest of them is read where they are now."""
-        seen = {each.key for each in sightings}
+        seen = {each.key for each in seen_files}
         for key, mark in list(self._catalog.marks.items()):
-            there = scan.sight(mark.place)
+            there = scan.file_at(mark.place)
             if key in seen or (there is not None and there.key == key):
                 continue
             renamed = next((each for each in scan.beside(mark.place) if each.key == key), None)
             if renamed is None or not self._resume(mark, renamed, now, left=True):
                 self._catalog.marks.pop(key, None)
 
-    def _resume(self, mark: Mark, sighting: Sighting, now: int, *, left: bool = False) -> bool:
+    def _resume(self, mark: Mark, seen_file: SeenFile, now: int, *, left: bool = False) -> bool:
         """Go on in a file where it was left; False when it is another file by now."""
-        if fits(mark, sighting.path, sighting.size, scan.peek) is None:
+        if fits(mark, seen_file.path, seen_file.size, scan.peek) is None:
             return False
-        moved = replace(mark, place=sighting.path, device=sighting.device, inode=sighting.inode)
-        head = scan.peek(sighting.path, 0, min(HEAD_SIZE, mark.offset))
+        moved = replace(mark, place=seen_file.path, device=seen_file.device, inode=seen_file.inode)
+        head = scan.peek(seen_file.path, 0, min(HEAD_SIZE, mark.offset))
         follower = self._follower(moved, now, head)
-        if self._opened(follower, sighting):
+        if self._opened(follower, seen_file):
             self._catalog.marks.pop((mark.device, mark.inode), None)
             self._catalog.follow(follower)
             if left:
@@ -330,15 +330,15 @@ class Loop:
             if mark.offset and named_after(each.path, mark.place) and self._resume(mark, each, now, left=True):
                 return
 
-    def _begin(self, sighting: Sighting, now: int) -> bool:
+    def _begin(self, seen_file: SeenFile, now: int) -> bool:
         """Follow a file from its beginning."""
-        if sighting.key in self._catalog.followers:
+        if seen_file.key in self._catalog.followers:
             return False
-        key = f"{self._shipping.host}:{sighting.path}".encode(errors="surrogateescape")
+        key = f"{self._shipping.host}:{seen_file.path}".encode(errors="surrogateescape")
         partition = zlib.crc32(key) % self._topic.partitions
-        mark = Mark(secrets.token_hex(8), sighting.path, sighting.path, sighting.device, sighting.inode, partition)
+        mark = Mark(secrets.token_hex(8), seen_file.path, seen_file.path, seen_file.device, seen_file.inode, partition)
         follower = self._follower(mark, now, b"")
-        if not self._opened(follower, sighting):
+        if not self._opened(follower, seen_file):
             return False
         if partition not in self._topic.tails:
             self._topic.tails[partition] = self._topic.end(partition)
@@ -350,16 +350,16 @@ class Loop:
         islands = self._islands.get(mark.id, ())
         return Follower(mark, self._shipping.rule(), self._shipping.bounds, head=head, islands=islands, now=now)
 
-    def _opened(self, follower: Follower, sighting: Sighting) -> bool:
+    def _opened(self, follower: Follower, seen_file: SeenFile) -> bool:
         try:
-            descriptor = os.open(sighting.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(seen_file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             if not self._short:
-                self._say(f"{sighting.path} can't be opened: {error.strerror}; trying again.")
+                self._say(f"{seen_file.path} can't be opened: {error.strerror}; trying again.")
             self._short = True
             return False
         found = os.fstat(descriptor)
-        if (found.st_dev, found.st_ino) != sighting.key:
+        if (found.st_dev, found.st_ino) != seen_file.key:
             os.close(descriptor)
             return False
         self._open[follower.id] = descriptor
@@ -378,18 +378,18 @@ class Loop:
     def _truncated(self, follower: Follower, now: int) -> None:
         """Its bytes are gone from under its name: read the rest in the copy, if there is one, and begin anew here."""
         place, key = follower.place, follower.key
-        heir = self._catalog.heir(follower, scan.beside(place), scan.peek)
+        copied_rest = self._catalog.copied_rest(follower, scan.beside(place), scan.peek)
         os.close(self._open.pop(follower.id))
         self._catalog.give_up(follower, remember=False)
-        if heir is not None:
-            follower.moved(heir.path, heir.key)
-        if heir is None or not self._opened(follower, heir):
+        if copied_rest is not None:
+            follower.moved(copied_rest.path, copied_rest.key)
+        if copied_rest is None or not self._opened(follower, copied_rest):
             self._send(follower, follower.finish(partial=True))
             self._catalog.followers[nowhere(follower)] = follower
         else:
             self._catalog.follow(follower)
             follower.leave(now)
-        again = scan.sight(place)
+        again = scan.file_at(place)
         if again is not None and again.key == key:
             self._begin(again, now)
         self._save(clean=False)

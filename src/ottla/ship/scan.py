@@ -11,21 +11,21 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-from ottla.ship.catalog import Sighting
+from ottla.ship.catalog import SeenFile
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z", ".7z")
 
 SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl", ".ndjson")
 
 
-def sightings(patterns: Iterable[str]) -> list[Sighting]:
+def seen_files(patterns: Iterable[str]) -> list[SeenFile]:
     """Every regular file that is asked for, by name; a directory stands for all files under it."""
-    found: dict[str, Sighting] = {}
+    found: dict[str, SeenFile] = {}
     for pattern in patterns:
         for path in named(pattern):
-            sighting = sight(path)
-            if sighting is not None:
-                found.setdefault(sighting.path, sighting)
+            seen_file = file_at(path)
+            if seen_file is not None:
+                found.setdefault(seen_file.path, seen_file)
     return [found[path] for path in sorted(found)]
 
 
@@ -49,7 +49,7 @@ def under(directory: str) -> Iterator[str]:
                 yield os.path.join(parent, name)
 
 
-def sight(path: str) -> Sighting | None:
+def file_at(path: str) -> SeenFile | None:
     """A regular file, by its absolute name; None for all else and what is gone by now."""
     try:
         found = os.stat(path)
@@ -57,17 +57,17 @@ def sight(path: str) -> Sighting | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    return Sighting(os.path.abspath(path), found.st_dev, found.st_ino, found.st_size)
+    return SeenFile(os.path.abspath(path), found.st_dev, found.st_ino, found.st_size)
 
 
-def beside(path: str) -> Sequence[Sighting]:
+def beside(path: str) -> Sequence[SeenFile]:
     """The other files in a file's directory, the newest first."""
     directory = os.path.dirname(path)
     try:
         names = [os.path.join(directory, name) for name in os.listdir(directory) if not name.endswith(COMPRESSED)]
     except OSError:
         return []
-    found = [each for each in map(sight, names) if each is not None and each.path != path]
+    found = [each for each in map(file_at, names) if each is not None and each.path != path]
     return sorted(found, key=lambda each: -changed_ns(each.path))
 
 

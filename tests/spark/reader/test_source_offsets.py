@@ -16,7 +16,7 @@ from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.reader.losses import RecordsLost
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import Offsets, offsets_as_dict, offsets_from
-from ottla.spark.reader.plan import Share
+from ottla.spark.reader.plan import TaskRanges
 from ottla.spark.reader.source import StreamReader
 from ottla.testing import EmbeddedBroker
 from tests.spark.reader.source_stage import options_of, produce, rows_of
@@ -65,7 +65,7 @@ def values(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
     """(partition, offset) of what a micro-batch reads."""
     found = []
     for share in reader.partitions(start, end):
-        assert isinstance(share, Share)
+        assert isinstance(share, TaskRanges)
         found += [row[:2] for batch in reader.read(share) for row in rows_of(batch)]
     return sorted(found)
 

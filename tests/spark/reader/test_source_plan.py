@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.spark.platform.cores import cores_of
-from ottla.spark.reader.plan import Range, Share, limited, shares
+from ottla.spark.reader.plan import Range, TaskRanges, limited, task_ranges
 
 Places = dict[tuple[str, int], tuple[int, int]]
 places = st.dictionaries(
@@ -24,7 +24,7 @@ def ranges_of(found: Places) -> list[Range]:
     return [Range(topic, partition, first, first + size) for (topic, partition), (first, size) in found.items()]
 
 
-def sizes(planned: list[Share]) -> list[int]:
+def sizes(planned: list[TaskRanges]) -> list[int]:
     return [sum(each.size for each in share.ranges) for share in planned]
 
 
@@ -34,7 +34,7 @@ def test_each_offset_is_read_once(
     found: Places, tasks: int, min_partitions: int | None, max_records: int | None
 ) -> None:
     ranges = ranges_of(found)
-    planned = shares(ranges, tasks=tasks, min_partitions=min_partitions, max_records=max_records)
+    planned = task_ranges(ranges, tasks=tasks, min_partitions=min_partitions, max_records=max_records)
     assert all(each.size > 0 for share in planned for each in share.ranges)
     pieces = sorted((each for share in planned for each in share.ranges), key=lambda r: (r.topic, r.partition, r.first))
     for whole in ranges:
@@ -51,7 +51,7 @@ def test_each_offset_is_read_once(
 
 def test_partitions_are_put_together_evenly() -> None:
     ranges = [Range("t", i, 0, size) for i, size in enumerate([900, 100, 500, 500, 10, 390])]
-    planned = shares(ranges, tasks=2)
+    planned = task_ranges(ranges, tasks=2)
     assert sizes(planned) == [
         1290,
         1110,
@@ -61,8 +61,8 @@ def test_partitions_are_put_together_evenly() -> None:
 
 def test_fewer_partitions_than_cores_are_not_split_unless_asked() -> None:
     ranges = [Range("t", 0, 0, 1000)]
-    assert sizes(shares(ranges, tasks=4)) == [1000]
-    assert sorted(sizes(shares(ranges, tasks=4, min_partitions=3))) == [333, 333, 334]
+    assert sizes(task_ranges(ranges, tasks=4)) == [1000]
+    assert sorted(sizes(task_ranges(ranges, tasks=4, min_partitions=3))) == [333, 333, 334]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_fewer_partitions_than_cores_are_not_split_unless_asked() -> None:
 )
 def test_splitting_as_spark_does(given_sizes: list[int], min_partitions: int, expected: list[int]) -> None:
     ranges = [Range("t", i, 0, size) for i, size in enumerate(given_sizes)]
-    planned = shares(ranges, tasks=100, min_partitions=min_partitions)
+    planned = task_ranges(ranges, tasks=100, min_partitions=min_partitions)
     pieces = [each for share in planned for each in share.ranges]
     assert [each.size for each in sorted(pieces, key=lambda each: (each.partition, each.first))] == expected
 
 
 def test_nothing_to_read_is_no_task() -> None:
-    assert shares([Range("t", 0, 5, 5), Range("t", 1, 7, 3)], tasks=2) == []
+    assert task_ranges([Range("t", 0, 5, 5), Range("t", 1, 7, 3)], tasks=2) == []
 
 
 def test_a_limit_is_shared_by_what_is_there() -> None:

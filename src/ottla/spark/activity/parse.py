@@ -59,7 +59,8 @@ def malformed(parsed: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """To be given to `mapInArrow` over RECORD_COLUMNS; yields PARSED. `zone`: of times that name none."""
+    """Parses the records of a task: for `mapInArrow` over RECORD_COLUMNS, yields PARSED. `zone`: of times that name
+    none."""
 
     zone: str
 

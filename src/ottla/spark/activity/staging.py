@@ -43,7 +43,8 @@ FILE_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """To be given to `mapInArrow`; yields one JSON report per task: {outcome: [names of files below `folder`]}.
+    """Writes a task's part of a micro-batch: for `mapInArrow`, yields one JSON report per task: {outcome: [names of
+    files below `folder`]}.
 
     `source`: the rows are ranges of topics, read with these options; without it they are the records themselves."""
 

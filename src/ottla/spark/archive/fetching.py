@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchFiles:
-    """To be given to `mapInArrow` over rows of ranges (topic, partition, first, until); yields what `WriteFiles` does.
+    """Fetches ranges and writes their records: for `mapInArrow` over rows (topic, partition, first, until); yields what
+    `WriteFiles` does.
 
     Raises what `ottla.spark.reader.reading.read` raises; Spark then repeats the task."""
 

@@ -67,7 +67,7 @@ class Archived:
 
 @dataclass(slots=True)
 class Publisher:
-    """What `foreachBatch` calls, on the driver."""
+    """Publishes each micro-batch in the table: what `foreachBatch` calls, on the driver."""
 
     table: Table
     checkpoint: Checkpoint

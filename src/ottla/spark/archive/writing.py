@@ -64,7 +64,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """To be given to `mapInArrow`: writes below `root`, files named after `prefix`; yields one JSON report per task.
+    """Writes a task's records: for `mapInArrow`; below `root`, files named after `prefix`; yields one JSON report per
+    task.
 
     Shape of the report: {"files": [TableFile], "spans": [[topic, partition, first, last, count]]}.
     """

@@ -47,7 +47,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """`topic` wins over the column. `codec` and `level` as in `records.compression`."""
+    """How batches are made. `topic` wins over the column. `codec` and `level` as in `records.compression`."""
 
     topic: str | None
     batch_bytes: int

@@ -66,7 +66,7 @@ def check_hints(hints: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """What a task does to its batches of records: batches of SCHEMA."""
+    """Parses the records of a task: for `mapInArrow` over RECORD_COLUMNS, yields SCHEMA."""
 
     zone: str
     hints: Mapping[str, str]

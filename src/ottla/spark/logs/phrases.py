@@ -46,7 +46,7 @@ MASKS = (
 
 
 class Phrase(NamedTuple):
-    """`of`: COMPONENTS or MESSAGES, perhaps with OF_ERRORS."""
+    """A component or a message of a service. `of`: COMPONENTS or MESSAGES, perhaps with OF_ERRORS."""
 
     of: str
     service: str

@@ -57,7 +57,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """To be given to `mapInArrow` over rows of ranges; yields one row of REPORT_SCHEMA.
+    """Writes and counts a task's part of a micro-batch: for `mapInArrow` over rows of ranges; yields a row of
+    REPORT_SCHEMA.
 
     `folder`: where the files are to be; None: lines are counted alone. `watermarks`: per service, microseconds.
     `ends`: up to which offset each partition is in the table already."""

@@ -32,7 +32,7 @@ class Range:
         return self.until - self.first
 
 
-class Share(InputPartition):
+class TaskRanges(InputPartition):
     """What one task reads, in this order."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
@@ -40,13 +40,13 @@ class Share(InputPartition):
         self.ranges = tuple(ranges)
 
 
-def shares(
+def task_ranges(
     ranges: Sequence[Range],
     *,
     tasks: int,
     min_partitions: int | None = None,
     max_records: int | None = None,
-) -> list[Share]:
+) -> list[TaskRanges]:
     """One share per task, none empty. `tasks` is how many can run at once."""
     left = sorted((each for each in ranges if each.size > 0), key=lambda each: (each.topic, each.partition, each.first))
     if max_records is not None:
@@ -54,7 +54,7 @@ def shares(
     if min_partitions is not None and len(left) < min_partitions:
         left = _split(left, min_partitions)
     if max_records is not None:
-        return [Share([each]) for each in left]
+        return [TaskRanges([each]) for each in left]
     return _merged(left, max(tasks, min_partitions or 1))
 
 
@@ -81,7 +81,7 @@ def _cut(whole: Range, parts: int) -> list[Range]:
     return [replace(whole, first=a, until=b) for a, b in zip(starts, ends, strict=True) if b > a]
 
 
-def _merged(ranges: Sequence[Range], tasks: int) -> list[Share]:
+def _merged(ranges: Sequence[Range], tasks: int) -> list[TaskRanges]:
     """The largest first, each to the task with the least so far; within a task by topic and partition."""
     if not ranges:
         return []
@@ -91,7 +91,7 @@ def _merged(ranges: Sequence[Range], tasks: int) -> list[Share]:
         size, task = heapq.heappop(heap)
         taken[task].append(each)
         heapq.heappush(heap, (size + each.size, task))
-    return [Share(_joined(each)) for each in taken]
+    return [TaskRanges(_joined(each)) for each in taken]
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:

@@ -48,7 +48,7 @@ from ottla.spark.reader.options import (
     offsets_from,
     stream_options,
 )
-from ottla.spark.reader.plan import Range, Share, limited, shares
+from ottla.spark.reader.plan import Range, TaskRanges, limited, task_ranges
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -102,7 +102,7 @@ def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
 
 
 class BatchReader(SentToWorkers, DataSourceReader):
-    """Offsets are settled when the query is planned."""
+    """Plans and reads a batch query; its offsets are settled when it is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -110,17 +110,17 @@ class BatchReader(SentToWorkers, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster(self.options)
         try:
-            planned = _shares(cluster.batch_ranges(), self.options)
+            planned = _task_ranges(cluster.batch_ranges(), self.options)
         finally:
             cluster.close()
-        return planned or [Share([])]
+        return planned or [TaskRanges([])]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return _read(partition, self.options)
 
 
 class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are {"topic": {"0": 123}}, as those of Spark's Kafka source."""
+    """Plans and reads micro-batches; offsets are {"topic": {"0": 123}}, as those of Spark's Kafka source."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -183,7 +183,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         if begun == self._initial:  # a first batch planned by a run before this one, whose "latest" was earlier
             begun = {place: min(offset, ends.get(place, offset)) for place, offset in begun.items()}
         ranges = self.cluster.stream_ranges(begun, ends)
-        return _shares(ranges, self.options, small=SMALL_BATCH)
+        return _task_ranges(ranges, self.options, small=SMALL_BATCH)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return _read(partition, self.options)
@@ -200,10 +200,10 @@ def _prepare_decoder() -> None:
     loops("decode_kernels")
 
 
-def _shares(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> list[Share]:
+def _task_ranges(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> list[TaskRanges]:
     """`small`: up to so many offsets in all are one task, unless the options say how many tasks."""
     tasks = options.reader_tasks or (1 if sum(each.size for each in ranges) <= small else local_cores())
-    return shares(
+    return task_ranges(
         ranges,
         tasks=tasks or len(ranges),
         min_partitions=options.min_partitions,
@@ -212,7 +212,7 @@ def _shares(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> 
 
 
 def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordBatch]:
-    assert isinstance(partition, Share)
+    assert isinstance(partition, TaskRanges)
     if options.ranges_only:
         return _ranges(partition)
     from ottla.spark.reader.reading import read
@@ -221,7 +221,7 @@ def _read(partition: InputPartition, options: SourceOptions) -> Iterator[RecordB
     return read(partition.ranges, options)
 
 
-def _ranges(share: Share) -> Iterator[RecordBatch]:
+def _ranges(share: TaskRanges) -> Iterator[RecordBatch]:
     import pyarrow as pa
 
     columns = [(each.topic, each.partition, each.first, each.until) for each in share.ranges]

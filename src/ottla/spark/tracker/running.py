@@ -94,7 +94,7 @@ class Tracked:
 
 
 class CaughtUp:
-    """For `once`: whether all that was due when it began has been carried out."""
+    """Finds out, for `once`, whether all that was due when the run began has been carried out."""
 
     def __init__(self, config: KmqConfig, ends: Mapping[int, int], trigger_s: float) -> None:
         self._ends = {number: end for number, end in ends.items() if end > 0}

@@ -48,7 +48,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What came of it. `wake_ms`: when there is something to do without new markers, None for never."""
+    """What a step came to. `wake_ms`: when there is something to do without new markers, None for never."""
 
     due: list[HandOver]
     read: int

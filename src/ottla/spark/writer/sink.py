@@ -120,7 +120,7 @@ class Written(WriterCommitMessage):
 
 
 class Writer(SentToWorkers):
-    """What both writers do in the worker."""
+    """Writes a task's rows, in the worker, for both kinds of query."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self.options = options
@@ -157,7 +157,8 @@ class Writer(SentToWorkers):
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
-    """`df.write`. With `exactlyOnce` rows reach the topics in `commit`, so that a retried task adds nothing."""
+    """Writes what `df.write` is given. With `exactlyOnce` rows reach the topics in `commit`, so that a retried task
+    adds nothing."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
@@ -188,7 +189,7 @@ class BatchWriter(Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream`."""
+    """Writes what `df.writeStream` is given."""
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         if not self.options.exactly_once:
