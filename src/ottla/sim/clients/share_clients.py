@@ -71,6 +71,8 @@ class ShareMember(KafkaClient):
         """Records that were delivered and not acknowledged, with their counts."""
         self._given: set[Place] = set()
         """Every record of this life of the node, also those it forgot: the node may still count them as held."""
+        self._unheard = False
+        """A fetch of this life was not answered: the node may count records as held that it never told of."""
         self._life = 0
         self._epoch = 0
         self._busy = False
@@ -84,6 +86,7 @@ class ShareMember(KafkaClient):
         if self._life != self.workload.lives:
             self._life = self.workload.lives
             self._given.clear()
+            self._unheard = False
         self._busy = False
         self._begin_anew()
         super().connected()
@@ -207,6 +210,7 @@ class ShareMember(KafkaClient):
 
     def _fetched(self, message: Any, acks: Said, life: int) -> None:
         if message is None:
+            self._unheard = True
             return
         self._busy = False
         if not self._session_stands(message.error_code, "ShareFetch"):
@@ -251,7 +255,7 @@ class ShareMember(KafkaClient):
             is_renew_ack=renews,
             topics=[said.AcknowledgeTopic(self.known[self.topic].topic_id, parts)] if parts else [],
         )
-        if not stray:
+        if not stray or self._unheard:
             self._note_sent(acks)
         self._busy = True
         self._epoch += 1
@@ -312,6 +316,8 @@ class ShareMember(KafkaClient):
                 self.held.pop(place, None)
 
     def _stray_outcome(self, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
+        if code == ErrorCode.NONE and self._unheard:
+            return
         if code == ErrorCode.NONE:
             start_offset = self.workload.share_start_offset(self.group, where, self._life)
             for offset, _ in acks:
