@@ -267,11 +267,11 @@ def test_an_unknown_topic_is_made_and_there_the_second_time(stage: NodeStage) ->
 
 def test_internal_topics_are_made_as_the_broker_makes_them(stage: NodeStage) -> None:
     metadata(stage, MetadataRequestTopic(name="__consumer_offsets"))
+    assert metadata(stage, MetadataRequestTopic(name="__consumer_offsets")).topics[0].is_internal
     topic = stage.node.replicas.by_name["__consumer_offsets"]
     assert len(topic.partitions) == 50
     assert topic.log_config.cleanup_policy == frozenset({"compact"})
     assert topic.log_config.segment_bytes == 104_857_600
-    assert topic.internal
 
 
 def test_auto_creation_can_be_off(tmp_path: Path) -> None:

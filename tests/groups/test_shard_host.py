@@ -19,6 +19,7 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.other_writer import place
 
 E = ErrorCode
 # Of three partitions "g" and "j" have the same, "simple" and "g2" have others.
@@ -242,6 +243,33 @@ def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
     stage.run()
     stage.coordinate()
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_coordinator_goes_and_comes_with_the_leadership(stage: HostStage) -> None:
+    stage.coordinate()
+    stage.ask(commit(5), 9)
+    member = stage.ask(join()).member_id
+    waiting = stage.send(join(member=member))
+    index = stage.node.groups.partition_for("g")
+
+    def led_by(leader: int, epoch: int) -> None:
+        led = {"leader": leader, "leader_epoch": epoch, "replicas": (1, 7), "isr": (1, 7)}
+        place(stage.node, stage.store, stage.now, "__consumer_offsets", index, **led)
+
+    led_by(7, 1)
+    stage.settle()
+    assert waiting.answer.error_code == E.NOT_COORDINATOR
+    assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
+    assert index not in stage.node.groups.active()
+    led_by(1, 2)
+    stage.run()
+    assert committed(stage) == 5
+    stage.ask(commit(6), 9)
+    led_by(1, 3)
+    stage.run()
+    assert committed(stage) == 6
+    log = stage.node.replicas.by_name["__consumer_offsets"].partitions[index].log
+    assert [log.end_offset_for(epoch)[0] for epoch in (0, 2, 3)] == [0, 2, 3]
 
 
 def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:

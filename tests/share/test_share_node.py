@@ -14,6 +14,7 @@ from ottla.protocol.messages import read_share_group_state_summary as summary
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.share.state import ShareStateShard
 from tests.node_stage import NOW
+from tests.other_writer import place
 
 
 @pytest.fixture
@@ -546,6 +547,22 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
         key for shard in stage.node.share_state.shards() if isinstance(shard, ShareStateShard) for key in shard.known()
     ]
     assert [key.topic_id for key in kept] == [again]
+
+
+def test_a_new_leader_epoch_loads_share_partitions_anew(stage: ShareStage) -> None:
+    _, member = begun(stage)
+    assert member.fetch() == [(0, 9, 1)]
+    assert member.fetch([(0, 4, [ACCEPT])]) == []
+    waiting = member.ask(wait_ms=10_000)
+    place(stage.node, stage.store, stage.now, "jobs", 0, leader=7, leader_epoch=1, replicas=(1, 7), isr=(1, 7))
+    stage.settle()
+    part = waiting.answer.responses[0].partitions[0]
+    assert (part.error_code, part.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 7)
+    assert stage.node.share.describe(stage.now) == []
+    place(stage.node, stage.store, stage.now, "jobs", 0, leader=1, leader_epoch=2)
+    assert member.fetch() == [(5, 9, 1)], "nothing was persisted of who held what"
+    place(stage.node, stage.store, stage.now, "jobs", 0, leader=1, leader_epoch=3)
+    assert member.fetch() == [(5, 9, 1)]
 
 
 class Unsearched(dict[Any, Any]):

@@ -38,8 +38,9 @@ from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
+from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
@@ -149,6 +150,7 @@ class Node:
         self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
+        self.leadership = Leadership(self.metadata, self.replicas)
         self.topics = Topics(self, self.metadata, self.replicas)
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox)
@@ -205,7 +207,7 @@ class Node:
         from ottla.broker.coordinators.shards import ShardHost
 
         return ShardHost(
-            self.environment, self.metadata, self.replicas, self.parking, CONSUMER_OFFSETS_TOPIC, self.group_shards
+            self.environment, self.metadata, self.leadership, self.parking, CONSUMER_OFFSETS_TOPIC, self.group_shards
         )
 
     @cached_property
@@ -215,7 +217,7 @@ class Node:
         from ottla.share.state import ShareStateShard
 
         return ShardHost(
-            self.environment, self.metadata, self.replicas, self.parking, SHARE_GROUP_STATE_TOPIC, ShareStateShard
+            self.environment, self.metadata, self.leadership, self.parking, SHARE_GROUP_STATE_TOPIC, ShareStateShard
         )
 
     @cached_property
@@ -226,7 +228,7 @@ class Node:
         return ShareHost(
             self.environment,
             self.metadata,
-            self.replicas,
+            self.leadership,
             self.topics,
             self.parking,
             self.failures,
@@ -405,6 +407,12 @@ class Node:
     def partition_opened(self, now: Millis, partition: Partition) -> None:
         """A partition begins its life on this node: `Topics` calls this at creation and at start."""
         self.upkeep.watch(now, partition)
+
+    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
+        """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told."""
+        partition.resign(now)
+        for host in self._in_use("groups", "share_state", "share"):
+            host.leader_changed(now, topic, partition)
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
         """The topic is gone, with these partitions of it on this node: whoever waits for one of them is told."""

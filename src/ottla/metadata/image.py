@@ -84,6 +84,13 @@ class MetadataImage:
     """By the id of a broker as text; '' for all brokers."""
     group_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
 
+    def name_of(self, topic: str | bytes) -> str | None:
+        """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
+        if isinstance(topic, str):
+            return topic
+        found = self.topics_by_id.get(topic)
+        return None if found is None else found.name
+
     def partition(self, topic: str, index: int) -> PartitionRecord | None:
         found = self.topics.get(topic)
         return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None

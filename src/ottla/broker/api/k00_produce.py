@@ -28,6 +28,7 @@ from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.validation import LOOKED_INSIDE
 from ottla.machine import Millis, Ticket
+from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.produce import (
@@ -43,6 +44,7 @@ from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+    from ottla.broker.partitions.leadership import Leadership
     from ottla.broker.partitions.partition import Partition
 
 KEY = 0
@@ -133,13 +135,13 @@ class ParkedProduce(ParkedWork):
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """Too late: what is appended stays, and the producer is told to ask again."""
-        replicas = self.node.replicas
+        leadership = self.node.leadership
         for append in self.appends:
             partition = append.partition
             if partition is not None and partition in self.waits_for:
                 if partition.log.failed:
                     append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
-                elif replicas.get(partition.topic_name, partition.index) is not partition:
+                elif leadership.led(append.topic, append.index) is not partition:
                     append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 else:
                     append.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -215,7 +217,7 @@ class SlicedProduce:
         topics: _Answers = {}
         hints = False
         for first in range(0, len(appends), SLICE_STEPS):
-            hints |= _add_answers(topics, appends[first : first + SLICE_STEPS])
+            hints |= _add_answers(node.leadership, topics, appends[first : first + SLICE_STEPS])
             yield
         response = _response(node, request.session, request.version, topics, hints)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
@@ -348,25 +350,19 @@ def append_one(
     node: Node, now: Millis, session: Session, version: int, client_id: str | None, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or say in `append` why not."""
-    key = append.topic
-    if isinstance(key, str):
-        topic, unknown = node.replicas.by_name.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        topic, unknown = node.replicas.by_id.get(key), ErrorCode.UNKNOWN_TOPIC_ID
     if node.access.authorizer is not None:
-        name = key if isinstance(key, str) else None if topic is None else topic.name
+        name = node.image.name_of(append.topic)
         if name is not None and not node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name):
             append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
-    if topic is None:
-        append.refuse(unknown)
+    partition = node.leadership.led(append.topic, append.index)
+    if isinstance(partition, ErrorCode):
+        append.refuse(partition)
+        if partition is ErrorCode.KAFKA_STORAGE_ERROR:
+            node.metrics.produce_failed(node.image.name_of(append.topic) or "")
         return
-    partition = topic.partitions.get(append.index)
-    if partition is None:
-        append.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return
-    if topic.internal and client_id != INTERNAL_TOPICS_CLIENT:
-        append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {topic.name} is internal.")
+    if partition.topic_name in INTERNAL_TOPICS and client_id != INTERNAL_TOPICS_CLIENT:
+        append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {partition.topic_name} is internal.")
         return
     records = append.records
     if records is None or not len(records):
@@ -387,13 +383,13 @@ def append_one(
         append.record_errors = refused.record_errors
         if refused.error_code not in _WITHOUT_LOG_START:
             append.log_start_offset = partition.log.log_start_offset
-        node.metrics.produce_failed(topic.name)
+        node.metrics.produce_failed(partition.topic_name)
         return
     except StorageFailed as failed:
         partition.log.not_written(records)
         node.failures.storage_failed(now, partition, str(failed))
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
-        node.metrics.produce_failed(topic.name)
+        node.metrics.produce_failed(partition.topic_name)
         return
     append.partition = partition
     append.base_offset = appended.base_offset
@@ -405,11 +401,11 @@ def append_one(
 def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: _Answers = {}
-    hints = _add_answers(topics, appends)
+    hints = _add_answers(node.leadership, topics, appends)
     return _response(node, session, version, topics, hints)
 
 
-def _add_answers(topics: _Answers, appends: list[PartitionAppend]) -> bool:
+def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> bool:
     """Add what these partitions are told to the topics; whether one is told who leads it."""
     hints = False
     for append in appends:
@@ -431,9 +427,9 @@ def _add_answers(topics: _Answers, appends: list[PartitionAppend]) -> bool:
             else [],
             error_message=append.message,
         )
-        partition = append.partition
-        if append.error == _NOT_LEADER and partition is not None:
-            answer.current_leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
+        leader = leadership.leader_of(append.topic, append.index) if append.error == _NOT_LEADER else None
+        if leader is not None:
+            answer.current_leader = LeaderIdAndEpoch(*leader)
             hints = True
         topic.partition_responses.append(answer)
     return hints

@@ -24,6 +24,7 @@ from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.parking import ParkedWork
+from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work, cut
@@ -44,6 +45,8 @@ _BY_TOPIC_ID_SINCE = 13
 _ENDPOINTS_SINCE = 16
 
 _NONE = ErrorCode.NONE
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class Fetch:
@@ -332,7 +335,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
                 part.partition,
                 part.fetch_offset,
                 part.partition_max_bytes,
-                part.current_leader_epoch,
+                max(part.current_leader_epoch, NOT_SAID),
                 part.last_fetched_epoch,
             )
     return asked
@@ -375,15 +378,9 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
     if partition is None:
         return answer
     log = partition.log
-    epoch = asked.current_leader_epoch
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        behind = epoch < partition.leader_epoch
-        answer.error = ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if behind:
-            answer.current_leader = (partition.leader, partition.leader_epoch)
-        return answer
     if fetch.replica_id >= 0:
-        answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        knows_epoch = asked.current_leader_epoch != NOT_SAID
+        answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
     if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
         diverging = _diverging(partition, asked)
@@ -417,30 +414,24 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
 
 def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
     """The partition, or None with the error in `answer`."""
-    if isinstance(asked.topic, str):
-        topic, unknown = node.replicas.by_name.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        name: str | None = asked.topic
-    else:
-        topic, unknown = node.replicas.by_id.get(asked.topic), ErrorCode.UNKNOWN_TOPIC_ID
-        name = None if topic is None else topic.name
-    if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
-        answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return None
-    if topic is None:
-        answer.error = unknown
-    else:
-        partition = topic.partitions.get(asked.index)
-        if partition is not None:
-            return partition
-        answer.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    answer.aborted = []
+    if node.access.authorizer is not None:
+        name = node.image.name_of(asked.topic)
+        if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
+            answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return None
+    partition = node.leadership.led(asked.topic, asked.index, asked.current_leader_epoch)
+    if not isinstance(partition, ErrorCode):
+        return partition
+    answer.error = partition
+    if partition in _LED_ELSEWHERE:
+        answer.current_leader = node.leadership.leader_of(asked.topic, asked.index)
+    elif partition in _UNKNOWN:
+        answer.aborted = []
     return None
 
 
 def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
     """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
-    if partition.log.unopened:
-        return ErrorCode.KAFKA_STORAGE_ERROR
     epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.partitions.leadership import find_led
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
@@ -111,7 +110,7 @@ def _answer(
         return ErrorCode.UNSUPPORTED_VERSION
     if request.body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return ErrorCode.UNKNOWN_SERVER_ERROR
-    partition = find_led(node, topic, asked.partition_index, asked.current_leader_epoch)
+    partition = node.leadership.led(topic, asked.partition_index, asked.current_leader_epoch)
     if isinstance(partition, ErrorCode):
         return partition
     try:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.log.answers import OffsetOutOfRange, StorageFailed
@@ -61,7 +60,7 @@ def handle(node: Node, request: Request) -> DeleteRecordsResponse:
 
 def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
     """The log start that now holds, or why nothing was done."""
-    partition = find_led(node, topic, index, NOT_SAID)
+    partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
         return partition
     if topic in INTERNAL_TOPICS:

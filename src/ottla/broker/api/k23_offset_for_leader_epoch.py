@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.partitions.leadership import find_led
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
@@ -58,7 +57,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _answer(node: Node, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = find_led(node, topic, asked.partition, asked.current_leader_epoch)
+    partition = node.leadership.led(topic, asked.partition, asked.current_leader_epoch)
     if isinstance(partition, ErrorCode):
         return EpochEndOffset(partition, asked.partition)
     epoch, end_offset = partition.log.end_offset_for(asked.leader_epoch)

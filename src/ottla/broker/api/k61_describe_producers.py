@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.partitions.leadership import NOT_SAID, find_led
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.metadata.topic_names import fault_of
@@ -51,7 +50,7 @@ def _all(asked: TopicRequest, error: ErrorCode, sentence: str | None = None) -> 
 
 
 def _partition(node: Node, topic: str, index: int) -> PartitionResponse:
-    partition = find_led(node, topic, index, NOT_SAID)
+    partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
         return PartitionResponse(index, partition)
     return PartitionResponse(

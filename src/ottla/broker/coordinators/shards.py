@@ -29,8 +29,9 @@ from typing import Any, Final, Protocol
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Parked, Request
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
@@ -195,7 +196,7 @@ class ShardHost:
         self,
         environment: Environment,
         metadata: Metadata,
-        replicas: Replicas,
+        leadership: Leadership,
         parking: Parking,
         topic_name: str,
         shard_class: ShardClass,
@@ -205,7 +206,7 @@ class ShardHost:
         self.shard_class = shard_class
         self._environment = environment
         self._metadata = metadata
-        self._replicas = replicas
+        self._leadership = leadership
         self._hosted: dict[int, Hosted] = {}
         self._loading: deque[Hosted] = deque()
         self._damaged: dict[int, Partition] = {}
@@ -219,8 +220,7 @@ class ShardHost:
 
     def start(self, now: Millis) -> None:
         """Begin to load every partition that has records."""
-        topic = self._replicas.by_name.get(self.topic_name)
-        for partition in () if topic is None else topic.partitions.values():
+        for partition in self._leadership.all_led(self.topic_name):
             if partition.log.log_end_offset > partition.log.log_start_offset:
                 self._open(now, partition)
 
@@ -403,6 +403,10 @@ class ShardHost:
         if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 
+    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
+        """Its shard starts over in the new epoch, or elsewhere."""
+        self.taken_back(now, partition)
+
     def taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
         if partition.topic_name != self.topic_name:
@@ -416,8 +420,8 @@ class ShardHost:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:
-        current = self._replicas.get(self.topic_name, partition.index)
-        return current is partition and partition.log.failed is None
+        led = self._leadership.led(self.topic_name, partition.index)
+        return led is partition and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
         """The shard of this partition, made anew where there is none; None where this node can't coordinate it."""
@@ -428,8 +432,8 @@ class ShardHost:
                 return hosted
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
             return self._hosted.get(index)
-        partition = self._replicas.get(self.topic_name, index)
-        if partition is None or not self._leads(partition) or self._damaged.get(index) is partition:
+        partition = self._leadership.led(self.topic_name, index)
+        if isinstance(partition, ErrorCode) or partition.log.failed or self._damaged.get(index) is partition:
             return None
         return self._open(now, partition)
 

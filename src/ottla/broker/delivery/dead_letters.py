@@ -28,8 +28,8 @@ from ottla.broker.config.values import topic_value
 from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
@@ -115,14 +115,14 @@ class DeadLetters:
         self,
         environment: Environment,
         metadata: Metadata,
-        replicas: Replicas,
+        leadership: Leadership,
         topics: Topics,
         parking: Parking,
         settle: Callable[[Millis, HostedShare], None],
     ) -> None:
         self._environment = environment
         self._metadata = metadata
-        self._replicas = replicas
+        self._leadership = leadership
         self._topics = topics
         self._parking = parking
         self._settle = settle
@@ -291,9 +291,9 @@ class DeadLetters:
         if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
-        partition = self._replicas.get(name, index)
-        if partition is None:
-            raise Unusable(f"{name}-{index} is not on this node")
+        partition = self._leadership.led(name, index)
+        if isinstance(partition, ErrorCode):
+            raise Unusable(f"{name}-{index} takes no letters now: {partition.name}")
         return partition
 
     def _records(self, pending: PendingRange) -> list[Record]:

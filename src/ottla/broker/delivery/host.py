@@ -37,7 +37,9 @@ from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
 from ottla.broker.environment import Environment
 from ottla.broker.parking import Parking
-from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.partitions.leadership import Leadership
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Parked
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.failures import Failures
@@ -125,7 +127,7 @@ class ShareHost(Subscriber):
         self,
         environment: Environment,
         metadata: Metadata,
-        replicas: Replicas,
+        leadership: Leadership,
         topics: Topics,
         parking: Parking,
         failures: Failures,
@@ -133,14 +135,14 @@ class ShareHost(Subscriber):
     ) -> None:
         self.environment = environment
         self.metadata = metadata
-        self.replicas = replicas
+        self.leadership = leadership
         self.parking = parking
         self.failures = failures
         self._topics = topics
         self._states = states
         self.sessions = ShareSessions(environment.settings)
         self.configs = GroupConfigs(environment.settings, environment.settings.of_group)
-        self.letters = DeadLetters(environment, metadata, replicas, topics, parking, self.settle)
+        self.letters = DeadLetters(environment, metadata, leadership, topics, parking, self.settle)
         self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
@@ -195,6 +197,11 @@ class ShareHost(Subscriber):
             self._drop(now, key)
         self._states.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
+    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
+        """Its share partitions are led elsewhere, or fenced by the new epoch: they are loaded anew."""
+        for key in [key for key in self._of_topic.get(topic.id, ()) if key.partition == partition.index]:
+            self._drop(now, key)
+
     def wall_clock_was_set(self, now: Millis, by_ms: int) -> None:
         """Delayed messages are due by the wall clock."""
         for hosted in list(self._hosted.values()):
@@ -221,14 +228,9 @@ class ShareHost(Subscriber):
         hosted = self._hosted.get(key)
         if hosted is not None:
             return hosted
-        topic = self.metadata.image.topics_by_id.get(place[0])
-        if topic is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        if not 0 <= place[1] < len(topic.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.replicas.get(topic.name, place[1])
-        if partition is None or partition.log.unopened:
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition = self.leadership.led(*place)
+        if isinstance(partition, ErrorCode):
+            return partition
         hosted = self._hosted[key] = HostedShare(key, partition, self.configs, self.parking)
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._of_topic.setdefault(place[0], {})[key] = hosted
@@ -499,11 +501,10 @@ class ShareHost(Subscriber):
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
         """Records that a group still has to process; -1 where that is not known."""
-        topic = self.metadata.image.topics_by_id.get(topic_id)
-        local = None if topic is None else self.replicas.get(topic.name, partition)
-        if local is None or start_offset < 0 or complete_count < 0:
+        led = self.leadership.led(topic_id, partition)
+        if isinstance(led, ErrorCode) or start_offset < 0 or complete_count < 0:
             return -1
-        return max(local.log.high_watermark - start_offset - complete_count, 0)
+        return max(led.log.high_watermark - start_offset - complete_count, 0)
 
     def describe(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[DescribedPartition]:
         """Every loaded share partition, of one group or of all."""

@@ -94,12 +94,8 @@ class ShareExchange(ShareWaiter):
             return ErrorCode.UNKNOWN_TOPIC_ID
         if self.access.authorizer is not None and not self.access.on_topic(self.request, Operation.READ, topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if not 0 <= place[1] < len(topic.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.share.replicas.get(topic.name, place[1])
-        if partition is None or partition.log.unopened:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE
+        partition = self.share.leadership.led(*place)
+        return partition if isinstance(partition, ErrorCode) else ErrorCode.NONE
 
     # ---- acknowledging ---------------------------------------------------------------------------------------------
 
@@ -167,10 +163,9 @@ class ShareExchange(ShareWaiter):
         hint = None
         for answer in self.answers:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
-                topic = self.share.metadata.image.topics_by_id.get(answer.place[0])
-                if topic is not None and answer.place[1] < len(topic.partitions):
-                    placed = topic.partitions[answer.place[1]]
-                    answer.current_leader = (placed.leader, placed.leader_epoch)
+                leader = self.share.leadership.leader_of(*answer.place)
+                if leader is not None:
+                    answer.current_leader = leader
                     hint = (self.share.environment.node_id, *self.request.session.address.advertised)
         return hint
 

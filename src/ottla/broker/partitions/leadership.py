@@ -1,34 +1,67 @@
-"""Does the client's picture of a partition's leadership hold? One place for the epoch checks of KIP-320.
+"""Which partition this node leads, or why it does not: the one place that says so, for all requests.
 
-Order, as everywhere in Kafka: epoch, then leadership, then the rest. A lower epoch than ours: the client is behind. A
-higher one: we are. -1: the client does not say.
+Knows the replicas here and, where there is none, the metadata image. The order is Kafka's everywhere: whether there is
+such a partition, the epoch, leadership, then the log. A lower epoch than ours: the client is behind. A higher one: we
+are (KIP-320).
+
+Source: ReplicaManager.getPartitionOrError, Partition.checkCurrentLeaderEpoch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
 from ottla.protocol.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.partitions.partition import Partition
-
 NOT_SAID: Final = -1
+"""The epoch of a client that does not say in which one it believes."""
 
 
-def find_led(node: Node, topic: str, index: int, current_leader_epoch: int) -> Partition | ErrorCode:
-    """The partition, where this node leads it in the epoch that the client believes in; else why not."""
-    partition = node.replicas.get(topic, index)
-    if partition is None:
+class Leadership:
+    """Asked once for each partition that a request names."""
+
+    __slots__ = ("_by_key", "_metadata")
+
+    def __init__(self, metadata: Metadata, replicas: Replicas) -> None:
+        self._metadata = metadata
+        self._by_key = replicas.by_key
+
+    def led(self, topic: str | bytes, index: int, current_leader_epoch: int = NOT_SAID) -> Partition | ErrorCode:
+        """The partition of the topic of this name or id, where this node leads it in the epoch that the client believes
+        in and its log is open; else why not."""
+        local = self._by_key.get(topic)
+        partition = None if local is None else local.partitions.get(index)
+        if partition is None:
+            return self._absent(topic, index)
+        if current_leader_epoch != NOT_SAID and current_leader_epoch != partition.leader_epoch:
+            behind = current_leader_epoch < partition.leader_epoch
+            return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
+        if not partition.leads:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.log.unopened:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return partition
+
+    def all_led(self, topic: str) -> list[Partition]:
+        """All partitions of this topic that this node leads."""
+        local = self._by_key.get(topic)
+        return [] if local is None else [partition for partition in local.partitions.values() if partition.leads]
+
+    def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
+        """(node id, epoch) of the leader that the cluster agrees on, for clients that asked another node (KIP-951)."""
+        image = self._metadata.image
+        known = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return None
+        return known.partitions[index].leader, known.partitions[index].leader_epoch
+
+    def _absent(self, topic: str | bytes, index: int) -> ErrorCode:
+        """Why there is no replica of this partition here."""
+        if self.leader_of(topic, index) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if isinstance(topic, bytes) and topic not in self._metadata.image.topics_by_id:
+            return ErrorCode.UNKNOWN_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if current_leader_epoch != NOT_SAID:
-        if current_leader_epoch < partition.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if current_leader_epoch > partition.leader_epoch:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-    if partition.leader != node.node_id:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if partition.log.unopened:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return partition

@@ -48,7 +48,7 @@ class Wakes(Protocol):
 
 
 class Partition:
-    """A partition this node leads.
+    """A partition that has a replica on this node. `leads`: this node is its leader, in `leader_epoch`.
 
     `holding`: records were appended that are not committed before an fsync covers them, because the node's durability
     is fsync or flush.messages asks for it. Otherwise an append is committed at once: the page cache is enough.
@@ -61,12 +61,10 @@ class Partition:
         "_wakes",
         "holding",
         "index",
-        "isr",
-        "leader",
         "leader_epoch",
+        "leads",
         "log",
         "partition_epoch",
-        "replicas",
         "topic_name",
         "traffic",
     )
@@ -77,7 +75,7 @@ class Partition:
         index: int,
         log: Log,
         *,
-        node_id: int,
+        leads: bool,
         leader_epoch: int,
         partition_epoch: int,
         traffic: Traffic,
@@ -87,11 +85,9 @@ class Partition:
         self.topic_name = topic_name
         self.index = index
         self.log = log
-        self.leader = node_id
+        self.leads = leads
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
-        self.replicas = [node_id]
-        self.isr = [node_id]
         self.traffic = traffic
         self.holding = False
         self._commits = commits

@@ -15,39 +15,37 @@ from ottla.log.config import LogConfig
 class LocalTopic:
     """A topic that has replicas on this node, by index."""
 
-    __slots__ = ("id", "internal", "log_config", "name", "partitions")
+    __slots__ = ("id", "log_config", "name", "partitions")
 
-    def __init__(self, name: str, topic_id: bytes, log_config: LogConfig, *, internal: bool) -> None:
+    def __init__(self, name: str, topic_id: bytes, log_config: LogConfig) -> None:
         self.name = name
         self.id = topic_id
         self.log_config = log_config
-        self.internal = internal
         self.partitions: dict[int, Partition] = {}
 
 
 class Replicas:
-    """All of a node's."""
+    """All of a node's. `by_key` has each topic twice, by its name and by its id, as requests may use either."""
 
-    __slots__ = ("by_id", "by_name")
+    __slots__ = ("by_key", "by_name")
 
     def __init__(self) -> None:
         self.by_name: dict[str, LocalTopic] = {}
-        self.by_id: dict[bytes, LocalTopic] = {}
+        self.by_key: dict[str | bytes, LocalTopic] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         for topic in self.by_name.values():
             yield from topic.partitions.values()
 
-    def get(self, topic: str, index: int) -> Partition | None:
-        found = self.by_name.get(topic)
+    def get(self, topic: str | bytes, index: int) -> Partition | None:
+        """The replica of the topic of this name or id."""
+        found = self.by_key.get(topic)
         return None if found is None else found.partitions.get(index)
 
     def add(self, topic: LocalTopic) -> None:
         """Partitions of this topic come here."""
-        self.by_name[topic.name] = topic
-        self.by_id[topic.id] = topic
+        self.by_name[topic.name] = self.by_key[topic.name] = self.by_key[topic.id] = topic
 
     def remove(self, topic: LocalTopic) -> None:
         """None of its partitions is here any more."""
-        del self.by_name[topic.name]
-        del self.by_id[topic.id]
+        del self.by_name[topic.name], self.by_key[topic.name], self.by_key[topic.id]

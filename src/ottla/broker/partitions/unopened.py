@@ -11,7 +11,7 @@ again, in this life of the node or in a later one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,10 +26,11 @@ RETRY_MS: Final = 10_000
 
 
 class Unopened:
-    """The partitions of one node that have no open log."""
+    """The partitions of one node that have no open log. `open_again`: looks at one, True where it is open now."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, open_again: Callable[[Millis, Partition], bool]) -> None:
         self._node = node
+        self._open_again = open_again
         self._partitions: dict[Partition, str] = {}
         self._retry_at: Millis | None = None
         self._interrupted: set[tuple[str, int]] = set()
@@ -81,7 +82,7 @@ class Unopened:
         if self._partitions and self._retry_at is not None and self._retry_at <= now:
             self._retry_at = now + RETRY_MS
             for partition in list(self._partitions):
-                if self._node.topics.open_again(now, partition):
+                if self._open_again(now, partition):
                     del self._partitions[partition]
                     self._note()
                     self._node.notes(f"{partition.name} is in service again")

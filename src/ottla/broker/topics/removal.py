@@ -75,8 +75,8 @@ class Graves:
         """The start has made its own commit, after which the store knows no more which commits it has lost."""
         self._forget(now, self._settled)
 
-    def add(self, topic: DeletedTopic, logs: Iterable[Log]) -> None:
-        """A topic was deleted: its logs go at the next ticks."""
+    def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
+        """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
         self._waiting += [Grave(log.directory, log, topic) for log in logs]
 
     def deadline(self) -> Millis | None:

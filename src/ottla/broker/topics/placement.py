@@ -1,0 +1,226 @@
+"""The replicas on this node follow the metadata image: they are opened, led, given up and removed as it says.
+
+Knows which partitions the image places here and who leads them. Does not know who changed that, nor why.
+
+Invariant: when `follow` returns, every replica that the image places here, and no other, is in `Replicas`, with the
+topic's id and the image's epochs. While a start opens logs that were here before, they wait in `_opened` for the commit
+that begins to use them.
+
+A deleted topic leaves the tables at once; its logs go a few at a time (removal.py), so that a big topic does not stop
+the node.
+
+Source: ReplicaManager.applyDelta; the design's cluster notes, section 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.config.live import Subscriber
+from ottla.broker.config.values import topic_log_config
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import LocalTopic, Replicas
+from ottla.broker.partitions.unopened import Unopened
+from ottla.broker.topics.opening import Logs
+from ottla.broker.topics.removal import Graves
+from ottla.log.config import LogConfig
+from ottla.log.log import Log
+from ottla.log.unopened import UnopenedLog
+from ottla.machine import Millis
+from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.producer_ids import ProducerIds
+from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Placement(Subscriber):
+    """See the module's docstring."""
+
+    def __init__(
+        self, node: Node, metadata: Metadata, replicas: Replicas, graves: Graves, producer_ids: ProducerIds
+    ) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._replicas = replicas
+        self._graves = graves
+        self._producer_ids = producer_ids
+        self.unopened = Unopened(node, self._open_again)
+        self.logs = Logs(node)
+        self._opened: dict[tuple[str, int], Log] = {}
+        node.settings.subscribe("replicas", self)
+
+    def open_all(
+        self, now: Millis, records: Mapping[str, TopicRecord], *, clean_shutdown: bool
+    ) -> Mapping[tuple[str, int], Log]:
+        """At start: open the logs of all that these records place here, by topic and index."""
+        node = self._node
+        here = [
+            (name, record, index)
+            for name, record in records.items()
+            for index, placed in enumerate(record.partitions)
+            if node.node_id in placed.replicas
+        ]
+        if here and not clean_shutdown:
+            checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
+            node.notes(f"the last node here did not stop cleanly: recovering {len(here)} partitions, {checked} checked")
+        places = [(name, index) for name, _, index in here]
+        self.unopened.begin(places, power_cut=not clean_shutdown and not node.same_boot)
+        for name, record, index in here:
+            interrupted = self.unopened.is_interrupted((name, index))
+            log = self.logs.open_known(now, name, record, index, clean_shutdown=clean_shutdown, interrupted=interrupted)
+            self._opened[name, index] = log
+            self._producer_ids.seen(log.producers.entries)
+        self.unopened.note([place for place in places if self._opened[place].unopened])
+        return self._opened
+
+    def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
+        """The image says something new of these topics."""
+        image = self._metadata.image
+        for name in names:
+            old, new = before.topics.get(name), image.topics.get(name)
+            if old is not None and (new is None or new.id != old.id):
+                self._remove(now, old)
+        coming = [name for name in names if name in image.topics and name not in self._replicas.by_name]
+        if coming:
+            self._make_way(now, coming)
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is not None:
+                self._place(now, topic)
+
+    def settings_changed(self, now: Millis) -> None:
+        """Every topic that follows the broker's settings follows now."""
+        for topic in self._replicas.by_name.values():
+            agreed = self._metadata.image.topics_by_id.get(topic.id)
+            if agreed is not None:  # else it goes with the same commits
+                self._configure(now, topic, topic_log_config(self._node.settings, agreed.configs))
+
+    # ---- topics ----------------------------------------------------------------------------------------------------
+
+    def _remove(self, now: Millis, topic: TopicImage) -> None:
+        """The topic is deleted: what is here of it goes."""
+        local = self._replicas.by_name.get(topic.name)
+        partitions = [] if local is None else list(local.partitions.values())
+        if local is not None:
+            self._replicas.remove(local)
+        self._node.topic_deleted(now, topic, partitions)
+        for partition in partitions:
+            self.unopened.forget(partition)
+            self.logs.unowned.pop((topic.name, partition.index), None)
+        grave = DeletedTopic(topic.id, topic.name, len(topic.partitions))
+        self._graves.add(grave, [partition.log for partition in partitions])
+
+    def _make_way(self, now: Millis, names: Sequence[str]) -> None:
+        """New topics may have these names: what deleted ones left behind must not become theirs."""
+        in_the_way = self._graves.clear_way(now, names)
+        for name, why in in_the_way.items():
+            for index in range(len(self._metadata.image.topics[name].partitions)):
+                self.logs.unowned[name, index] = why
+        self._node.upkeep.checkpoints.names_made(set(names))
+
+    def _place(self, now: Millis, topic: TopicImage) -> None:
+        """Have those partitions of the topic here, and led here, that shall be."""
+        node_id = self._node.node_id
+        here = {index: placed for index, placed in enumerate(topic.partitions) if node_id in placed.replicas}
+        local = self._replicas.by_name.get(topic.name)
+        log_config = topic_log_config(self._node.settings, topic.configs)
+        if local is None:
+            if not here:
+                return
+            local = LocalTopic(topic.name, topic.id, log_config)
+            self._replicas.add(local)
+        self._configure(now, local, log_config)
+        for index in [index for index in local.partitions if index not in here]:
+            self._give_up(now, local, index)
+        for index, placed in here.items():
+            partition = local.partitions.get(index)
+            if partition is None:
+                self._open(now, local, topic, index)
+            elif placed.leader_epoch == partition.leader_epoch:
+                partition.partition_epoch = placed.partition_epoch
+            else:
+                self._change_leader(now, local, partition, placed)
+
+    def _configure(self, now: Millis, topic: LocalTopic, log_config: LogConfig) -> None:
+        if log_config != topic.log_config:
+            topic.log_config = log_config
+            for partition in topic.partitions.values():
+                partition.log.configure(log_config)
+                self._node.upkeep.watch(now, partition)
+
+    # ---- partitions ------------------------------------------------------------------------------------------------
+
+    def _open(self, now: Millis, local: LocalTopic, topic: TopicImage, index: int) -> None:
+        """The partition has a replica here from now on."""
+        node, placed = self._node, topic.partitions[index]
+        log = self._opened.pop((topic.name, index), None)
+        if log is None:
+            log = self.logs.open_new(now, topic.name, topic.record, index)
+        partition = local.partitions[index] = Partition(
+            topic.name,
+            index,
+            log,
+            leads=placed.leader == node.node_id,
+            leader_epoch=placed.leader_epoch,
+            partition_epoch=placed.partition_epoch,
+            traffic=node.metrics.traffic(topic.name),
+            commits=node.upkeep.commits,
+            wakes=node.parking,
+        )
+        self._begin(now, partition)
+
+    def _open_again(self, now: Millis, partition: Partition) -> bool:
+        """Look whether a partition that is out of service can be read now; True where it is in service again."""
+        topic = self._metadata.image.topics[partition.topic_name]
+        log = self.logs.open_again(now, topic.name, topic.record, partition.index)
+        if log is None:
+            return False
+        partition.log = log
+        self._producer_ids.seen(log.producers.entries)
+        self._begin(now, partition)
+        return True
+
+    def _begin(self, now: Millis, partition: Partition) -> None:
+        """The log is open, or there is one that stands for it."""
+        log = partition.log
+        if partition.leads:
+            self._lead(partition)
+        if isinstance(log, UnopenedLog):
+            self.unopened.add(now, partition, log.why)
+        self._node.partition_opened(now, partition)
+
+    def _lead(self, partition: Partition) -> None:
+        """Begin to lead in the partition's epoch."""
+        commits, log = self._node.upkeep.commits, partition.log
+        log.assign_epoch(partition.leader_epoch)
+        if log.unopened:
+            return
+        if commits.by_fsync and log.recovery_point < log.log_end_offset:
+            partition.holding = True
+            commits.sync_soon(partition)
+        else:
+            log.advance_high_watermark(log.log_end_offset)
+
+    def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:
+        """Another node leads from now on, or this one anew: whoever waits is told, and what was led starts over."""
+        partition.leads = placed.leader == self._node.node_id
+        partition.leader_epoch = placed.leader_epoch
+        partition.partition_epoch = placed.partition_epoch
+        if partition.leads:
+            self._lead(partition)
+        self._node.leader_changed(now, local, partition)
+
+    def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
+        """The partition has no replica here any more: its log goes."""
+        partition = local.partitions.pop(index)
+        partition.leads = False
+        if not local.partitions:
+            self._replicas.remove(local)
+        self._node.leader_changed(now, local, partition)
+        self._node.upkeep.forget(partition)
+        self.unopened.forget(partition)
+        self._graves.add(None, [partition.log])
