@@ -70,13 +70,13 @@ fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) tools/fuzz_node.py $(ARGS)
 
 bench: setup  ## measure a node
-	$(PYTHON) bench/run.py $(ARGS)
+	$(PYTHON) -m bench.node $(ARGS)
 
 bench-queues: setup  ## measure share groups, KMQ and other queues
-	$(PYTHON) bench/queues.py $(ARGS)
+	$(PYTHON) -m bench.queues $(ARGS)
 
 bench-spark: setup  ## measure pipelines; ARGS="--connector-python PYTHON --connector-jars DIR" adds Spark's own connector
-	$(PYTHON) bench/spark.py $(ARGS)
+	$(PYTHON) -m bench.spark $(ARGS)
 
 bench-peer: setup  ## measure a node and a Kafka peer in turns; appends to bench/RESULTS.md
-	$(PYTHON) bench/peer.py $(ARGS)
+	$(PYTHON) -m bench.peer $(ARGS)

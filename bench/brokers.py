@@ -12,6 +12,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ottla.client import Client, ClientFailure
 from ottla.client.errors import check
@@ -66,6 +68,11 @@ class Broker:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What every client of librdkafka's is given."""
+        return {"bootstrap.servers": self.address, "log_level": 0}
 
     def client(self) -> Client:
         return Client(self.address, client_id="bench", timeout_s=60)
@@ -259,6 +266,13 @@ def users_environment() -> dict[str, str]:
 def default_data() -> str | None:
     """Memory where there is a file system of it, for the least noise; None means the system's temporary directory."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def leads_all(client: Client, topic: str, partitions: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from brokers import Broker
+from bench.brokers import Broker
 
 Figures: TypeAlias = dict[str, float]
 Rounds: TypeAlias = dict[str, list[Figures]]

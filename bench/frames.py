@@ -12,8 +12,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from brokers import BenchFailed, Broker
-
+from bench.brokers import BenchFailed, Broker
 from ottla.client import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -1,6 +1,6 @@
 """What the hot functions cost, in this process: microseconds of CPU per call, no sockets, no other process, no clock.
 
-    python bench/micro.py [--only PATTERN ...] [--seconds 0.5] [--profile NAME]
+    python -m bench.micro [--only PATTERN ...] [--seconds 0.5] [--profile NAME]
 
 It steers optimisation: the least of several runs says what the code costs, the median how noisy the machine is.
 `--profile` runs one of them under cProfile. The bytes are on /dev/shm where there is one.
@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from brokers import default_data
-from frames import fetch_frame, produce_frame, record_batch
-from machine import machine_line
-
+from bench.brokers import default_data
+from bench.frames import fetch_frame, produce_frame, record_batch
+from bench.machine import machine_line
 from ottla.broker.api import k00_produce
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
@@ -186,7 +185,9 @@ def timed(call: Callable[[], object], bytes_each: int, seconds: float) -> Iterat
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.micro", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"])
     parser.add_argument("--seconds", type=float, default=0.5, help="per function (0.5)")
     parser.add_argument("--profile", metavar="NAME", help="run this one under cProfile")

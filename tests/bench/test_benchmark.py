@@ -12,17 +12,18 @@ import pytest
 
 from ottla.testing import EmbeddedBroker
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+TOP = Path(__file__).resolve().parents[2]
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(BENCH / program), *arguments], capture_output=True, text=True)
+    command = [sys.executable, "-m", f"bench.{program}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=TOP)
 
 
 def test_a_quick_run_prints_the_ratio_to_a_peer(ottla_broker: EmbeddedBroker, tmp_path: Path) -> None:
     document = tmp_path / "figures.json"
     ended = run(
-        "run.py", "--quick", "--only", "raw-produce-1x200B", "raw-fetch-50x200B",
+        "node", "--quick", "--only", "raw-produce-1x200B", "raw-fetch-50x200B",
         "--peer", ottla_broker.bootstrap_servers, "--json", str(document), "--data", str(tmp_path),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -41,7 +42,7 @@ def test_a_quick_run_prints_the_ratio_to_a_peer(ottla_broker: EmbeddedBroker, tm
 
 def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: EmbeddedBroker) -> None:
     ended = run(
-        "run.py", "--quick", "--seconds", "0.05", "--node", ottla_broker.bootstrap_servers,
+        "node", "--quick", "--seconds", "0.05", "--node", ottla_broker.bootstrap_servers,
         "--only", "throughput-200B-2p-acksall-idempotent-lz4", "latency-100",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -52,7 +53,7 @@ def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: Embedd
 
 def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     ended = run(
-        "run.py", "--quick", "--data", str(tmp_path), "--partitions", "20", "--gigabytes", "0.02",
+        "node", "--quick", "--data", str(tmp_path), "--partitions", "20", "--gigabytes", "0.02",
         "--only", "kill-9", "partitions", "restart", "start-process",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -61,7 +62,7 @@ def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_does_not_answer_is_told_and_ends_with_1(tmp_path: Path) -> None:
-    ended = run("run.py", "--quick", "--only", "raw-produce-1x200B", "--peer", "127.0.0.1:1", "--data", str(tmp_path))
+    ended = run("node", "--quick", "--only", "raw-produce-1x200B", "--peer", "127.0.0.1:1", "--data", str(tmp_path))
     assert ended.returncode == 1
     assert "not measured: No broker can be reached at 127.0.0.1:1" in ended.stdout
 
@@ -75,13 +76,13 @@ def test_a_peer_that_does_not_answer_is_told_and_ends_with_1(tmp_path: Path) -> 
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
-    ended = run("run.py", *arguments)
+    ended = run("node", *arguments)
     assert ended.returncode == 2
     assert ended.stderr.strip() == sentence
 
 
 def test_the_list_names_every_axis() -> None:
-    listed = {line.split()[0] for line in run("run.py", "--list").stdout.splitlines()}
+    listed = {line.split()[0] for line in run("node", "--list").stdout.splitlines()}
     sizes = {f"throughput-{size}" for size in ("100B", "200B", "1kB", "10kB")}
     codecs = {f"throughput-1kB-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")}
     others = {"throughput-200B-16p", "throughput-200B-256p", "throughput-1kB-acks0", "throughput-1kB-acksall"}
@@ -90,9 +91,9 @@ def test_the_list_names_every_axis() -> None:
 
 
 def test_the_microbenchmarks_print_microseconds() -> None:
-    ended = run("micro.py", "--seconds", "0.01")
+    ended = run("micro", "--seconds", "0.01")
     assert ended.returncode == 0, ended.stderr
-    names = run("micro.py", "--list").stdout.split()
+    names = run("micro", "--list").stdout.split()
     told = dict(re.findall(r"^(\S+) +([\d.]+) +[\d.]+$", ended.stdout, re.MULTILINE))
     assert list(told) == names
     assert all(float(least) > 0 for least in told.values())

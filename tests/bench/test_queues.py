@@ -13,12 +13,12 @@ import pytest
 
 from ottla.testing import EmbeddedBroker
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+TOP = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "queues.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    command = [sys.executable, "-m", "bench.queues", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=TOP, env={**os.environ, **environment})
 
 
 def test_groups_are_measured_beside_a_peer(ottla_broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 
-from brokers import BenchFailed, Broker, Nodes, OttlaNode, users_environment
-from figures import Figures, Scale, cpu_figures
-from frames import check_produced, connect, pipeline, produce_frame, record_batch
-
+from bench.brokers import BenchFailed, Broker, Nodes, OttlaNode, users_environment
+from bench.figures import Figures, Scale, cpu_figures
+from bench.frames import check_produced, connect, pipeline, produce_frame, record_batch
 from ottla.client import ClientFailure
 
 MEASURED_START_S = 60.0

@@ -12,9 +12,10 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from brokers import BenchFailed, Broker
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from figures import Figures, Scale, percentiles
+
+from bench.brokers import BenchFailed, Broker
+from bench.figures import Figures, Scale, percentiles
 
 VALUE_BYTES = 200
 STAMP_BYTES = 20

@@ -11,16 +11,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from brokers import BenchFailed, Broker
 from confluent_kafka import Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from bench.brokers import BenchFailed, Broker
+
 VALUE_BYTES = 200
 TIMEOUT_S = 60
-
-
-def properties(broker: Broker) -> dict[str, Any]:
-    return {"bootstrap.servers": broker.address, "log_level": 0}
 
 
 def new_group(broker: Broker, **configs: str) -> str:
@@ -36,7 +33,7 @@ def set_configs(broker: Broker, group: str, **configs: str) -> None:
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    admin = AdminClient(properties(broker))  # its futures end with it
+    admin = AdminClient(broker.properties)  # its futures end with it
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(TIMEOUT_S)
 
@@ -45,7 +42,7 @@ def fill(broker: Broker, topic: str, count: int, batch: int = 10_000, partitions
     """So many records of VALUE_BYTES, in turns to the partitions, at most `batch` of them in one record batch."""
     producer = Producer(
         {
-            **properties(broker),
+            **broker.properties,
             "linger.ms": 5,
             "acks": "1",
             "batch.num.messages": batch,
@@ -73,7 +70,7 @@ class Member:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         mode = "explicit" if explicit else "implicit"
         self.consumer = ShareConsumer(
-            {**properties(broker), "group.id": group, "share.acknowledgement.mode": mode, **given}
+            {**broker.properties, "group.id": group, "share.acknowledgement.mode": mode, **given}
         )
 
     def take(self, timeout_s: float) -> list[Message]:

@@ -17,10 +17,11 @@ import threading
 import time
 from dataclasses import dataclass
 
-from brokers import BenchFailed, Broker
 from confluent_kafka import AcknowledgeType
-from figures import Figures, Scale, cpu_figures
-from queue_members import TIMEOUT_S, Member, at_work, fill, new_group
+
+from bench.brokers import BenchFailed, Broker
+from bench.figures import Figures, Scale, cpu_figures
+from bench.queues.members import TIMEOUT_S, Member, at_work, fill, new_group
 
 WORKERS = (1, 2, 4, 8, 16, 32)
 JOBS_AHEAD_S = 0.2

@@ -19,15 +19,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brokers import BenchFailed, Broker, wait_until
 from confluent_kafka import AcknowledgeType
-from figures import Figures, cpu_figures
-from queue_members import TIMEOUT_S, VALUE_BYTES, Member, fill, new_group
+
+from bench.brokers import BenchFailed, Broker, default_data, free_port, wait_until
+from bench.figures import Figures, cpu_figures
+from bench.queues.members import TIMEOUT_S, VALUE_BYTES, Member, fill, new_group
 
 START_TIMEOUT_S = 60
 UNCONFIRMED_MAX = 10_000
@@ -42,7 +44,7 @@ class Server(Broker):
     """Somebody else's server as a process of ours, in a process group of its own."""
 
     needs = ""
-    client = ""
+    package = ""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(type(self).__name__.lower(), f"127.0.0.1:{free_port()}")
@@ -55,7 +57,7 @@ class Server(Broker):
         """What is not installed."""
         if cls.binary() is None:
             return f"{cls.needs} is not installed"
-        return None if importlib.util.find_spec(cls.client) else f"the Python client {cls.client} is not installed"
+        return None if importlib.util.find_spec(cls.package) else f"the Python client {cls.package} is not installed"
 
     @classmethod
     def binary(cls) -> str | None:
@@ -107,7 +109,7 @@ class Server(Broker):
 class RabbitMQ(Server):
     """A quorum queue, publisher confirms, basic.ack for each message."""
 
-    needs, client = "rabbitmq-server", "pika"
+    needs, package = "rabbitmq-server", "pika"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -230,7 +232,7 @@ class PikaRound:
 class NATS(Server):
     """A JetStream stream of files, a pull consumer, an ack for each message."""
 
-    needs, client = "nats-server", "nats"
+    needs, package = "nats-server", "nats"
 
     def command(self) -> list[str]:
         binary = self.binary()
@@ -303,22 +305,24 @@ def describe() -> str:
 class Others:
     """The servers that are installed, started when they are first needed."""
 
-    def __init__(self, base: Path) -> None:
-        self._base = base
+    def __init__(self, data: str | None) -> None:
+        self._data = data
+        self._base: Path | None = None
         self._running: list[Server] = []
-        self._started = False
 
     def close(self) -> None:
         for server in self._running:
             server.stop()
+        if self._base is not None:
+            shutil.rmtree(self._base, ignore_errors=True)
 
     def measure(self, broker: Broker, count: int) -> Figures:
         """One round: the broker, then the others unless it is a peer, with so many messages; the broker with more."""
         figures = self._one("share", broker, SHARE_TIMES * count, functools.partial(share_round, broker))
         if broker.name == "peer":
             return figures
-        if not self._started:
-            self._started = True
+        if self._base is None:
+            self._base = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=self._data or default_data()))
             for kind in KINDS:
                 if kind.missing() is None:
                     server = kind(self._base / kind.__name__.lower())
@@ -336,9 +340,3 @@ class Others:
         produced_s, consumed_s = run(count)
         figures = {f"{name} produce msg/s": count / produced_s, f"{name} consume msg/s": count / consumed_s}
         return figures | cpu_figures(name, broker, cpu, "s/M msg", count / 1e6)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -14,12 +14,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from brokers import BenchFailed, Broker, Nodes, OttlaNode
-from figures import Figures
-from frames import connect, pipeline, produce_frame, record_batch
-from queue_holder import ACCEPT, BATCH_OPTIMIZED, EXACTLY, RELEASE, Holder
-from queue_members import new_group, set_configs
-
+from bench.brokers import BenchFailed, Broker, Nodes, OttlaNode
+from bench.figures import Figures
+from bench.frames import connect, pipeline, produce_frame, record_batch
+from bench.queues.holder import ACCEPT, BATCH_OPTIMIZED, EXACTLY, RELEASE, Holder
+from bench.queues.members import new_group, set_configs
 from ottla.client.connection import Posted
 
 PIECE = 20

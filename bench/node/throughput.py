@@ -15,9 +15,10 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from brokers import BenchFailed, Broker
 from confluent_kafka import Consumer, Producer, TopicPartition
-from figures import Figures, Scale, cpu_figures
+
+from bench.brokers import BenchFailed, Broker
+from bench.figures import Figures, Scale, cpu_figures
 
 BYTES_PER_S = 250_000_000
 MESSAGES_PER_S = 600_000

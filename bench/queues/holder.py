@@ -10,8 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from brokers import Broker
-
+from bench.brokers import Broker
 from ottla.client import Connection
 from ottla.client.connection import Posted
 from ottla.client.errors import check

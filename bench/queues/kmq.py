@@ -1,8 +1,5 @@
 """What a queue by start and end markers costs: KMQ's client against a plain consumer, same topic, same run.
 
-    python bench/kmq.py [--only kmq-throughput kmq-work-1ms kmq-latency-500] [--rounds 5] [--seconds 3]
-                        [--node HOST:PORT[,PID]] [--peer HOST:PORT[,PID]]
-
 One partition, 200 B, one client and one tracker (a process of its own, as in life).
 
 - `kmq-throughput`: no work per message. Plain is a consumer group's loop that commits after each batch.
@@ -14,7 +11,6 @@ Each round measures both on the same topic; their ratio is a figure of its own.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import subprocess
@@ -22,16 +18,15 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from brokers import BenchFailed, Broker, Nodes, users_environment, wait_until
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from figures import Figures, Scale, measure_in_turns, percentiles, table
-from machine import machine_line
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.brokers import BenchFailed, Broker, users_environment, wait_until
+from bench.figures import Figures, Scale, percentiles
 from ottla.client import ClientFailure
 from ottla.kmq import KmqClient, KmqConfig, create_topics
 from ottla.kmq.stats import standings
@@ -73,7 +68,7 @@ class QueueLoad:
         return self._latency(broker, max(50, int(self.rate * scale.seconds)))
 
     def _throughput(self, broker: Broker, count: int) -> Figures:
-        with queue(broker) as config:
+        with queue(broker, timeout_ms=60_000, batch_size=BATCH) as config:
             fill(broker, config.queue, count)
             plain = count / plain_loop(broker, config.queue, count, self.work_ms)
             with tracker(broker, config):
@@ -86,29 +81,28 @@ class QueueLoad:
 
     def _latency(self, broker: Broker, count: int) -> Figures:
         assert self.rate is not None
-        with queue(broker) as config, tracker(broker, config):
+        with queue(broker, timeout_ms=60_000, batch_size=BATCH) as config, tracker(broker, config):
             plain = paced(broker, config.queue, count, self.rate, PlainTaker(broker, config.queue))
-            with KmqClient(properties(broker), config, consumer=TAKES) as client:
+            with KmqClient(broker.properties, config, consumer=TAKES) as client:
                 kmq = paced(broker, config.queue, count, self.rate, KmqTaker(client))
         figures = percentiles("plain", plain, (50, 95, 99)) | percentiles("kmq", kmq, (50, 95, 99))
         return figures | {"kmq added p95 ms": (figures["kmq p95 us"] - figures["plain p95 us"]) / 1000}
 
 
-def properties(broker: Broker) -> dict[str, Any]:
-    return {"bootstrap.servers": broker.address, "log_level": 0}
-
-
 @contextlib.contextmanager
-def queue(broker: Broker) -> Iterator[KmqConfig]:
-    """A queue of one partition for the length of a block."""
-    config = KmqConfig(queue=f"bench-{uuid.uuid4().hex[:12]}", timeout_ms=60_000, batch_size=BATCH)
-    create_topics(AdminClient(properties(broker)), config)
+def queue(broker: Broker, topic: NewTopic | None = None, **settings: Any) -> Iterator[KmqConfig]:
+    """A queue for the length of a block, of one partition, or as `topic` says."""
+    name = f"bench-{uuid.uuid4().hex[:12]}" if topic is None else topic.topic
+    config, admin = KmqConfig(queue=name, **settings), AdminClient(broker.properties)
+    if topic is not None:
+        admin.create_topics([topic])[name].result(30)
+    create_topics(admin, config)
     try:
         yield config
     finally:
-        for topic in (config.queue, config.markers, config.dead_letters):
+        for each in (config.queue, config.markers, config.dead_letters):
             with contextlib.suppress(ClientFailure):
-                broker.delete_topic(topic)
+                broker.delete_topic(each)
 
 
 @contextlib.contextmanager
@@ -135,7 +129,7 @@ def tracker(broker: Broker, config: KmqConfig) -> Iterator[None]:
 
 def fill(broker: Broker, topic: str, count: int) -> None:
     """So many messages at once."""
-    producer = Producer({**properties(broker), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer({**broker.properties, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     value = b"x" * VALUE_BYTES
     for index in range(count):
         while True:
@@ -176,7 +170,7 @@ def plain_loop(broker: Broker, topic: str, count: int, work_ms: int) -> float:
 
 def group_of_one(broker: Broker, topic: str) -> Consumer:
     group = {"group.id": f"{topic}-plain", "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    consumer = Consumer({**properties(broker), **TAKES, **group})
+    consumer = Consumer({**broker.properties, **TAKES, **group})
     consumer.subscribe([topic])
     return consumer
 
@@ -184,7 +178,7 @@ def group_of_one(broker: Broker, topic: str) -> Consumer:
 def kmq_loop(broker: Broker, config: KmqConfig, count: int, work_ms: int) -> float:
     """The same with KMQ, until every end marker is acknowledged."""
     seen, began, work_s = 0, None, work_ms / 1000
-    with KmqClient(properties(broker), config, consumer=TAKES) as client:
+    with KmqClient(broker.properties, config, consumer=TAKES) as client:
         idle = time.monotonic()
         while seen < count:
             messages = client.next_batch(0.05)
@@ -209,7 +203,7 @@ def starved(since: float, who: str, seen: int, count: int) -> None:
 
 
 def settled(broker: Broker, config: KmqConfig) -> bool:
-    return not any(each.open or each.markers_lag for each in standings(properties(broker), config))
+    return not any(each.open or each.markers_lag for each in standings(broker.properties, config))
 
 
 class PlainTaker:
@@ -255,7 +249,7 @@ def paced(broker: Broker, topic: str, count: int, rate: int, taker: PlainTaker |
     skip = rate // 2
 
     def send() -> None:
-        producer = Producer({**properties(broker), "linger.ms": 0})
+        producer = Producer({**broker.properties, "linger.ms": 0})
         began = time.perf_counter()
         for index in range(count + skip):
             while (left_s := began + index / rate - time.perf_counter()) > 0:
@@ -288,55 +282,3 @@ def paced(broker: Broker, topic: str, count: int, rate: int, taker: PlainTaker |
         sender.join()
         taker.close()
     return spent_us
-
-
-def main() -> int:
-    options = parser().parse_args()
-    loads: dict[str, QueueLoad] = {}
-    for name in options.only:
-        load = QueueLoad.named(name)
-        if load is None:
-            print(f"No measurement is called {name!r}.", file=sys.stderr)
-            return 2
-        loads[name] = load
-    nodes = Nodes(None, "page-cache")
-    try:
-        given = Broker.parse("ottla", options.node) if options.node else None
-        peer = Broker.parse("peer", options.peer) if options.peer else None
-        with contextlib.nullcontext(given) if given else nodes.running() as node:
-            print(machine_line())
-            scale = Scale(options.seconds, options.rounds, options.warmup, 1, 0)
-            return measured(loads, [node, peer] if peer else [node], scale)
-    except BenchFailed as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    finally:
-        nodes.close()
-
-
-def measured(loads: dict[str, QueueLoad], brokers: list[Broker], scale: Scale) -> int:
-    failed = 0
-    for name, load in loads.items():
-        print(f"\n{name}: {load.describe()}", flush=True)
-        run: Callable[[Broker, Scale], Figures] = load.measure
-        try:
-            print("\n".join(table(measure_in_turns(brokers, replace(scale), run))), flush=True)
-        except (BenchFailed, ClientFailure, KafkaException) as failure:
-            print(f"  not measured: {failure}", flush=True)
-            failed = 1
-    return failed
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--only", nargs="+", default=NAMES, metavar="NAME", help=", ".join(NAMES))
-    made.add_argument("--seconds", type=float, default=3, help="about the length of a measurement (3)")
-    made.add_argument("--rounds", type=int, default=5, help="rounds that count (5)")
-    made.add_argument("--warmup", type=int, default=1, help="rounds before them (1)")
-    made.add_argument("--node", metavar="HOST:PORT[,PID]", help="measure this running node, start none")
-    made.add_argument("--peer", metavar="HOST:PORT[,PID]", help="a broker to measure in turns")
-    return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """KMQ's tracker on Spark beside the standalone one: markers per second, lateness, and what many open messages cost.
 
-    python bench/spark_tracker.py [--only markers lateness open-1 open-100k open-1M] [--rounds 3] [--quick]
+    python -m bench.spark.tracker [--only markers lateness open-1 open-100k open-1M] [--rounds 3] [--quick]
                                   [--node HOST:PORT[,PID]]
 
 One Spark session, local[2], warm; the standalone tracker is a process of its own (`ottla kmq tracker`). Both have a
@@ -15,7 +15,6 @@ queue of four partitions each, on the same node, in turns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -27,17 +26,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from brokers import BenchFailed, Broker, Nodes, family, users_environment, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from figures import Figures, Rounds, spread
-from machine import machine_line
+from confluent_kafka.admin import NewTopic
 
-from ottla.client import ClientFailure
-from ottla.kmq import KmqConfig, create_topics, headers
+from bench import program
+from bench.brokers import BenchFailed, Broker, Nodes, family, users_environment, wait_until
+from bench.figures import Figures, Rounds, Scale, measure_in_turns
+from bench.program import Floor, first_line, in_words, parser, scaled
+from bench.queues import kmq
+from ottla.kmq import KmqConfig, headers
 from ottla.kmq.markers import END, pack_key, start
 
 if TYPE_CHECKING:
@@ -45,35 +46,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 PARTITIONS = 4
-FLOOR = 40_000
+FLOORS = [Floor("markers", "spark markers/s", least=40_000)]
+FULL = Scale(seconds=15, rounds=3, warmup=0, partitions=PARTITIONS, gigabytes=0)
+QUICK = replace(FULL, seconds=4)
 BATCH = 500
 """Messages that a worker of the backlog takes at once."""
 LEFT_OPEN = 0.02
 HOUR_MS = 3_600_000
 TRICKLE_PER_S = 500
-NAMES = ["markers", "lateness", "open-1", "open-100k", "open-1M"]
 
 
-def properties(broker: Broker) -> dict[str, Any]:
-    return {"bootstrap.servers": broker.address, "log_level": 0}
-
-
-@contextmanager
-def queue(broker: Broker, **settings: Any) -> Iterator[KmqConfig]:
+def queue(broker: Broker) -> AbstractContextManager[KmqConfig]:
     """A queue for the length of a block; its records have the node's time."""
-    config = KmqConfig(queue=f"bench-{uuid.uuid4().hex[:12]}", **settings)
-    admin = AdminClient(properties(broker))
-    made = NewTopic(config.queue, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([made])[config.queue].result(30)
-    create_topics(admin, config)
-    try:
-        yield config
-    finally:
-        for topic in (config.queue, config.markers, config.dead_letters):
-            try:
-                broker.delete_topic(topic)
-            except ClientFailure as failure:
-                print(failure, file=sys.stderr)
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    return kmq.queue(broker, NewTopic(name, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"}))
 
 
 def cpu_s(broker: Broker) -> float:
@@ -88,7 +74,7 @@ class Writer:
 
     def __init__(self, broker: Broker) -> None:
         sends = {"linger.ms": 20, "batch.size": 1_000_000, "queue.buffering.max.messages": 500_000, "acks": "all"}
-        self._producer = Producer({**properties(broker), **sends})
+        self._producer = Producer({**broker.properties, **sends})
         self._count = 0
 
     def write(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
@@ -146,7 +132,7 @@ class OnSpark:
         frame = read_stream(session, options, [config.markers], maxOffsetsPerTrigger=500_000)
 
         def carry(batch: Any, number: int) -> None:
-            for text, late in batch.mapInArrow(redeliver_all(properties(broker), config), OUTCOME).collect():
+            for text, late in batch.mapInArrow(redeliver_all(broker.properties, config), OUTCOME).collect():
                 self.outcome.add(outcome_of(text, late))
             self._taken.append((time.perf_counter(), self.outcome.read))
 
@@ -225,7 +211,7 @@ def standalone_s(broker: Broker, config: KmqConfig, markers: int) -> float:
     """Seconds that the standalone tracker takes for the backlog, its start not counted."""
     from ottla.kmq import RedeliveryTracker
 
-    tracker = RedeliveryTracker(properties(broker), config)
+    tracker = RedeliveryTracker(broker.properties, config)
     with tracker:
         wait_until(lambda: tracker.figures.markers_read, 60, "the tracker has begun", 0.001)
         began = time.perf_counter()
@@ -275,7 +261,7 @@ def lateness(broker: Broker, config: KmqConfig, count: int) -> list[int]:
 
 def records(broker: Broker, topic: str, count: int) -> list[Any]:
     """So many records of a topic, as soon as they are there."""
-    consumer = Consumer({**properties(broker), "group.id": f"b-{uuid.uuid4().hex}"})
+    consumer = Consumer({**broker.properties, "group.id": f"b-{uuid.uuid4().hex}"})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     found: list[Any] = []
     until = time.monotonic() + 180
@@ -331,50 +317,55 @@ def trickle(writer: Writer, config: KmqConfig, opened: int, seconds: float) -> N
     writer.flush()
 
 
-def measurements(session: SparkSession, quick: bool) -> dict[str, Callable[[Broker], Figures]]:
-    scale = 20 if quick else 1
-    seconds = 4 if quick else 15
-    return {
-        "markers": lambda broker: measure_markers(broker, session, 1_000_000 // scale),
-        "lateness": lambda broker: measure_lateness(broker, session, 2_000 // scale),
-        "open-1": lambda broker: measure_open(broker, session, 1, seconds),
-        "open-100k": lambda broker: measure_open(broker, session, 100_000 // scale, seconds),
-        "open-1M": lambda broker: measure_open(broker, session, 1_000_000 // scale, seconds),
-    }
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One thing that can be asked for by name, once a session is there."""
+
+    name: str
+    says: str
+    run: Callable[[Broker, SparkSession, Scale], Figures]
+
+
+def measurements(times: int) -> list[Measurement]:
+    """Those of a whole run; of a quick one a part of it, one in so many `times`."""
+    open_says = first_line(measure_open)
+    return [
+        Measurement("markers", first_line(measure_markers), lambda b, s, _: measure_markers(b, s, 1_000_000 // times)),
+        Measurement("lateness", first_line(measure_lateness), lambda b, s, _: measure_lateness(b, s, 2_000 // times)),
+        Measurement("open-1", f"{open_says}: 1", lambda b, s, scale: measure_open(b, s, 1, scale.seconds)),
+        *(
+            Measurement(
+                f"open-{name}",
+                f"{open_says}: {count // times:,}",
+                lambda b, s, scale, count=count: measure_open(b, s, count // times, scale.seconds),
+            )
+            for name, count in (("100k", 100_000), ("1M", 1_000_000))
+        ),
+    ]
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--quick", action="store_true")
-    asked.add_argument("--node", help="a node that runs already, HOST:PORT[,PID]")
-    options = asked.parse_args()
-    from ottla.spark.platform.session import pipeline_session
+    made = parser("bench.spark.tracker", __doc__, FULL, seconds="of a trickle")
+    made.add_argument("--node", metavar="HOST:PORT[,PID]", help="a node that runs already")
+    options = made.parse_args()
+    scale = scaled(QUICK if options.quick else FULL, options)
 
-    conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
-    session = pipeline_session("bench", master="local[2]", conf=conf)
-    nodes = Nodes(None, "page-cache")
-    print(machine_line(), flush=True)
-    missed = False
-    try:
-        with nodes.running() as node:
-            broker = Broker.parse("node", options.node) if options.node else node
-            every = measurements(session, options.quick)
-            measure_markers(broker, session, 50_000)  # warm: workers, numba, the JVM's compiler
-            for name in options.only:
-                rounds: Rounds = {name: [every[name](broker) for _ in range(options.rounds)]}
-                print(name)
-                for figure in rounds[name][0]:
-                    values = [each[figure] for each in rounds[name]]
-                    print(f"  {figure:<24}{spread(values)}", flush=True)
-                    missed |= figure == "spark markers/s" and statistics.median(values) < FLOOR
-        if missed:
-            print(f"floor MISSED: {FLOOR:,} markers/s")
-        return int(missed)
-    finally:
-        nodes.close()
-        session.stop()
+    @contextmanager
+    def measuring(nodes: Nodes) -> Iterator[Callable[[Measurement], Rounds]]:
+        from ottla.spark.platform.session import pipeline_session
+
+        conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
+        given = Broker.parse("ottla", options.node) if options.node else None
+        session = pipeline_session("bench", master="local[2]", conf=conf)
+        try:
+            with nullcontext(given) if given else nodes.running() as broker:
+                measure_markers(broker, session, 50_000)  # warm: workers, numba, the JVM's compiler
+                yield lambda each: measure_in_turns([broker], scale, lambda b, _: each.run(b, session, scale))
+        finally:
+            session.stop()
+
+    every = measurements(20 if options.quick else 1)
+    return program.main(options, every, measuring, in_words(scale), floors=FLOORS)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How fast pipelines are: Spark reading topics through `format("ottla")`, beside Spark's own Kafka connector.
 
-    python bench/spark.py [--only PATTERN ...] [--quick] [--connector-python PYTHON --connector-jars DIR]
+    python -m bench.spark [--only PATTERN ...] [--quick] [--connector-python PYTHON --connector-jars DIR]
                           [--peer HOST:PORT[,PID]] [--json FILE]
-    python bench/spark.py --list
+    python -m bench.spark --list
 
 Starts a node of its own, fills topics of four partitions, and has each reader read them in turns: our source, the
 connector where its environment and jars are given, a plain loop with confluent-kafka, and the first two from the peer
@@ -13,7 +13,6 @@ its figures have to meet. docs/benchmarks.md says how to read it.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import statistics
@@ -28,15 +27,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from brokers import BenchFailed, Broker, Nodes, default_data
 from confluent_kafka import Consumer, Producer, TopicPartition
-from figures import Figures, Rounds, spread
-from machine import machine, machine_line, version_of
+
+from bench import program
+from bench.brokers import BenchFailed, Broker, Nodes, default_data
+from bench.figures import Figures, Rounds, spread
+from bench.machine import version_of
+from bench.program import Floor, first_line, in_words, parser, scaled
 
 PARTITIONS = 4
 PER_TRIGGER = 500_000
 TRICKLE_PER_S = 1_000
-READER = Path(__file__).with_name("spark_reader.py")
+READER = Path(__file__).with_name("reader.py")
 MEMORY = "2g"
 
 
@@ -126,39 +128,25 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """What the median of a figure's ratio to Spark's connector has to be, or, where it is no race, of the figure."""
+class Race(Floor):
+    """A floor of a figure's ratio to Spark's connector."""
 
-    measurement: str
-    figure: str
-    least: float | None = None
-    most: float | None = None
-    raced: bool = True
+    def values(self, rounds: Rounds) -> list[float]:
+        return ratios_of(rounds, "ottla", "connector", self.figure)
 
-    def verdict(self, rounds: Rounds) -> str | None:
-        """A line for people; None where it was not measured."""
-        if self.raced:
-            values = ratios_of(rounds, "ottla", "connector", self.figure)
-        else:
-            values = [figures[self.figure] for figures in rounds.get("ottla", []) if self.figure in figures]
-        if not values:
-            return None
-        value = statistics.median(values)
-        met = (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-        asked = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
-        what = f"{self.figure}, ottla / connector" if self.raced else self.figure
-        return f"  floor {'met' if met else 'MISSED'}: {what} {value:.2f}, asked {asked}"
+    def what(self) -> str:
+        return f"{self.figure}, ottla / connector"
 
 
 FLOORS = (
-    Floor("batch-200B", "noop rows/s", least=2.5),
-    Floor("batch-200B", "sum rows/s", least=2.5),
-    Floor("batch-1kB", "noop rows/s", least=2.0),
-    Floor("batch-1kB", "sum rows/s", least=2.0),
-    Floor("stream-200B", "rows/s", least=1.5),
-    Floor("stream-1kB", "rows/s", least=1.5),
-    Floor("trickle", "micro-batch p50 ms", most=1.2),
-    Floor("archive", "archive / parquet /s", least=0.5, raced=False),
+    Race("batch-200B", "noop rows/s", least=2.5),
+    Race("batch-200B", "sum rows/s", least=2.5),
+    Race("batch-1kB", "noop rows/s", least=2.0),
+    Race("batch-1kB", "sum rows/s", least=2.0),
+    Race("stream-200B", "rows/s", least=1.5),
+    Race("stream-1kB", "rows/s", least=1.5),
+    Race("trickle", "micro-batch p50 ms", most=1.2),
+    Floor("archive", "archive / parquet /s", least=0.5),
 )
 
 
@@ -397,75 +385,23 @@ def readings(options: argparse.Namespace, node: Broker, stack: ExitStack) -> lis
 
 
 def main() -> int:
-    options = parser().parse_args()
-    picked = [
-        each
-        for each in measurements()
-        if not options.only or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in options.only)
-    ]
-    if options.list or not picked:
-        for each in measurements():
-            print(f"{each.name:<14} {each.says}")
-        return 0 if options.list else 2
-    base = QUICK if options.quick else FULL
-    scale = Scale(
-        options.rows or base.rows,
-        base.rounds if options.rounds is None else options.rounds,
-        base.warmup if options.warmup is None else options.warmup,
-        base.seconds if options.seconds is None else options.seconds,
-    )
-    nodes = Nodes(options.data, "page-cache")
-    try:
-        with nodes.running() as node, ExitStack() as stack:
-            return run(picked, readings(options, node, stack), scale, options.json)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        nodes.close()
-
-
-def run(picked: list[Measurement], taking: list[Reading], scale: Scale, file: str | None) -> int:
-    """Measure and print; 1 where a measurement could not be made."""
-    print(f"{machine_line()}; numba {version_of('numba')}, pyarrow {version_of('pyarrow')}")
-    print(f"{scale.rounds} rounds after {scale.warmup} that do not count; median [lowest to highest]", flush=True)
-    results: dict[str, Rounds] = {}
-    failures: dict[str, str] = {}
-    for each in picked:
-        print(f"\n{each.name}: {each.says}", flush=True)
-        try:
-            results[each.name] = rounds = measure(each, taking, scale)
-        except BenchFailed as failure:
-            failures[each.name] = str(failure)
-            print(f"  not measured: {failure}", flush=True)
-            continue
-        verdicts = [floor.verdict(rounds) for floor in FLOORS if floor.measurement == each.name]
-        print("\n".join([*table(rounds), *(verdict for verdict in verdicts if verdict)]), flush=True)
-    if file:
-        document = {"machine": machine(), "results": results, "failures": failures}
-        Path(file).write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if failures else 0
-
-
-def first_line(function: Callable[..., object]) -> str:
-    return " ".join((function.__doc__ or "").split()).rstrip(".")
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = parser("bench.spark", __doc__, FULL, seconds="of a trickle")
     add = made.add_argument
-    add("--only", metavar="PATTERN", nargs="+", help="measurements by name, or shell patterns of names: 'batch-*'")
-    add("--list", action="store_true", help="the names and what they measure")
-    add("--quick", action="store_true", help="does it run: one short round of everything; no figures to believe")
+    add("--peer", metavar="HOST:PORT[,PID]", help="a broker to read from as well")
     add("--connector-python", metavar="PYTHON", help="of an environment with the pyspark that the connector is for")
     add("--connector-jars", metavar="DIR", help="the connector's jars and those it needs")
-    add("--peer", metavar="HOST:PORT[,PID]", help="a broker to read from as well")
-    add("--data", metavar="DIR", help="where the node's data is kept (/dev/shm, else a temporary directory)")
     add("--rows", type=int, help=f"rows of 200 B in a topic; of 1 kB a quarter ({FULL.rows:,})")
-    add("--rounds", type=int, help=f"rounds that count ({FULL.rounds})")
-    add("--warmup", type=int, help=f"rounds before them ({FULL.warmup})")
-    add("--seconds", type=float, help=f"of a trickle ({FULL.seconds:g})")
-    add("--json", metavar="FILE", help="also write every round's figures to this file")
-    return made
+    options = made.parse_args()
+    scale = scaled(QUICK if options.quick else FULL, options)
+
+    @contextmanager
+    def measuring(nodes: Nodes) -> Iterator[Callable[[Measurement], Rounds]]:
+        with nodes.running() as node, ExitStack() as stack:
+            taking = readings(options, node, stack)
+            yield lambda each: measure(each, taking, scale)
+
+    heading = f"numba {version_of('numba')}, pyarrow {version_of('pyarrow')}; {in_words(scale)}"
+    return program.main(options, measurements(), measuring, heading, floors=FLOORS, lines=table)
 
 
 if __name__ == "__main__":

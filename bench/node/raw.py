@@ -10,10 +10,9 @@ import re
 import time
 from dataclasses import dataclass
 
-from brokers import BenchFailed, Broker
-from figures import Figures, Scale, cpu_figures
-from frames import IN_FLIGHT, Reader, connect, pipeline, produce_frame, record_batch
-
+from bench.brokers import BenchFailed, Broker
+from bench.figures import Figures, Scale, cpu_figures
+from bench.frames import IN_FLIGHT, Reader, connect, pipeline, produce_frame, record_batch
 from ottla.protocol.records.batch import peek
 
 REQUESTS_PER_S = 15_000

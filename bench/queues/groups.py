@@ -13,11 +13,12 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from brokers import BenchFailed, Broker
 from confluent_kafka import AcknowledgeType, Consumer, Producer
-from figures import Figures, Scale, cpu_figures, percentiles
-from latency import STAMP_BYTES, stamped
-from queue_members import TIMEOUT_S, Member, at_work, fill, new_group, properties
+
+from bench.brokers import BenchFailed, Broker
+from bench.figures import Figures, Scale, cpu_figures, percentiles
+from bench.node.latency import STAMP_BYTES, stamped
+from bench.queues.members import TIMEOUT_S, Member, at_work, fill, new_group
 
 RECORDS_PER_S = 300_000
 RELEASED_ONE_IN = 1_000
@@ -105,7 +106,7 @@ def acknowledge(member: Member, batch: list, released: set[int]) -> int:
 def grouped(broker: Broker, topic: str, count: int) -> tuple[float, float]:
     """The same for a consumer group of one that commits in the background."""
     group = {"group.id": f"group-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
-    consumer = Consumer({**properties(broker), **group})
+    consumer = Consumer({**broker.properties, **group})
     consumer.subscribe([topic])
     began = time.perf_counter()
     seen = len(consumer.consume(1, TIMEOUT_S))
@@ -157,7 +158,7 @@ class GroupPace:
                 consumer = Member(broker, new_group(broker), explicit=False).consumer
             else:
                 own = {"group.id": f"group-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
-                consumer = Consumer({**properties(broker), **own})
+                consumer = Consumer({**broker.properties, **own})
             consumer.subscribe([topic])
             while not over.is_set() and len(ages_us) < total:
                 got = consumer.poll(0.2)
@@ -176,7 +177,7 @@ class GroupPace:
 
     def _send(self, broker: Broker, topic: str, total: int, joined: threading.Event) -> None:
         """Knock until somebody hears, then the records in even steps."""
-        producer = Producer({**properties(broker), "linger.ms": 0, "acks": "1", "socket.nagle.disable": True})
+        producer = Producer({**broker.properties, "linger.ms": 0, "acks": "1", "socket.nagle.disable": True})
         deadline = time.monotonic() + TIMEOUT_S
         while not joined.wait(KNOCK_S):
             if time.monotonic() > deadline:

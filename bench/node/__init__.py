@@ -1,0 +1,1 @@
+"""A whole node from outside: throughput, raw frames, latency, and its life with stops and kills."""

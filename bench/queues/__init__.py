@@ -1,0 +1,1 @@
+"""Queues: share groups, their workers, records in flight, KMQ, and other queues beside them."""
