@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.broker import slices
-from ottla.broker.api import group_calls, k47_offset_delete
+from ottla.broker.api import group_calls, k08_offset_commit, k47_offset_delete
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -40,13 +40,57 @@ def stage(tmp_path: Path) -> NodeStage:
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (slices, group_calls, k47_offset_delete):
+    for module in (slices, group_calls, k08_offset_commit, k47_offset_delete):
         monkeypatch.setattr(module, "SLICE_STEPS", 3)
 
 
+def committing(name: str, indexes: Iterable[int], metadata: str | None = None) -> OffsetCommitRequestTopic:
+    partitions = [OffsetCommitRequestPartition(index, 5 + index, -1, metadata) for index in indexes]
+    return OffsetCommitRequestTopic(name, ZERO_UUID, partitions)
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_long_commit_is_there_after_a_restart(stage: NodeStage) -> None:
+    topics = [committing("t", range(20)), committing("nosuch", range(3)), committing("u", (1, 999, 2), "m")]
+    topics.append(committing("t", (30, 31), "x" * 5_000))
+    answer = stage.ask(OffsetCommitRequest("g", -1, topics=topics), 8)
+    assert errors(answer) == {
+        "nosuch": dict.fromkeys(range(3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        "u": {1: 0, 2: 0, 999: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        "t": {**dict.fromkeys(range(20), 0), **dict.fromkeys((30, 31), ErrorCode.OFFSET_METADATA_TOO_LARGE)},
+    }
+    assert committed(stage) == {"t": list(range(20)), "u": [1, 2]}
+    (shard,) = stage.node.groups.shards()
+    image = shard.image()
+    stage.restart()
+    stage.run()
+    assert committed(stage) == {"t": list(range(20)), "u": [1, 2]}
+    (shard,) = stage.node.groups.shards()
+    assert shard.image() == image
+
+
+@pytest.mark.usefixtures("small_slices")
+@pytest.mark.parametrize(
+    ("group", "generation", "count", "error"),
+    [
+        ("g", -1, PARTITIONS, ErrorCode.UNKNOWN_SERVER_ERROR),
+        ("g", 7, 10, ErrorCode.ILLEGAL_GENERATION),
+        ("g", 7, PARTITIONS, ErrorCode.ILLEGAL_GENERATION),
+    ],
+    ids=["too-large", "refused", "refused-and-too-large"],
+)
+def test_a_long_commit_counts_whole_or_not_at_all(
+    stage: NodeStage, group: str, generation: int, count: int, error: ErrorCode
+) -> None:
+    topics = [committing("t", range(count)), committing("u", range(count))]
+    answer = stage.ask(OffsetCommitRequest(group, generation, topics=topics), 8)
+    assert errors(answer) == {name: dict.fromkeys(range(count), error) for name in ("t", "u")}
+    assert committed(stage) == {}
+    assert stage.ask(OffsetCommitRequest(group, -1, topics=[committing("t", (1,))]), 8).topics[0].partitions
+
+
 def commit(stage: NodeStage, name: str, indexes: Iterable[int]) -> None:
-    partitions = [OffsetCommitRequestPartition(index, 5 + index, -1, None) for index in indexes]
-    answer = stage.ask(OffsetCommitRequest("g", -1, topics=[OffsetCommitRequestTopic(name, ZERO_UUID, partitions)]), 8)
+    answer = stage.ask(OffsetCommitRequest("g", -1, topics=[committing(name, indexes)]), 8)
     assert {part.error_code for part in answer.topics[0].partitions} == {0}
 
 
@@ -94,7 +138,7 @@ def test_what_is_deleted_in_slices_is_what_one_request_deletes(
     whole, left = errors(delete(stage, MIXED)), committed(stage)
     for name in ("t", "u"):
         commit(stage, name, range(9))
-    for module in (slices, group_calls, k47_offset_delete):
+    for module in (slices, group_calls, k08_offset_commit, k47_offset_delete):
         monkeypatch.setattr(module, "SLICE_STEPS", 3)
     assert errors(delete(stage, MIXED)) == whole
     assert committed(stage) == left == {"t": [0, 4, 5, 6, 7, 8], "u": [7, 8]}

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.groups.classic.records import GroupRecord, StoredGroup, StoredMember, encode_group
-from ottla.groups.offset_records import CommittedOffset, OffsetRecord, encode_offset
+from ottla.groups.offset_records import CommittedOffset, OffsetRecord, decode_committed, encode_offset
 from ottla.groups.records import Unknown, decode
 from ottla.groups.shard import GroupShard
 from ottla.machine import AppliedBatch, AppliedRecord, ShardRecord
+from ottla.protocol.coordinator_records import decode_value, encode_value
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.offset_commit_record import OffsetCommitValue
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
 LINES = (Path(__file__).parent / "golden" / "kafka_4_3_1_records.txt").read_text().splitlines()
@@ -40,6 +42,46 @@ def test_kafkas_records_are_read_and_written_the_same(line: str) -> None:
 def test_every_kind_is_among_them() -> None:
     kinds = {(of_hex(line).key[1], (of_hex(line).value or b"--")[1]) for line in LINES}
     assert kinds == {(1, 1), (1, 4), (1, ord("-")), (2, 3), (2, ord("-"))}
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+IDS = st.one_of(st.just(bytes(16)), st.binary(min_size=16, max_size=16))
+
+
+def generated(value: bytes) -> CommittedOffset | None:
+    """What the generated codec reads; None where it can't."""
+    try:
+        read = decode_value(OffsetCommitValue, value)
+    except MalformedFrame:
+        return None
+    times = read.commit_timestamp, read.expire_timestamp
+    return CommittedOffset(read.offset, read.leader_epoch, read.metadata, *times, 7, read.topic_id)
+
+
+def by_hand(value: bytes) -> CommittedOffset | None:
+    try:
+        return decode_committed(value, 7)
+    except MalformedFrame:
+        return None
+
+
+@given(INT64, INT32, st.sampled_from(["", "m" * 17, "é"]), INT64, IDS)
+def test_offsets_are_written_and_read_as_by_the_generated_codec(
+    offset: int, leader_epoch: int, metadata: str, timestamp: int, topic_id: bytes
+) -> None:
+    committed = CommittedOffset(offset, leader_epoch, metadata, timestamp, topic_id=topic_id)
+    value = encode_offset("g", "t", 0, committed).value
+    assert value is not None
+    assert value == encode_value(OffsetCommitValue(offset, leader_epoch, metadata, timestamp, -1, topic_id), 4)
+    assert by_hand(value) == generated(value) == committed._replace(record_offset=7)
+
+
+@given(st.data())
+def test_offsets_that_are_damaged_are_read_as_by_the_generated_codec(data: st.DataObject) -> None:
+    value = bytearray(encode_offset("g", "t", 0, CommittedOffset(5, 3, "", 9, topic_id=b"i" * 16)).value or b"")
+    value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    assert by_hand(bytes(value)) == generated(bytes(value))
 
 
 @pytest.mark.parametrize(

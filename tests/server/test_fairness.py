@@ -208,6 +208,12 @@ def creation(count: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics, validate_only=True)
 
 
+def commit_of_one_group(count: int) -> OffsetCommitRequest:
+    """Of what is there: so many records in one batch."""
+    once = [OffsetCommitRequestPartition(0, 5, -1, None)]
+    return OffsetCommitRequest("g", -1, topics=[OffsetCommitRequestTopic("t", ZERO_UUID, once * count)])
+
+
 def deletion(count: int) -> OffsetDeleteRequest:
     """Of topics that are there and others, and of one partition over and over."""
     once = [OffsetDeleteRequestPartition(0)]
@@ -232,6 +238,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
             ),
         ),
         (8, commit),
+        (8, lambda count: commit_of_one_group(3 * count // 5)),
         (0, lambda count: deletion(5 * count // 2)),
         (5, creation),
         (5, lambda count: DescribeGroupsRequest(names(count))),
@@ -243,6 +250,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
         "fetch-in-session",
         "offset-fetch",
         "offset-commit",
+        "offset-commit-of-one-group",
         "offset-delete",
         "create-topics",
         "describe-groups",

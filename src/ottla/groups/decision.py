@@ -30,5 +30,9 @@ class DecisionBuilder:
 
 def fits(records: list[ShardRecord], settings: GroupSettings) -> bool:
     """Whether these records can be one batch: `max.message.bytes` bounds it, and a step is never split."""
-    size = _BATCH_OVERHEAD + sum(len(each.key) + len(each.value or b"") + _RECORD_OVERHEAD for each in records)
-    return size <= settings.batch_size_max
+    return _BATCH_OVERHEAD + size_of(records) <= settings.batch_size_max
+
+
+def size_of(records: list[ShardRecord]) -> int:
+    """How many bytes of a batch these records take at most."""
+    return sum(len(each.key) + len(each.value or b"") + _RECORD_OVERHEAD for each in records)

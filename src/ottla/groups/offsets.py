@@ -10,18 +10,21 @@ older (KIP-447, KAFKA-5027).
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
-from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.decision import DecisionBuilder, fits, size_of
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, encode_offset
+from ottla.groups.settings import GroupSettings
 from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket, WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -46,8 +49,36 @@ _GROUP_ID_NOT_FOUND_SINCE = 9
 _NO_RETENTION_TIME = -1
 _FOREVER = 2**63 - 1
 _NO_OFFSET = -1
-_RECORD_BYTES_MIN = 34
-"""Key and value of a committed offset, without names and metadata."""
+
+
+@dataclass(slots=True)
+class PreparedCommit:
+    """The body of a call: a commit whose records are made before, so that a long one costs its group little to decide.
+
+    `asked` says who commits for which group. Answered with an ErrorCode: all records count, or none.
+    """
+
+    asked: OffsetCommitRequest
+    records: list[ShardRecord] = field(default_factory=list[ShardRecord])
+    places: dict[bytes, tuple[str, str, int]] = field(default_factory=dict[bytes, tuple[str, str, int]])
+    """(group, topic, partition) of each record's key."""
+    _size: int = 0
+
+    def add(
+        self, topics: list[OffsetCommitRequestTopic], wall_ms: WallMillis, settings: GroupSettings
+    ) -> list[OffsetCommitResponseTopic]:
+        """Make the records of these topics, and say what is answered once they are in the log."""
+        records, answered = records_of(self.asked, topics, wall_ms, settings)
+        if self._size <= settings.batch_size_max:  # else they are refused in any case
+            self._size += size_of(records)
+            made = iter(records)
+            self.records += records
+            for topic, told in zip(topics, answered, strict=True):
+                for each in told.partitions:
+                    if not each.error_code:
+                        self.places[next(made).key] = (self.asked.group_id, topic.name, each.partition_index)
+        return answered
+
 
 _Topics = dict[str, dict[int, CommittedOffset]]
 
@@ -80,29 +111,35 @@ class Offsets:
         if error is not ErrorCode.NONE:
             decision.answer(ticket, commit_error(body, error))
             return
-        if _size_at_least(body, self._settings.offset_metadata_size_max) > self._settings.batch_size_max:
-            decision.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
-            return
-        records: list[ShardRecord] = []
-        topics: list[OffsetCommitResponseTopic] = []
-        wall_ms = self._rebalances.wall.at(now)
-        for topic in body.topics:
-            partitions: list[OffsetCommitResponsePartition] = []
-            for each in topic.partitions:
-                too_large = _java_length(each.committed_metadata or "") > self._settings.offset_metadata_size_max
-                error = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
-                partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
-                if not too_large:
-                    committed = _committed_offset(wall_ms, body, topic.topic_id, each)
-                    records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
-            topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
+        records, topics = records_of(body, body.topics, self._rebalances.wall.at(now), self._settings)
         if not fits(records, self._settings):
             decision.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
+        self._take(now, group, body, records, decision)
+        decision.answer(ticket, OffsetCommitResponse(topics=topics))
+
+    def commit_prepared(
+        self, now: Millis, ticket: Ticket, call: Call, prepared: PreparedCommit, decision: DecisionBuilder
+    ) -> None:
+        group = self._groups.get(prepared.asked.group_id)
+        error = _commit_error(call, prepared.asked, group)
+        if error is ErrorCode.NONE and not fits(prepared.records, self._settings):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+        if error is ErrorCode.NONE:
+            self._take(now, group, prepared.asked, prepared.records, decision)
+        decision.answer(ticket, error)
+
+    def _take(
+        self,
+        now: Millis,
+        group: Group | None,
+        body: OffsetCommitRequest,
+        records: list[ShardRecord],
+        decision: DecisionBuilder,
+    ) -> None:
         if group is not None and body.member_id in group.members:
             self._rebalances.touch(now, group, group.members[body.member_id])
         decision.records += records
-        decision.answer(ticket, OffsetCommitResponse(topics=topics))
 
     # ---- OffsetFetch -----------------------------------------------------------------------------------------------
 
@@ -317,14 +354,26 @@ def _all_topics(committed: _Topics) -> list[OffsetFetchRequestTopics]:
     return [OffsetFetchRequestTopics(name, topic_id, indexes) for (name, topic_id), indexes in lives.items()]
 
 
-def _size_at_least(body: OffsetCommitRequest, metadata_size_max: int) -> int:
-    """What the records of a commit take at the least, known before any is built."""
-    return sum(
-        _RECORD_BYTES_MIN + len(body.group_id) + len(topic.name)
-        for topic in body.topics
-        for each in topic.partitions
-        if _java_length(each.committed_metadata or "") <= metadata_size_max
-    )
+def records_of(
+    body: OffsetCommitRequest,
+    topics: Iterable[OffsetCommitRequestTopic],
+    wall_ms: WallMillis,
+    settings: GroupSettings,
+) -> tuple[list[ShardRecord], list[OffsetCommitResponseTopic]]:
+    """The records of a commit to some of its topics, and what is answered once they are in the log."""
+    records: list[ShardRecord] = []
+    answered: list[OffsetCommitResponseTopic] = []
+    for topic in topics:
+        partitions: list[OffsetCommitResponsePartition] = []
+        for each in topic.partitions:
+            too_large = _java_length(each.committed_metadata or "") > settings.offset_metadata_size_max
+            error = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+            partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
+            if not too_large:
+                committed = _committed_offset(wall_ms, body, topic.topic_id, each)
+                records.append(encode_offset(body.group_id, topic.name, each.partition_index, committed))
+        answered.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
+    return records, answered
 
 
 def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:

@@ -26,7 +26,7 @@ from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
-from ottla.groups.offsets import Offsets
+from ottla.groups.offsets import Offsets, PreparedCommit
 from ottla.groups.records import Unknown, decode
 from ottla.groups.refusals import refuse, refuse_share_group
 from ottla.groups.settings import GroupSettings, Settings
@@ -113,7 +113,8 @@ class GroupShard:
         self._unknown_types: set[int] = set()
         self._is_loading = True
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
-        """While the log is replayed: offsets' keys that were read before, for the same ones come again and again."""
+        """Offsets' keys that need not be read: while the log is replayed those that were before, for the same ones come
+        again and again; between a long commit's decision and its application those of the commit."""
 
     @staticmethod
     def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> "GroupShard":
@@ -141,6 +142,9 @@ class GroupShard:
                 self._classic.heartbeat(now, ticket, body, decision)
             case OffsetCommitRequest() as body:
                 self._offsets.commit(now, ticket, call, body, decision)
+            case PreparedCommit() as body:
+                self._offsets.commit_prepared(now, ticket, call, body, decision)
+                self._known_keys = body.places if decision.records else {}
             case OffsetFetchRequest() as body:
                 self._offsets.fetch(ticket, body, decision)
             case JoinGroupRequest() as body:
@@ -172,6 +176,7 @@ class GroupShard:
             case (
                 HeartbeatRequest(group_id=group_id)
                 | OffsetCommitRequest(group_id=group_id)
+                | PreparedCommit(asked=OffsetCommitRequest(group_id=group_id))
                 | JoinGroupRequest(group_id=group_id)
                 | SyncGroupRequest(group_id=group_id)
                 | LeaveGroupRequest(group_id=group_id)
@@ -257,6 +262,8 @@ class GroupShard:
                 self._notes(
                     f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
                 )
+        if self._known_keys and not self._is_loading:
+            self._known_keys = {}
 
     def _apply_one(self, each: AppliedRecord, producer_id: int) -> None:
         key, value = each.key or b"", each.value

@@ -10,15 +10,17 @@ What is skipped: nothing.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import call_of, joined_topics
+from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topics
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics, steps_of
-from ottla.groups.offsets import commit_error
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
+from ottla.groups.offsets import PreparedCommit, commit_error
+from ottla.groups.settings import GroupSettings
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
@@ -51,36 +53,53 @@ class Commit(CoordinatorRequest):
 
 def handle(node: Node, request: Request) -> Any:
     body: OffsetCommitRequest = request.body
-    if not node.access.on_group(request, Operation.READ, body.group_id):
-        return commit_error(body, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if steps_of(body.topics) > SLICE_STEPS:
         return node.slices.begin(request, _long_answer(node, request), is_long=True)
+    if not node.access.on_group(request, Operation.READ, body.group_id):
+        return commit_error(body, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     taken, refused = _sort_out(node, request, body.topics)
     return _commit(taken, refused, node, request)
 
 
 def _long_answer(node: Node, request: Request) -> Work:
-    """Looked up and answered a slice at a time; what is taken is still one batch of the group's."""
+    """Looked up, encoded and answered a slice at a time; but the group decides on all records, and they are one batch,
+    as Kafka's are: nobody is to find half a commit."""
     body: OffsetCommitRequest = request.body
-    taken: list[OffsetCommitRequestTopic] = []
+    settings = GroupSettings.of(node.settings)
+    commit = PreparedCommit(body)
+    answered: list[OffsetCommitResponseTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
-    steps = 0
-    for topic in body.topics:
-        good, failed = _sort_out(node, request, [topic])
-        taken += good
-        refused += failed
-        steps += 1 + len(topic.partitions)
-        if steps >= SLICE_STEPS:
-            steps = 0
-            yield
-    gone = [topic for topic in taken if topic.topic_id not in node.image.topics_by_id]
-    if gone:  # deleted since it was looked up: nobody would ever delete what is committed of it
-        good, failed = _sort_out(node, request, gone)
-        taken = [topic for topic in taken if topic.topic_id in node.image.topics_by_id] + good
-        refused += failed
-    answer = yield Piece(request, body, partial(_commit, taken, refused, node))
-    answer.topics = yield from encoded_topics(answer.topics, request.version)
-    return answer
+    allowed = node.access.on_group(request, Operation.READ, body.group_id)
+    for topics in cut(body.topics, SLICE_STEPS):
+        if allowed:
+            taken, failed = _sort_out(node, request, topics)
+            answered += commit.add(taken, node.wall.at(request.now), settings)
+            refused += failed
+        else:
+            refused += commit_error(OffsetCommitRequest(topics=topics), ErrorCode.GROUP_AUTHORIZATION_FAILED).topics
+        yield
+    if any(topic.topic_id not in node.image.topics_by_id for topic in answered):
+        # Deleted since it was looked up: nobody would ever delete what is committed of it.
+        return (yield from _long_answer(node, request))
+    if answered:
+        error = yield Piece(request, commit, partial(_decide, node))
+        if error:
+            yield from _say_everywhere(answered, error)
+    topics = yield from joined_in_slices(refused + answered)
+    return OffsetCommitResponse(topics=(yield from encoded_topics(topics, request.version)))
+
+
+def _decide(node: Node, request: Request) -> Any:
+    index = node.groups.partition_for(request.body.asked.group_id)
+    return node.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
+
+
+def _say_everywhere(answered: list[OffsetCommitResponseTopic], error: ErrorCode) -> Generator[None, Any, None]:
+    for topics in cut(answered, SLICE_STEPS):
+        for topic in topics:
+            for each in topic.partitions:
+                each.error_code = error
+        yield
 
 
 def _commit(
