@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.broker.channel import Channel, Owed
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.effects import Ask, Close, Effect, Mute, Part, Reply, Store, Sync
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Parked, Session
 from ottla.log.files import DiskFiles, FileSystem
@@ -132,6 +132,8 @@ class NodeStage:
         self.syncs: list[Sync] = []
         self.mutes: list[Mute] = []
         """Those there have been."""
+        self.asks: list[Ask] = []
+        """Requests to other nodes, which the test answers."""
         self.clients: dict[int, Client] = {}
         self.connections = 0
         """How many there have been."""
@@ -258,6 +260,8 @@ class NodeStage:
                 self.syncs.append(effect)
             case Store(path, content):
                 self.replace_file(path, content)
+            case Ask():
+                self.asks.append(effect)
             case Mute(connection, until):
                 self.mutes.append(effect)
                 if connection in self.clients:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.effects import Ask
+from ottla.machine import Unanswered
 from ottla.sim.kernel.clock import BOOTED_MS, MS, Clock, HostClock
 from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.kernel.host import Host
@@ -156,3 +158,50 @@ def test_a_clock_shows_a_moment_first_when_it_says(drift_ppm: int) -> None:
         world.now_us -= 1
         assert clock.now_ms < moment
     assert clock.wall_ms - clock.now_ms == world.wall_ahead_ms + BOOTED_MS - clock.booted_ms - 7_000
+
+
+class Questioner(ToyNode):
+    """Asks host number 2 for every number that a tick brings, by effects; `heard` is what came of it."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.disk)
+        self.asked = 0
+        self.heard: dict[int, object] = {}
+
+    def tick(self, now: int) -> None:
+        super().tick(now)
+        self.asked += 1
+        self.effects.append(Ask(self.asked, 2, (8).to_bytes(4, "big") + self.asked.to_bytes(8, "big")))
+
+    def answered(self, now: int, token: int, answer: object) -> None:
+        assert token not in self.heard
+        self.heard[token] = answer
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_node_asks_another_by_an_effect_is_answered_once(seed: int) -> None:
+    """By its answer and no other, or by the word that there is none, through kills and cut paths."""
+    world = World(seed)
+    asked = Host(world, "b", lambda host, _: ToyNode(host.disk))
+    asking = Host(world, "a", lambda host, _: Questioner(host))
+    asking.peers[2] = asked.endpoint
+    rng = world.stream("kills")
+    asked.start()
+    asking.start()
+    for second in range(1, 20):
+        at_us = 1_000 * second * MS + rng.randrange(500 * MS)
+        if second % 2:
+            world.agenda.at(at_us, lambda: asked.kill(power_cut=False))
+            world.agenda.at(at_us + 400 * MS, asked.start)
+        else:
+            world.agenda.at(at_us, world.network.cut_path, *rng.sample(["a", "b"], 2))
+            world.agenda.at(at_us + 400 * MS, world.network.mend)
+    world.run(RUN_US)
+    assert asking.life is not None
+    node = asking.life.node
+    assert isinstance(node, Questioner)
+    right = {token for token, answer in node.heard.items() if answer == token.to_bytes(8, "big")}
+    unanswered = {token for token, answer in node.heard.items() if isinstance(answer, Unanswered)}
+    assert right | unanswered == set(node.heard)
+    assert len(right) > 50
+    assert node.asked - len(node.heard) < 40

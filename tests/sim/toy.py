@@ -101,6 +101,9 @@ class ToyNode:
         effects, self.effects = self.effects, []
         return effects
 
+    def answered(self, now: int, token: int, answer: object) -> None:
+        raise AssertionError("it asks no node by an effect")
+
     def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
 
     def not_stored(self, path: str) -> None: ...

@@ -57,7 +57,7 @@ class Line:
             self.heard = self.host.clock.now_ms
             for frame in self.splitter.feed(piece):
                 sent_at, question = self.asked.popleft()
-                self.node.answered(self.heard, self, sent_at, question, bytes(frame))
+                self.node.heard(self.heard, self, sent_at, question, bytes(frame))
 
     def closed(self, connection: Connection) -> None:
         if connection is self.connection:
@@ -93,7 +93,7 @@ class Leader(ToyNode):
             if line.to not in who:
                 line.ask(now, note)
 
-    def answered(self, now: int, line: Line, sent_at: int, question: bytes, answer: bytes) -> None:
+    def heard(self, now: int, line: Line, sent_at: int, question: bytes, answer: bytes) -> None:
         assert answer == question
         self._has(line.to, question)
 
@@ -156,6 +156,9 @@ class LeaseNode:
     def take_effects(self, now: int) -> list[Effect]:
         return []
 
+    def answered(self, now: int, token: int, answer: object) -> None:
+        raise AssertionError("it asks no node by an effect")
+
     def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
 
     def not_stored(self, path: str) -> None: ...
@@ -210,7 +213,7 @@ class Holder(LeaseNode):
 
     def connected(self, now: int, line: Line) -> None: ...
 
-    def answered(self, now: int, line: Line, sent_at: int, question: bytes, answer: bytes) -> None:
+    def heard(self, now: int, line: Line, sent_at: int, question: bytes, answer: bytes) -> None:
         length_ms = int.from_bytes(answer[:4], "big")
         if length_ms:
             if not self.holds():

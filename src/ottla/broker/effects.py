@@ -1,8 +1,8 @@
 """What a node wants its shell to do: effects as plain values, and the outbox that collects them.
 
 The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
-as an event (`Node.synced`, `Node.not_stored`). Also the parts of an answer: bytes-like objects and `FileSlice`s, which
-the shell sends in order, so that a fetch can leave without its records ever becoming Python objects.
+as an event (`Node.synced`, `Node.not_stored`, `Node.answered`). Also the parts of an answer: bytes-like objects and
+`FileSlice`s, which the shell sends in order, so that a fetch can leave without its records becoming Python objects.
 
 Source: etcd/raft's Ready.
 """
@@ -63,7 +63,19 @@ class Store:
     content: bytes
 
 
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send this request, a whole frame, to another node; then `node.answered(now, token, answer)`, exactly once.
+
+    The answer is the frame without its length, or `Unanswered` where the node is not known, not reached or lost.
+    """
+
+    token: int
+    node_id: int
+    frame: bytes
+
+
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask
 
 
 class Outbox:
@@ -85,8 +97,13 @@ class Outbox:
 
     def sync(self, files: Sequence[Syncable]) -> int:
         """Ask the shell to fsync all these; the token comes back in `Node.synced`."""
-        token, self._next_token = self._next_token, self._next_token + 1
+        token = self.new_token()
         self._effects.append(Sync(token, files))
+        return token
+
+    def new_token(self) -> int:
+        """A number that no other effect of this node has."""
+        token, self._next_token = self._next_token, self._next_token + 1
         return token
 
     def take(self) -> list[Effect]:

@@ -7,8 +7,9 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
     receive(now, session, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
-    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store
+    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask
     synced(now, token, failures)      ->
+    answered(now, token, answer)      ->
     wall_clock_is(now, ahead_ms)      ->
 
 `now` is a moment of the monotonic clock: every deadline is one, so that nobody who sets the wall clock makes a request
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import served
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Effect, Outbox, Part
@@ -53,7 +55,7 @@ from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
-from ottla.machine import Entropy, Millis, WallClock
+from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
@@ -64,7 +66,7 @@ from ottla.protocol.wire import has_elements
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.metadata_view import GroupShards
-    from ottla.broker.coordinators.shards import ShardHost
+    from ottla.broker.coordinators.shards import ShardClass, ShardHost
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.delivery.members import ShareMembers
 
@@ -147,6 +149,7 @@ class Node:
             warn=self.warn,
             fault=faults,
         )
+        self.peers = Peers(self.outbox, self.node_id)
         self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -204,20 +207,20 @@ class Node:
     @cached_property
     def groups(self) -> ShardHost:
         """The coordinator of consumer and share groups."""
-        from ottla.broker.coordinators.shards import ShardHost
-
-        return ShardHost(
-            self.environment, self.metadata, self.leadership, self.parking, CONSUMER_OFFSETS_TOPIC, self.group_shards
-        )
+        return self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards)
 
     @cached_property
     def share_state(self) -> ShardHost:
         """The coordinator of share groups' delivery state."""
-        from ottla.broker.coordinators.shards import ShardHost
         from ottla.share.state import ShareStateShard
 
+        return self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+
+    def _shard_host(self, topic_name: str, shard_class: ShardClass) -> ShardHost:
+        from ottla.broker.coordinators.shards import ShardHost
+
         return ShardHost(
-            self.environment, self.metadata, self.leadership, self.parking, SHARE_GROUP_STATE_TOPIC, ShareStateShard
+            self.environment, self.metadata, self.leadership, self.parking, self.peers, topic_name, shard_class
         )
 
     @cached_property
@@ -370,7 +373,13 @@ class Node:
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
-        return [("long requests", self.slices), *self.topics.parts(), *in_use, ("upkeep", self.upkeep)]
+        return [
+            ("long requests", self.slices),
+            ("requests to other nodes", self.peers),
+            *self.topics.parts(),
+            *in_use,
+            ("upkeep", self.upkeep),
+        ]
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
         """The wall clock is so far ahead of the monotonic one from now on: somebody set it, or it drifts."""
@@ -385,8 +394,25 @@ class Node:
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
         self.parking.serve_ready(now)
+        while self.peers.has_own:
+            self._serve_own(now)
         self.upkeep.commits.begin(now)
         return self.outbox.take()
+
+    # ---- other nodes -----------------------------------------------------------------------------------------------
+
+    def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None:
+        """What came of an Ask effect: the frame of the answer without its length, or that there is none."""
+        self.outbox.deadline_moved = True
+        self.peers.answered(now, token, answer)
+
+    def _serve_own(self, now: Millis) -> None:
+        """Serve what the node asks itself, and hand over the answers that are there."""
+        for request in self.peers.take_own(now):
+            answer = self._served[request.api_key].handle(self, request)
+            if not isinstance(answer, Parked):
+                request.take_answer(answer)
+        self.peers.hand_over(now)
 
     # ---- metadata --------------------------------------------------------------------------------------------------
 

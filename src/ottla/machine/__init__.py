@@ -99,14 +99,34 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What a shard wants: records in its log, as one batch, and answers that leave once they are committed.
+class Ask:
+    """A request to a node of the cluster, perhaps to this one; `message` is a wire message.
 
-    `records` empty: the answers still wait for everything the shard had appended before (rule 7 of the design).
+    What comes back is given to `AskingShard.answered` with `number`, which the shard chooses.
+    """
+
+    number: int
+    node_id: int
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A request to another node was not answered, one sentence why. Whether it was carried out nobody knows."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a shard wants: records in its log, as one batch; answers and requests, which leave once these are committed.
+
+    `records` empty: the others still wait for everything the shard had appended before (rule 7 of the design).
     """
 
     records: tuple[ShardRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
+    asks: tuple[Ask, ...] = ()
 
 
 NOTHING = Decision()
@@ -165,3 +185,12 @@ class Shard(Protocol):
     def deadline(self) -> Millis | None: ...
 
     def check(self) -> None: ...
+
+
+class AskingShard(Shard, Protocol):
+    """A shard whose decisions have `asks`. What it has asked is soft state: it dies with the shard, which asks again
+    for what its log says is not done."""
+
+    def answered(self, now: Millis, number: int, answer: object) -> Decision:
+        """The wire message that answers the ask of this number, or `Unanswered`."""
+        ...

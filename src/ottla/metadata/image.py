@@ -18,17 +18,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import MetadataStore, Versioned, decoded
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicRecord, texts
 
 BROKER_CONFIG_PREFIX: Final = "config/broker/"
 GROUP_CONFIG_PREFIX: Final = "config/group/"
-_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX)
+_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, NODE_PREFIX)
 
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
-Record: TypeAlias = TopicRecord | Configs
+Record: TypeAlias = TopicRecord | NodeRecord | Configs
 
 
 class Row(NamedTuple):
@@ -83,6 +85,8 @@ class MetadataImage:
     broker_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
     """By the id of a broker as text; '' for all brokers."""
     group_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
+    """The nodes of the cluster that have said where they are, by id as text."""
 
     def name_of(self, topic: str | bytes) -> str | None:
         """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
@@ -124,6 +128,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         count,
         _configs(image.broker_configs, _of(delta, BROKER_CONFIG_PREFIX)),
         _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
+        _nodes(image.nodes, _of(delta, NODE_PREFIX)),
     )
 
 
@@ -139,7 +144,18 @@ def _configs(table: Mapping[str, Configs], rows: Mapping[str, Row | None]) -> Ma
         if row is None:
             new.pop(name, None)
         else:
-            assert not isinstance(row.record, TopicRecord)
+            assert not isinstance(row.record, TopicRecord | NodeRecord)
+            new[name] = row.record
+    return new
+
+
+def _nodes(table: Mapping[str, NodeRecord], rows: Mapping[str, Row | None]) -> Mapping[str, NodeRecord]:
+    if not rows:
+        return table
+    new = {name: record for name, record in table.items() if name not in rows}
+    for name, row in rows.items():
+        if row is not None:
+            assert isinstance(row.record, NodeRecord)
             new[name] = row.record
     return new
 
@@ -165,16 +181,13 @@ def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 
 def encoded(record: Record) -> bytes:
     """The value of a record's row."""
-    return record.encode() if isinstance(record, TopicRecord) else json.dumps(dict(record)).encode()
+    return record.encode() if isinstance(record, TopicRecord | NodeRecord) else json.dumps(dict(record)).encode()
 
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
-    gone = [
-        prefix + name
-        for prefix, table in zip(_PREFIXES, (image.topics, image.broker_configs, image.group_configs), strict=True)
-        for name in table
-    ]
+    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes)
+    gone = [prefix + name for prefix, table in zip(_PREFIXES, tables, strict=True) for name in table]
     while True:
         generation = store.generation
         rows: dict[str, Row | None] = dict.fromkeys(gone)
@@ -189,4 +202,6 @@ def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
         return None
     if key.startswith(TOPIC_PREFIX):
         return Row(decoded(store, key, TopicRecord.decode, row.value), row.version)
+    if key.startswith(NODE_PREFIX):
+        return Row(decoded(store, key, NodeRecord.decode, row.value), row.version)
     return Row(decoded(store, key, lambda value: texts(json.loads(value)), row.value), row.version)

@@ -20,12 +20,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
-from ottla.broker.effects import Close, Mute, Reply, Store, Sync
+from ottla.broker.effects import Ask, Close, Mute, Reply, Store, Sync
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
-from ottla.machine import Millis, WallClock
+from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import StoreFailed
 from ottla.server.buffers import Buffers
@@ -44,6 +44,7 @@ from ottla.server.listeners import (
     refuse_public,
     split_address,
 )
+from ottla.server.peers import Peers
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Server:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
+        self._peers = Peers(self._address_of, self._answered)
         self._settling = False
         self._stopped = False
         self._connections_max = 0
@@ -196,6 +198,7 @@ class Server:
             self.metrics.stop()
         for connection in list(self._connections.values()):
             connection.close("the node stops", expected=True)
+        self._peers.stop()
         await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
@@ -298,6 +301,8 @@ class Server:
                             connection = self._connections.get(identity)
                             if connection is not None:
                                 connection.mute(max(0, until - moment()) / 1000)
+                        case Ask(token, node_id, frame):
+                            self._peers.send(token, node_id, frame)
         finally:
             self._settling = False
         if node.outbox.deadline_moved:
@@ -321,6 +326,16 @@ class Server:
             log.exception("work of the node's timer failed; the rest goes on")
             self._loop.call_later(1, self.settle)
         else:
+            self.settle()
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where another node of the cluster is; None where it has not said so."""
+        record = self.node.image.nodes.get(str(node_id))
+        return None if record is None else (record.host, record.port)
+
+    def _answered(self, token: int, answer: bytes | Unanswered) -> None:
+        if not self._stopped:
+            self.node.answered(self.now(), token, answer)
             self.settle()
 
     def _synced(self, token: int, failures: dict[int, str]) -> None:

@@ -24,20 +24,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.peers import Peers
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
 from ottla.machine import (
     AppliedBatch,
     AppliedRecord,
+    Ask,
+    AskingShard,
     Call,
     Decision,
     Entropy,
@@ -189,6 +192,38 @@ class Hosted:
         return self.partition.index
 
 
+class ShardAsk:
+    """A shard's request to a node of the cluster; a `cluster.peers.Asker`."""
+
+    __slots__ = ("_host", "_hosted", "_number")
+
+    def __init__(self, host: ShardHost, hosted: Hosted, number: int) -> None:
+        self._host = host
+        self._hosted = hosted
+        self._number = number
+
+    def answered(self, now: Millis, answer: object) -> None:
+        self._host.answered(now, self._hosted, self._number, answer)
+
+
+class UncommittedAsks(ParkedWork):
+    """Requests of a shard that leave once its decision is committed; where that is lost they never do."""
+
+    __slots__ = ("_asks", "_host", "_hosted")
+
+    def __init__(self, host: ShardHost, hosted: Hosted, asks: Sequence[Ask]) -> None:
+        self._host = host
+        self._hosted = hosted
+        self._asks = asks
+
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
+        self._host.parking.take(ticket)
+        self._host.send(now, self._hosted, self._asks)
+
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        self._host.parking.take(ticket)
+
+
 class ShardHost:
     """The shards of one internal topic."""
 
@@ -198,6 +233,7 @@ class ShardHost:
         metadata: Metadata,
         leadership: Leadership,
         parking: Parking,
+        peers: Peers,
         topic_name: str,
         shard_class: ShardClass,
     ) -> None:
@@ -207,6 +243,7 @@ class ShardHost:
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
+        self._peers = peers
         self._hosted: dict[int, Hosted] = {}
         self._loading: deque[Hosted] = deque()
         self._damaged: dict[int, Partition] = {}
@@ -362,6 +399,27 @@ class ShardHost:
             else:
                 asked.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
                 partition.wait_for_commit(required, asked.ticket)
+        if decision.asks:
+            if committed:
+                self.send(now, hosted, decision.asks)
+            else:
+                request = Request(Session(NODE_ITSELF), -1, 0, 0, None, now, None)
+                ticket = self.parking.park(request, None, UncommittedAsks(self, hosted, decision.asks))
+                partition.wait_for_commit(required, ticket)
+
+    def send(self, now: Millis, hosted: Hosted, asks: Sequence[Ask]) -> None:
+        """Send a shard's requests to the nodes of the cluster, unless it has been thrown away."""
+        if self.is_current(hosted):
+            for ask in asks:
+                self._peers.ask(now, ask.node_id, ask.message, ShardAsk(self, hosted, ask.number))
+
+    def is_current(self, hosted: Hosted) -> bool:
+        return self._hosted.get(hosted.index) is hosted and hosted.leader_epoch == hosted.partition.leader_epoch
+
+    def answered(self, now: Millis, hosted: Hosted, number: int, answer: object) -> None:
+        """What a shard has asked another node is answered; a shard that was thrown away asks anew."""
+        if self.is_current(hosted):
+            self._carry_out(now, hosted, cast(AskingShard, hosted.shard).answered(now, number, answer))
 
     def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
         wall_ms = self._environment.wall.at(now)

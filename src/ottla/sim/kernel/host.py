@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ottla.broker.channel import Channel, Owed
-from ottla.broker.effects import Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.effects import Ask, Close, Effect, Mute, Part, Reply, Store, Sync
 from ottla.broker.requests import Address, Parked, Refused, Session
 from ottla.log.files import FileSlice
-from ottla.machine import Millis, Ticket
+from ottla.machine import Millis, Ticket, Unanswered
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.clock import MS, Booking, HostClock, Micros
@@ -54,6 +54,8 @@ class NodeUnderTest(Protocol):
     def take_effects(self, now: Millis) -> list[Effect]: ...
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
+
+    def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None: ...
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
 
@@ -99,6 +101,7 @@ class Life:
         self._rings = 0
         self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
+        self._lines: dict[int, PeerLine] = {}
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
 
@@ -205,6 +208,25 @@ class Life:
             case Sync() | Store():
                 self._disk_work.append(effect)
                 self._begin_disk_work()
+            case Ask(token, node_id, frame):
+                self.world.agenda.after(0, self._ask, token, node_id, frame)
+
+    # ---- other nodes -------------------------------------------------------------------------------------------------
+
+    def _ask(self, token: int, node_id: int, frame: bytes) -> None:
+        """Send a request to another node, over one connection for each."""
+        if not self.alive:
+            return
+        line = self._lines.get(node_id)
+        if line is None or not line.is_open:
+            endpoint = self.host.peers.get(node_id)
+            line = self._lines[node_id] = PeerLine(self)
+            line.connection = None if endpoint is None else self.connect(endpoint, line)
+        if line.connection is None:
+            self.enter(self.node.answered, token, Unanswered(f"nobody listens where node {node_id} should be"))
+        else:
+            line.waiting.append(token)
+            line.connection.to_server.write(frame)
 
     def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
         side = self.sides.get(identity)
@@ -337,6 +359,30 @@ class Life:
             self._do_disk_work(work, self._marks(work))
 
 
+class PeerLine:
+    """A node's connection to another node: frames go out, and answers come back in their order."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._splitter = FrameSplitter()
+        self.connection: Connection | None = None
+        self.waiting: deque[int] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        connection = self.connection
+        return connection is not None and not connection.to_server.closed and not connection.to_client.closed
+
+    def arrived(self, connection: Connection, piece: bytes) -> None:
+        for frame in self._splitter.feed(piece):
+            self._life.node.answered(self._life.host.clock.now_ms, self.waiting.popleft(), bytes(frame))
+
+    def closed(self, connection: Connection) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for token in waiting:
+            self._life.node.answered(self._life.host.clock.now_ms, token, Unanswered("the connection was lost"))
+
+
 class Inside:
     """The node's end of a connection that it opened itself: what comes there is a call into the node like any other."""
 
@@ -384,6 +430,8 @@ class Host:
         self.died: Callable[[bool], None] | None = None
         """Called when the node has died, before the disk forgets; the argument says whether the power went."""
         self.disk_latency_max_us: Micros = CALM_DISK_US
+        self.peers: dict[int, Endpoint] = {}
+        """Where the other nodes of the cluster are, by id."""
         self._build = build
         self._boot = 1
         self._boot_noted = 0

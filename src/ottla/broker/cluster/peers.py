@@ -1,0 +1,150 @@
+"""Requests of this node to other nodes: which are under way, whose they are, and when nobody waits any longer.
+
+Knows how a message becomes an `Ask` effect and how what comes back finds whoever asked: an answer, or `Unanswered`
+where nobody knows whether the request was carried out. A request to the node itself takes the same way, but for the
+network: the node serves it like any other. Does not know where other nodes are; the shell does, from the image.
+
+Invariant: every request is answered exactly once, at its deadline at the latest; what comes later is passed over.
+
+Source: Kafka's InterBrokerSendThread.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, NamedTuple, Protocol
+
+from ottla.broker.effects import Ask, Outbox
+from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.machine import Millis, Unanswered
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+
+TIMEOUT_MS: Final = 30_000
+"""How long a request to another node may take (request.timeout.ms of Kafka's brokers)."""
+CLIENT_ID: Final = "ottla-node"
+
+
+class Asker(Protocol):
+    """Who has asked another node."""
+
+    def answered(self, now: Millis, answer: object) -> None:
+        """The wire message that came back, or `Unanswered`."""
+        ...
+
+
+class _UnderWay(NamedTuple):
+    asker: Asker
+    node_id: int
+    api_key: int
+    version: int
+
+
+class OwnRequest(Request):
+    """A request of the node to itself; its answer goes to whoever asked."""
+
+    __slots__ = ("_peers", "_token")
+
+    def __init__(self, peers: Peers, token: int, now: Millis, message: Any) -> None:
+        super().__init__(
+            Session(NODE_ITSELF), message.API_KEY, message.MAX_VERSION, _correlation(token), CLIENT_ID, now, message
+        )
+        self._peers = peers
+        self._token = token
+
+    def take_answer(self, message: Any) -> bool:
+        self._peers.own_answered(self._token, message)
+        return True
+
+
+class Peers:
+    """The requests of one node to the nodes of its cluster."""
+
+    def __init__(self, outbox: Outbox, node_id: int) -> None:
+        self._outbox = outbox
+        self._node_id = node_id
+        self._under_way: dict[int, _UnderWay] = {}
+        self._timers: Timers[int] = Timers()
+        self._own: deque[tuple[int, Any]] = deque()
+        self._own_answers: deque[tuple[int, Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def ask(self, now: Millis, node_id: int, message: Any, asker: Asker) -> None:
+        """Send this wire message, at its newest version; `asker` is answered later, never before this returns."""
+        token = self._outbox.new_token()
+        key, version = message.API_KEY, message.MAX_VERSION
+        self._under_way[token] = _UnderWay(asker, node_id, key, version)
+        self._timers.set(token, now + TIMEOUT_MS)
+        self._outbox.deadline_moved = True
+        if node_id == self._node_id:
+            self._own.append((token, message))
+        else:
+            header = RequestHeader(key, version, _correlation(token), CLIENT_ID)
+            self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message))))
+
+    def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None:
+        """What the shell has to say of an Ask: the frame of the answer without its length, or why there is none."""
+        known = self._under_way.get(token)
+        if known is None:
+            return
+        if isinstance(answer, Unanswered):
+            self._end(now, token, answer)
+            return
+        try:
+            correlation_id, message = decode_response(known.api_key, known.version, answer)
+        except MalformedFrame as error:
+            self._end(now, token, Unanswered(f"node {known.node_id} gave an answer that does not parse: {error}"))
+            return
+        if correlation_id != _correlation(token):
+            self._end(now, token, Unanswered(f"node {known.node_id} gave the answer to another request"))
+        else:
+            self._end(now, token, message)
+
+    def _end(self, now: Millis, token: int, answer: object) -> None:
+        known = self._under_way.pop(token, None)
+        if known is not None:
+            self._timers.cancel(token)
+            known.asker.answered(now, answer)
+
+    # ---- requests to the node itself -------------------------------------------------------------------------------
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the node has requests of its own to serve, or answers to them to hand over."""
+        return bool(self._own or self._own_answers)
+
+    def take_own(self, now: Millis) -> list[OwnRequest]:
+        """The requests to serve; each takes its answer itself."""
+        own, self._own = self._own, deque()
+        return [OwnRequest(self, token, now, message) for token, message in own]
+
+    def own_answered(self, token: int, message: Any) -> None:
+        """A request of the node to itself has its answer."""
+        self._own_answers.append((token, message))
+
+    def hand_over(self, now: Millis) -> None:
+        """Give the answers that the node gave itself to whoever asked."""
+        answers, self._own_answers = self._own_answers, deque()
+        for token, message in answers:
+            self._end(now, token, message)
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._timers.deadline()
+
+    def tick(self, now: Millis) -> None:
+        """Let nobody wait any longer than that."""
+        while (token := self._timers.pop(now)) is not None:
+            self._end(now, token, Unanswered(f"node {self._under_way[token].node_id} did not answer in time"))
+
+    def check(self) -> None:
+        self._timers.check()
+        assert all(token in self._timers for token in self._under_way)
+
+
+def _correlation(token: int) -> int:
+    return token & 0x7FFF_FFFF
