@@ -1,6 +1,6 @@
 """A Spark session that reads on demand: one JSON command per line on stdin, one JSON answer per line on stdout.
 
-    PYTHON spark_reader.py FORMAT CONF
+    python bench/spark/reader.py FORMAT CONF
 
 Runs in whatever environment Spark is in, so beyond pyspark it imports ours only where it is asked for. FORMAT is
 `ottla` or `kafka`, CONF a JSON object of settings. A command: {"what": "batch" | "sum" | "stream" | ..., ...}; see the

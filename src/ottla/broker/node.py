@@ -20,7 +20,7 @@ Invariant: each frame gets exactly one answer, in `receive` or later by a Reply 
 An exception that nobody expected ends where it happened: in one shard, one log, one parked request. `faults` hears of
 it; without one it goes on up, so that tests and the simulator see every one.
 
-Sources: the design's section 2 (rule 7), Kafka's KafkaApis.scala and ReplicaManager.scala.
+Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and ReplicaManager.scala.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class Unanswered:
 class Decision:
     """What a shard wants: records in its log, as one batch; answers and requests, which leave once these are committed.
 
-    `records` empty: the others still wait for everything the shard had appended before (rule 7 of the design).
+    `records` empty: the others still wait for everything the shard had appended before (ARCHITECTURE.md, section 2,
+    rule 7).
     """
 
     records: tuple[ShardRecord, ...] = ()

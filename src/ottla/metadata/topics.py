@@ -1,7 +1,7 @@
 """How a topic stands in the metadata store: one key per topic, so that thousands of partitions are a few keys.
 
-Knows the key and the JSON of a topic's record, with every field replication will need (the design's cluster notes,
-section 1: replicas, in-sync replicas, eligible leader replicas, epochs). Does not know logs or clients.
+Knows the key and the JSON of a topic's record, with every field replication will need: replicas, in-sync replicas,
+eligible leader replicas, epochs. Does not know logs or clients.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...]}
     deleted/<topic_id hex>  {"name": ..., "partitions": n}: gone, but files may still be on a disk

@@ -9,8 +9,8 @@ What changed per version: 5 log_start_offset in the answer, 7 zstd allowed, 8 re
 What is skipped: transactional batches, until transactions are served (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
 This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
-version, no transactional id) and hands every other frame to the generated codec; `tests/broker/test_produce.py` holds
-the two against each other. ARCHITECTURE.md says what was measured.
+version, no transactional id) and hands every other frame to the generated codec;
+`tests/broker/test_produce_parsing.py` holds the two against each other. ARCHITECTURE.md says what was measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one configuration property is: its type, default, legal values; parsing and printing as Kafka does.
 
 Knows Kafka's ConfigDef rules (ConfigDef.java): values are trimmed, lists split at commas, numbers are Java's. Does not
-know which properties exist (`config_table`, `topic_config_table`) nor where a value came from (`configs`).
+know which properties exist (`broker_table`, `topic_table`) nor where a value came from (`values`).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ group there, so its clients hear NOT_COORDINATOR until the node starts again, an
 do. Records that are sound and make no sense here are passed over, each with a note: somebody wrote them so.
 
 Invariants: an answer leaves when the high watermark has reached the log end that its decision saw, under the leader
-epoch it saw (rule 7 of the design); a step stands in `_steps` exactly until its reply is in; a partition without
-records costs nothing until somebody asks for it.
+epoch it saw (ARCHITECTURE.md, section 2, rule 7); a step stands in `_steps` exactly until its reply is in; a partition
+without records costs nothing until somebody asks for it.
 
 Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error codes).
 """

@@ -9,7 +9,7 @@ that begins to use them.
 A deleted topic leaves the tables at once; its logs go a few at a time (removal.py), so that a big topic does not stop
 the node.
 
-Source: ReplicaManager.applyDelta; the design's cluster notes, section 1.
+Source: ReplicaManager.applyDelta.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Knows what is done about topics of which the store knows nothing, or less than the directories, and which a store that
 lost commits may tell wrongly: they are taken over, on hold, as nobody knows then what of them may be deleted. Knows
 which directories are nobody's: they are renamed to `-stray`, never deleted. Does not open a log.
-
-Source: the design's cluster notes, section 1.
 """
 
 from __future__ import annotations

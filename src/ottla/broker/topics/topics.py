@@ -7,7 +7,7 @@ Invariants: every partition that the node leads has a higher leader epoch than i
 raises them all at start, above the store's and above the newest in the log; which topics there are is what the store
 and the directories say together (survey.py).
 
-Sources: Kafka's ReplicationControlManager.java; the design's cluster notes, section 1.
+Sources: Kafka's ReplicationControlManager.java.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The offset checkpoints of a data directory: how far each log is on the disk, where it starts, what is committed.
 
-Knows which files are stale and writes those. Files in Kafka's formats (cluster notes, rule 12):
+Knows which files are stale and writes those, in Kafka's formats:
 `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`.
 
 Invariant: a checkpoint never claims more than the logs hold: it is made from the logs as they are, and recovery clamps.

@@ -75,8 +75,8 @@ class Settings:
 class Entry:
     """How far the tables are. Times in microseconds since 1970, UTC; None: not known yet.
 
-    `latest`: the latest event that came in time; `windows_until`: windows that end by then are in the tables, as
-    `conversions_until` for theirs. Counts are of all batches from the first."""
+    `latest`: the latest event that came in time; `windows_until_us`: windows that end by then are in the tables, as
+    `conversions_until_us` for theirs. Counts are of all batches from the first."""
 
     query: str = ""
     batch: int = -1
