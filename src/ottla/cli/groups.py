@@ -7,7 +7,6 @@ Knows: what kafka-consumer-groups.sh shows, under its column names. Does not kno
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,21 +119,9 @@ def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has offsets for.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
-    to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
-    ] = None,
+    to: resets.TargetOptions = resets.NOWHERE,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="On by N; back where negative.")
-    ] = None,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
     ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
@@ -144,16 +131,7 @@ def reset_offsets(
 ) -> None:
     """Move the committed offsets of a group without members; shows the plan unless --execute is given."""
     choose_one(execute, dry_run)
-    target = resets.target(
-        earliest=to_earliest,
-        latest=to_latest,
-        current=to_current,
-        datetime=to_datetime,
-        duration=by_duration,
-        shift=shift_by,
-        offset=to_offset,
-        file=from_file,
-    )
+    target = to.target(shift_by)
     admin = connect(cluster)
     require_inactive(admin, group)
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}

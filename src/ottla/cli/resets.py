@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
+
+import typer
 
 from ottla.broker.config.durations import duration_ms
 from ottla.cli import existing
@@ -67,38 +69,51 @@ class Listed:
 Target: TypeAlias = End | Since | Shift | Offset | Listed
 
 
-def target(
-    *,
-    earliest: bool,
-    latest: bool,
-    current: bool,
-    datetime: str | None,
-    duration: str | None,
-    shift: int | None,
-    offset: int | None,
-    file: Path | None,
-) -> Target:
-    """The one target that was asked for; raises Failure where it is none, or more than one, or not understood."""
-    asked: list[Target] = []
-    if earliest:
-        asked.append(End("earliest"))
-    if latest:
-        asked.append(End("latest"))
-    if current:
-        asked.append(Shift(0))
-    if datetime is not None:
-        asked.append(Since(parse_time(datetime)))
-    if duration is not None:
-        asked.append(Since(max(0, int(time.time() * 1000) - parse_duration(duration))))
-    if shift is not None:
-        asked.append(Shift(shift))
-    if offset is not None:
-        asked.append(Offset(offset))
-    if file is not None:
-        asked.append(Listed(read_offsets(file)))
-    if len(asked) != 1:
-        raise NotUnderstood("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
-    return asked[0]
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Options that say where to; one of them is to be given."""
+
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
+    ] = None
+    by_duration: Annotated[str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")] = (
+        None
+    )
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
+    ] = None
+
+    def target(self, shift: int | None = None) -> Target:
+        """The one target that was asked for; raises Failure where it is none, or more than one, or not understood."""
+        asked: list[Target] = []
+        if self.to_earliest:
+            asked.append(End("earliest"))
+        if self.to_latest:
+            asked.append(End("latest"))
+        if self.to_current:
+            asked.append(Shift(0))
+        if self.to_datetime is not None:
+            asked.append(Since(parse_time(self.to_datetime)))
+        if self.by_duration is not None:
+            asked.append(Since(max(0, int(time.time() * 1000) - parse_duration(self.by_duration))))
+        if shift is not None:
+            asked.append(Shift(shift))
+        if self.to_offset is not None:
+            asked.append(Offset(self.to_offset))
+        if self.from_file is not None:
+            asked.append(Listed(read_offsets(self.from_file)))
+        if len(asked) != 1:
+            raise NotUnderstood(
+                "Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on."
+            )
+        return asked[0]
+
+
+NOWHERE = TargetOptions()
 
 
 def parse_offset(text: str, expected: str = "a number") -> int:

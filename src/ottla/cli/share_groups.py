@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -180,19 +179,7 @@ def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has read.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False,
-    to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")
-    ] = None,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
-    ] = None,
+    to: resets.TargetOptions = resets.NOWHERE,
     from_group: Annotated[
         str | None, typer.Option("--from-consumer-group", metavar="GROUP", help="Where this consumer group is.")
     ] = None,
@@ -212,16 +199,7 @@ def reset_offsets(
             raise Failure(f"The consumer group {from_group} has committed nothing.")
         target: resets.Target = resets.Listed(committed)
     else:
-        target = resets.target(
-            earliest=to_earliest,
-            latest=to_latest,
-            current=to_current,
-            datetime=to_datetime,
-            duration=by_duration,
-            shift=None,
-            offset=to_offset,
-            file=from_file,
-        )
+        target = to.target()
     with client(cluster) as asked:
         require_inactive(asked, group)
         standing = offsets_of(asked, group)
