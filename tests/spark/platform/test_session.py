@@ -210,6 +210,11 @@ def test_a_running_session_is_used_and_what_was_set_stays(spark: SparkSession) -
     assert spark.sparkContext.master == "local[2,4]"
 
 
+def test_a_running_session_is_used_after_a_micro_batch_made_a_data_frame_in_its_own(spark: SparkSession) -> None:
+    spark.newSession().createDataFrame([(1,)], "number int")
+    assert same(pipeline_session("another"), spark)
+
+
 def test_a_killed_python_worker_costs_its_task_and_no_more(spark: SparkSession) -> None:
     from pyspark.sql.functions import arrow_udf
     from pyspark.taskcontext import TaskContext

@@ -101,7 +101,7 @@ def pipeline_session(
         raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
 
     refuse_connect({**(conf or {}), **({"spark.master": master} if master else {})})
-    running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # the latter from other threads
+    running = SparkSession._instantiatedSession  # as Spark's builder; the active one may be that of a micro-batch
     if running is not None and running.sparkContext._jsc is not None:
         return adapted(running, conf or {})
     given = dict(conf or {})
