@@ -37,37 +37,37 @@ tidy: setup  ## print the sizes of files and functions
 	$(PYTHON) tests/test_tidy.py
 
 docs: setup  ## write docs/configuration.md and docs/cli.md anew
-	$(PYTHON) tools/write_docs.py
+	$(PYTHON) -m tools.write_docs
 
 generate: setup  ## write the codec anew from the message definitions
-	$(PYTHON) tools/generate_messages.py
+	$(PYTHON) -m tools.generate_messages
 
 release: setup  ## build wheel and sdist and try each in a fresh environment; ARGS="--version 0.2.0" names the version
-	$(PYTHON) tools/release.py $(ARGS)
+	$(PYTHON) -m tools.release $(ARGS)
 
 demo:  ## play the demonstration
 	./demo
 
 conform: setup  ## run kafka-python's own integration suite against a node
-	$(PYTHON) tools/conform_kafka_python.py $(ARGS)
+	$(PYTHON) -m tools.conform_kafka_python $(ARGS)
 
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
-	$(PYTHON) tools/diff_peer.py $(ARGS)
+	$(PYTHON) -m tools.diff_peer $(ARGS)
 
 sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)
 
 crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
-	$(PYTHON) tools/crash_loop.py $(ARGS)
+	$(PYTHON) -m tools.crash_loop $(ARGS)
 
 crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
-	$(PYTHON) tools/crash_pipelines.py --pipeline sink $(ARGS)
-	$(PYTHON) tools/crash_pipelines.py --pipeline commit $(ARGS)
-	$(PYTHON) tools/crash_pipelines.py --pipeline archive $(ARGS)
-	$(PYTHON) tests/spark/tracker/tracker_kill_loop.py
+	$(PYTHON) -m tools.crash_pipelines --pipeline sink $(ARGS)
+	$(PYTHON) -m tools.crash_pipelines --pipeline commit $(ARGS)
+	$(PYTHON) -m tools.crash_pipelines --pipeline archive $(ARGS)
+	$(PYTHON) -m tests.spark.tracker.tracker_kill_loop
 
 fuzz: setup  ## throw a million mutated frames at a node
-	$(PYTHON) tools/fuzz_node.py $(ARGS)
+	$(PYTHON) -m tools.fuzz_node $(ARGS)
 
 bench: setup  ## measure a node
 	$(PYTHON) -m bench.node $(ARGS)

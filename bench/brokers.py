@@ -12,7 +12,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -266,13 +265,6 @@ def users_environment() -> dict[str, str]:
 def default_data() -> str | None:
     """Memory where there is a file system of it, for the least noise; None means the system's temporary directory."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def leads_all(client: Client, topic: str, partitions: int) -> bool:

@@ -15,7 +15,7 @@ DOCUMENTS = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").rglob("*.md"))]
 
 def test_references_are_as_generated() -> None:
     ended = subprocess.run(
-        [sys.executable, str(TOP / "tools" / "write_docs.py"), "--check"], capture_output=True, text=True
+        [sys.executable, "-m", "tools.write_docs", "--check"], cwd=TOP, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
 

@@ -22,7 +22,7 @@ NAMED = (TOP / "src" / "ottla" / "__init__.py", TOP / "CHANGELOG.md")
 def test_a_release_is_refused(version: str, why: str) -> None:
     before = [path.read_bytes() for path in NAMED]
     ended = subprocess.run(
-        [sys.executable, str(TOP / "tools" / "release.py"), "--version", version], capture_output=True, text=True
+        [sys.executable, "-m", "tools.release", "--version", version], cwd=TOP, capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr) == (1, f"No release: {why}\n")
     assert [path.read_bytes() for path in NAMED] == before

@@ -120,7 +120,7 @@ def test_no_machine_is_named() -> None:
 
 
 def test_generated_code_is_as_generated() -> None:
-    subprocess.run([sys.executable, str(TOP / "tools" / "generate_messages.py"), "--check"], cwd=TOP, check=True)
+    subprocess.run([sys.executable, "-m", "tools.generate_messages", "--check"], cwd=TOP, check=True)
 
 
 def print_figures() -> None:

@@ -1,6 +1,6 @@
 """Run kafka-python's own integration suite against an Ottla node.
 
-    python tools/conform_kafka_python.py [--node HOST:PORT] [--update] [-k EXPRESSION]
+    python -m tools.conform_kafka_python [--node HOST:PORT] [--update] [-k EXPRESSION]
 
 The suite comes with the source distribution of the installed kafka-python version, fetched once through pip into the
 user's cache. What passes stands in tests/conform/kafka_python_passes.txt (--update writes it anew). Ends with 1 when

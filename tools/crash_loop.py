@@ -1,6 +1,6 @@
 """Kill a node again and again under load and prove that nothing it acknowledged is lost, doubled or reordered.
 
-    python tools/crash_loop.py [--rounds 50] [--seed 1] [--directory DIR] [--durability page-cache|fsync]
+    python -m tools.crash_loop [--rounds 50] [--seed 1] [--directory DIR] [--durability page-cache|fsync]
 
 Real processes and real clients: idempotent confluent-kafka producers with acks=all write numbered records, members of a
 consumer group read and commit them, and the node is killed with SIGKILL after a random while and started again on the
@@ -23,15 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from node_process import NodeProcess
 
 from ottla.client import Client, ClientFailure
 from ottla.client.errors import check
@@ -40,6 +35,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from tools.node_process import NodeProcess
 
 TOPIC = "crash"
 GROUP = "readers"

@@ -1,6 +1,6 @@
 """Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
 
-    python tools/crash_pipelines.py --pipeline sink|commit|archive [--rounds 30] [--seed 1] [--seconds 3]
+    python -m tools.crash_pipelines --pipeline sink|commit|archive [--rounds 30] [--seed 1] [--seconds 3]
                                     [--kinds driver,worker,node] [--directory DIR] [--rate 1500] [--minutes M]
 
 A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
@@ -36,12 +36,9 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from crash_drivers import DRIVERS, PARTITIONS
-from node_process import NodeProcess
-
 from ottla.client import Client, ClientFailure
+from tools.crash_drivers import DRIVERS, PARTITIONS
+from tools.node_process import NodeProcess
 
 KINDS = ("driver", "worker", "node")
 MOVES_WITHIN_S = 600.0
@@ -202,14 +199,15 @@ class Pipeline(Protocol):
 
 
 class Sink:
-    """`in` to `out` by a streaming query of `tools/crash_pipelines.py --drive`."""
+    """`in` to `out` by a streaming query of `tools.crash_pipelines --drive`."""
 
     name = "sink"
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.bootstrap = bootstrap
         checkpoint = ["--directory", str(directory / "checkpoint")]
-        self.command = [sys.executable, __file__, "--pipeline", self.name, "--drive", bootstrap, *checkpoint]
+        command = [sys.executable, "-m", "tools.crash_pipelines", "--pipeline", self.name, "--drive", bootstrap]
+        self.command = [*command, *checkpoint]
 
     def moved(self) -> int:
         return sum(ends(self.bootstrap, "out").values())

@@ -1,6 +1,6 @@
 """Ask a Kafka peer and an Ottla node the same questions and show where the answers differ.
 
-    python tools/diff_peer.py [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
+    python -m tools.diff_peer [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
 
 Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node
 is started. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1 when something
@@ -21,11 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from tests.differential import transcript
+from tests.differential.transcript import Difference, Transcript
 
-from differential import transcript  # noqa: E402
-from differential.transcript import Difference, Transcript  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def address(text: str) -> tuple[str, int]:

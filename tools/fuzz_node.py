@@ -1,6 +1,6 @@
 """Throw mutated frames at a live node and watch that nothing breaks.
 
-    python tools/fuzz_node.py [--frames 1000000] [--seed 1] [--connections 16] [--directory DIR] [--keep-going]
+    python -m tools.fuzz_node [--frames 1000000] [--seed 1] [--connections 16] [--directory DIR] [--keep-going]
 
 The frames are those that the differential scenarios send (every API and version, good and bad). Half are damaged in
 their bytes: bits, numbers at their bounds, cuts, doublings, pieces of other frames, lying lengths; half are well-formed
@@ -24,24 +24,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
-
-from differential import transcript  # noqa: E402
-from differential.node import CONFIG  # noqa: E402
-from node_process import NodeProcess  # noqa: E402
-
-from ottla.client import Client, ClientFailure, Connection  # noqa: E402
-from ottla.protocol.errors import MalformedFrame  # noqa: E402
-from ottla.protocol.framing import decode_request, encode_request  # noqa: E402
-from ottla.protocol.messages.delete_groups import DeleteGroupsRequest  # noqa: E402
-from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState  # noqa: E402
-from ottla.protocol.messages.list_groups import ListGroupsRequest  # noqa: E402
-from ottla.protocol.records.record import Record, build_batch  # noqa: E402
-from ottla.protocol.wire import Struct  # noqa: E402
+from ottla.client import Client, ClientFailure, Connection
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.framing import decode_request, encode_request
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.records.record import Record, build_batch
+from ottla.protocol.wire import Struct
+from tests.differential import transcript
+from tests.differential.node import CONFIG
+from tools.node_process import NodeProcess
 
 SETTINGS = {**CONFIG, "ottla.partitions.max": "2000", "log.segment.delete.delay.ms": "500"}
 BYSTANDER = "well-behaved"

@@ -1,7 +1,7 @@
 """Writes `src/ottla/protocol/messages/*.py` from the message definitions.
 
-    python tools/generate_messages.py           write what changed, remove what is no longer wanted
-    python tools/generate_messages.py --check   write nothing; exit 1 and name the files that are not up to date
+    python -m tools.generate_messages           write what changed, remove what is no longer wanted
+    python -m tools.generate_messages --check   write nothing; exit 1 and name the files that are not up to date
 
 The definitions come from `message_schemas` (kio and the table of internal records), the text of a class from
 `message_source`. A module in `LEFT_OUT` is not written; the table of APIs has its API all the same.
@@ -13,10 +13,8 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from message_schemas import Message, read_internal_records, read_kio
-from message_source import module_source
+from tools.message_schemas import Message, read_internal_records, read_kio
+from tools.message_source import module_source
 
 PROTOCOL = Path(__file__).resolve().parent.parent / "src" / "ottla" / "protocol"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from internal_records import INTERNAL_RECORDS
+from tools.internal_records import INTERNAL_RECORDS
 
 NEVER = 32767
 """The first flexible version of a message that has none."""

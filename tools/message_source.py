@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from message_schemas import NEVER, Field, Message, Struct
+from tools.message_schemas import NEVER, Field, Message, Struct
 
 _FORMAT = {
     "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "uuid": "16s",

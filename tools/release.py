@@ -1,7 +1,7 @@
 """Builds the wheel and the source distribution and proves that each installs and runs in an environment of its own.
 
-    python tools/release.py                    build what is here and try it; changes no file outside dist/
-    python tools/release.py --version 0.2.0    first name the version in the package and in CHANGELOG.md
+    python -m tools.release                    build what is here and try it; changes no file outside dist/
+    python -m tools.release --version 0.2.0    first name the version in the package and in CHANGELOG.md
 
 With --version the tree must be clean and the version higher than the last one; when anything fails, both files are as
 they were. What remains is for a person: look at the diff, commit, tag, publish.

@@ -1,6 +1,6 @@
 """Write docs/configuration.md and docs/cli.md from what they describe; `--check` fails where they are stale.
 
-python tools/write_docs.py [--check]
+python -m tools.write_docs [--check]
 """
 
 from __future__ import annotations

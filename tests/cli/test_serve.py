@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ from ottla import __version__
 from ottla.cli.server_properties import NotServed, take_listeners
 from ottla.client import Client
 from ottla.protocol.records import Record, build_batch
+from tools.node_process import free_port
 
 Serve = Callable[..., "subprocess.Popen[str]"]
 
@@ -53,12 +53,6 @@ def refusal(process: "subprocess.Popen[str]") -> tuple[int, str]:
     assert out == ""
     assert "Traceback" not in err
     return process.returncode, err.splitlines()[-1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,8 +1,6 @@
 """Share groups over TCP: librdkafka's ShareConsumer, and our thin client where it can't say what is to be tested."""
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +28,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
 from ottla.testing import EmbeddedBroker
+from tools.node_process import NodeProcess
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -306,60 +305,28 @@ def test_state_survives_a_restart(group: str) -> None:
 # ---- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Served:
-    """`ottla serve` in a process of its own, to be killed."""
-
-    def __init__(self, directory: Path) -> None:
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self._directory = directory
-        self.start()
-
-    def start(self) -> None:
-        arguments = ["serve", "--data", str(self._directory), "--listen", self.address]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ottla", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.05)
-        raise AssertionError("the node did not start")
-
-    def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    node = Served(tmp_path / "data")
+def served(tmp_path: Path) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path / "data")
+    node.start()
     yield node
-    if node.process.poll() is None:
+    if node.alive:
         node.kill()
 
 
-def test_what_was_accepted_survives_kill_9_again_and_again(served: Served, group: str) -> None:
+def test_what_was_accepted_survives_kill_9_again_and_again(served: NodeProcess, group: str) -> None:
     """Every record is processed, and none again after its acceptance was confirmed."""
-    admin = AdminClient({"bootstrap.servers": served.address, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": served.bootstrap, "log_level": 3})
     admin.create_topics([NewTopic("jobs", 1, 1)])["jobs"].result(30)
-    configure(served.address, group)
+    configure(served.bootstrap, group)
     total = 3000
-    produce(served.address, "jobs", numbers(0, total), batch=20)
+    produce(served.bootstrap, "jobs", numbers(0, total), batch=20)
     accepted: set[int] = set()
     done = Event()
 
     def work() -> None:
         with Worker(
-            served.address, group, "jobs", explicit=True, max_poll_records=20, reconnect_backoff_max_ms=200
+            served.bootstrap, group, "jobs", explicit=True, max_poll_records=20, reconnect_backoff_max_ms=200
         ) as worker:
             while not done.is_set():
                 batch = [m for m in worker.member.poll(0.2) if not m.error()]

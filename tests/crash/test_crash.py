@@ -1,13 +1,10 @@
 """A slice of the crash loop: a node killed under load loses and doubles nothing (tools/crash_loop.py)."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-import crash_loop
+from tools import crash_loop
 
 ROUNDS = 4
 

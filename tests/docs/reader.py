@@ -18,12 +18,13 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tools.node_process import free_port
 
 TOP = Path(__file__).resolve().parent.parent.parent
 ADDRESS = "localhost:9092"
@@ -53,12 +54,6 @@ def blocks_of(page: str) -> list[Block]:
         Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["text"])
         for found in BLOCK.finditer(text)
     ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass

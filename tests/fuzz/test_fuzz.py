@@ -1,17 +1,13 @@
 """A slice of the fuzzing: mutated frames on a live node beside a well-behaved client (tools/fuzz_node.py)."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-import fuzz_node
-
 from ottla.protocol.framing import decode_request
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from tools import fuzz_node
 
 FRAMES = 5_000
 

@@ -1,6 +1,6 @@
 """Kill workers and trackers of a queue again and again, and prove what the queue promises.
 
-    python tests/kmq/kill_loop.py [--seconds 300] [--seed 1] [--workers 3] [--trackers 2] [--kill-node]
+    python -m tests.kmq.kill_loop [--seconds 300] [--seed 1] [--workers 3] [--trackers 2] [--kill-node]
 
 Real processes all: a node, workers (worker.py), trackers (`ottla kmq tracker`). It fails when
 
@@ -31,15 +31,12 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.kmq import KmqConfig, create_topics, headers, markers
+from ottla.kmq.client import taken
+from ottla.kmq.stats import standings
+from tools.node_process import NodeProcess
+
 TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(TOP / "tools"))
-
-from node_process import NodeProcess  # noqa: E402
-
-from ottla.kmq import KmqConfig, create_topics, headers, markers  # noqa: E402
-from ottla.kmq.client import taken  # noqa: E402
-from ottla.kmq.stats import standings  # noqa: E402
-
 PARTITIONS = 3
 TIMEOUT_MS = 1_500
 KINDS = ("ok",) * 195 + ("poison", "poison", "fail", "fail", "slow")

@@ -16,7 +16,6 @@ import types
 import typing
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kio.schema
@@ -24,11 +23,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-from generate_messages import wanted  # noqa: E402
-from message_schemas import Field, Message, read_internal_records, read_kio  # noqa: E402
+from tools.generate_messages import wanted
+from tools.message_schemas import Field, Message, read_internal_records, read_kio
 
 EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)

@@ -1,6 +1,6 @@
 """Kill the tracker on Spark, its Python workers and the queue's workers, and prove what the queue promises.
 
-    python tests/spark/tracker/tracker_kill_loop.py [--kills 20] [--seed 1] [--workers 2] [--kill-node]
+    python -m tests.spark.tracker.tracker_kill_loop [--kills 20] [--seed 1] [--workers 2] [--kill-node]
 
 The same processes, messages and judge as tests/kmq/kill_loop.py has for standalone trackers; the tracker is `ottla
 pipeline kmq-tracker` with a checkpoint that outlives it. A kill is SIGKILL of the driver with its JVM, of one of its
@@ -18,12 +18,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-TOP = Path(__file__).resolve().parents[3]
-for place in ("tools", "tests"):
-    sys.path.insert(0, str(TOP / place))
-
-from crash_pipelines import Driver  # noqa: E402
-from kmq.kill_loop import PARTITIONS, KillLoop, Verdict  # noqa: E402
+from tests.kmq.kill_loop import PARTITIONS, KillLoop, Verdict
+from tools.crash_pipelines import Driver
 
 MOVES_WITHIN_S = 600.0
 VICTIMS = ("driver", "worker", "python", "worker")

@@ -237,9 +237,9 @@ def test_a_task_that_loses_answers_doubles_nothing(broker: EmbeddedBroker, topic
 
 def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path) -> None:
     """The loop of `make crash-pipelines` without a JVM, which takes minutes."""
-    tool = Path(__file__).resolve().parents[3] / "tools" / "crash_pipelines.py"
-    few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600"]
-    command = [sys.executable, str(tool), "--pipeline", "commit", "--directory", str(tmp_path), *few]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600", "--directory", str(tmp_path)]
+    command = [sys.executable, "-m", "tools.crash_pipelines", "--pipeline", "commit", *few]
+    top = Path(__file__).resolve().parents[3]
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 driver, 0 worker, 3 node kills: every record exactly once" in done.stdout
