@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.topics.removal import GRAVES_PER_TICK
+from ottla.broker.topics.removal import REMOVALS_PER_TICK
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
@@ -59,7 +59,7 @@ def test_an_empty_partition_costs_no_directory(stage: NodeStage) -> None:
 
 
 def test_a_deleted_topic_goes_in_pieces(stage: NodeStage) -> None:
-    partitions = 3 * GRAVES_PER_TICK
+    partitions = 3 * REMOVALS_PER_TICK
     create(stage, "a", partitions)
     for index in range(partitions):
         stage.append("a", index)

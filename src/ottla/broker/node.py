@@ -121,10 +121,8 @@ class Node:
         self.files = files
         self.directory = directory
         self.store = store
-        self.entropy = entropy
-        self.same_boot = same_boot
         self.notes = notes
-        self.warn = warnings or notes
+
         self.fault = faults
         self.wall = wall if wall is not None else WallClock()
         self.metadata = Metadata(store, self.changed)
@@ -146,7 +144,7 @@ class Node:
             outbox=self.outbox,
             same_boot=same_boot,
             notes=notes,
-            warn=self.warn,
+            warn=warnings or notes,
             fault=faults,
         )
         self.peers = Peers(self.outbox, self.node_id)
@@ -154,7 +152,9 @@ class Node:
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
         self.leadership = Leadership(self.metadata, self.replicas)
-        self.topics = Topics(self, self.metadata, self.replicas)
+        self.topics = Topics(
+            self.environment, self.metadata, store, self.replicas, self.upkeep, self.parking, self.metrics, self
+        )
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox)
         self._resting: dict[str, Millis] = {}
@@ -192,7 +192,7 @@ class Node:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
         for host in self._in_use("groups", "share_state"):
             host.stop()
-        self.topics.graves.finish(now)
+        self.topics.removals.finish(now)
         self.upkeep.finish(now, self.store)
 
     # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
@@ -429,10 +429,6 @@ class Node:
         names = delta.names(TOPIC_PREFIX)
         if names:
             self.topics.follow(now, before, names)
-
-    def partition_opened(self, now: Millis, partition: Partition) -> None:
-        """A partition begins its life on this node: `Topics` calls this at creation and at start."""
-        self.upkeep.watch(now, partition)
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import (
     CLUSTER_NAME,
@@ -27,7 +28,6 @@ from ottla.broker.security.authorizer import (
     ResourceType,
 )
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
-from ottla.broker.topics.creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of

@@ -17,11 +17,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.topic_creation import (
+    NewTopic,
+    TopicRefused,
+    check_name,
+    check_request_size,
+    check_room,
+    plan_topic,
+)
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
-from ottla.broker.topics.creation import NewTopic, TopicRefused, check_name, check_request_size, check_room, plan_topic
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import (

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ottla.broker.environment import Environment
+from ottla.broker.partitions.partition import Partition
 from ottla.log.checkpoints import CheckpointUnreadable, read_unrecovered, write_unrecovered
 from ottla.machine import Millis
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.partitions.partition import Partition
 
 RETRY_MS: Final = 10_000
 
@@ -28,8 +26,8 @@ RETRY_MS: Final = 10_000
 class Unopened:
     """The partitions of one node that have no open log. `open_again`: looks at one, True where it is open now."""
 
-    def __init__(self, node: Node, open_again: Callable[[Millis, Partition], bool]) -> None:
-        self._node = node
+    def __init__(self, environment: Environment, open_again: Callable[[Millis, Partition], bool]) -> None:
+        self._environment = environment
         self._open_again = open_again
         self._partitions: dict[Partition, str] = {}
         self._retry_at: Millis | None = None
@@ -38,16 +36,16 @@ class Unopened:
 
     def begin(self, places: Collection[tuple[str, int]], *, power_cut: bool) -> None:
         """Logs are opened from here on, those of these partitions (topic, index). Raises OSError."""
-        node = self._node
+        environment = self._environment
         try:
-            self._interrupted = read_unrecovered(node.files, node.directory)
+            self._interrupted = read_unrecovered(environment.files, environment.directory)
         except CheckpointUnreadable as unreadable:
-            node.notes(f"{unreadable}; every log is checked whole")
+            environment.notes(f"{unreadable}; every log is checked whole")
             self._interrupted = set(places)
         self._noted = self._interrupted
         if power_cut:
             self._noted = self._interrupted | set(places)
-            write_unrecovered(node.files, node.directory, self._noted)
+            write_unrecovered(environment.files, environment.directory, self._noted)
 
     def is_interrupted(self, place: tuple[str, int]) -> bool:
         """Whether an earlier life of the node began to open the log of this partition and did not get to the end."""
@@ -58,7 +56,7 @@ class Unopened:
         left = set(places)
         if left != self._noted:
             with suppress(OSError):  # a file that names too many only makes for more checks
-                write_unrecovered(self._node.files, self._node.directory, left)
+                write_unrecovered(self._environment.files, self._environment.directory, left)
                 self._noted = left
 
     def _note(self) -> None:
@@ -68,7 +66,7 @@ class Unopened:
         """This partition has no log that could be read; `why` is told once."""
         self._partitions[partition] = why
         self._retry_at = now + RETRY_MS
-        self._node.warn(f"{partition.name} is out of service, which is looked at again: {why}")
+        self._environment.warn(f"{partition.name} is out of service, which is looked at again: {why}")
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
@@ -85,4 +83,4 @@ class Unopened:
                 if self._open_again(now, partition):
                     del self._partitions[partition]
                     self._note()
-                    self._node.notes(f"{partition.name} is in service again")
+                    self._environment.notes(f"{partition.name} is in service again")

@@ -9,17 +9,16 @@ Invariant: a directory is opened for a partition only if `partition.metadata` na
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.broker.config.values import topic_log_config
+from ottla.broker.environment import Environment
+from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.topics import TopicRecord
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 OF_THE_WHOLE_NODE: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -31,8 +30,9 @@ NOTHING_KNOWN: Final = (0, 0, 0)
 class Logs:
     """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, environment: Environment, upkeep: Upkeep) -> None:
+        self._environment = environment
+        self._upkeep = upkeep
         self.unowned: dict[tuple[str, int], str] = {}
 
     def open_known(
@@ -43,7 +43,7 @@ class Logs:
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
-            checkpoint = self._node.upkeep.checkpoints.of(name, index)
+            checkpoint = self._upkeep.checkpoints.of(name, index)
             return self._open(now, name, record, index, checkpoint, clean_shutdown, interrupted)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
@@ -61,12 +61,15 @@ class Logs:
 
     def open_again(self, now: Millis, name: str, record: TopicRecord, index: int) -> Log | None:
         """The log of a partition that is out of service, if it can be read now."""
-        node = self._node
+        environment = self._environment
         directory = self._directory(name, index)
         try:
-            if node.files.exists(directory) and read_partition_metadata(node.files, directory) != record.topic_id:
+            if (
+                environment.files.exists(directory)
+                and read_partition_metadata(environment.files, directory) != record.topic_id
+            ):
                 return None
-            checkpoint = node.upkeep.checkpoints.of(name, index)
+            checkpoint = self._upkeep.checkpoints.of(name, index)
             log = self._open(now, name, record, index, checkpoint, clean_shutdown=False, interrupted=True)
         except Exception:  # it is as it was, and why was told before
             return None
@@ -74,7 +77,7 @@ class Logs:
         return log
 
     def _directory(self, name: str, index: int) -> str:
-        return f"{self._node.directory}/{name}-{index}"
+        return f"{self._environment.directory}/{name}-{index}"
 
     def _open(
         self,
@@ -86,29 +89,29 @@ class Logs:
         clean_shutdown: bool,
         interrupted: bool = False,
     ) -> Log:
-        node = self._node
+        environment = self._environment
         recovery_point, log_start_offset, high_watermark = checkpoint
         return Log.open(
-            node.files,
+            environment.files,
             self._directory(name, index),
-            topic_log_config(node.settings, record.configs),
+            topic_log_config(environment.settings, record.configs),
             topic_id=record.topic_id,
             now=now,
             clean_shutdown=clean_shutdown,
-            same_boot=node.same_boot,
+            same_boot=environment.same_boot,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
-            producer_id_expiration_ms=node.settings["producer.id.expiration.ms"],
-            write_again=node.upkeep.commits.by_fsync,
+            producer_id_expiration_ms=environment.settings["producer.id.expiration.ms"],
+            write_again=self._upkeep.commits.by_fsync,
             interrupted=interrupted,
-            notes=node.notes,
-            wall=node.wall,
+            notes=environment.notes,
+            wall=environment.wall,
         )
 
     def _unopened(self, now: Millis, name: str, record: TopicRecord, index: int, error: Exception) -> UnopenedLog:
         """What stands for a log that could not be opened; called while the exception is handled."""
-        node, directory = self._node, self._directory(name, index)
+        environment, directory = self._environment, self._directory(name, index)
         match error:
             case _Unowned():
                 why = str(error)
@@ -116,14 +119,14 @@ class Logs:
                 why = f"{error.filename or directory} can't be read: {error.strerror or error}"
             case _:
                 why = f"{directory} can't be opened: {error!r}"
-                node.fault(f"{name}-{index} is out of service", error)
+                environment.fault(f"{name}-{index} is out of service", error)
         return UnopenedLog(
-            node.files,
+            environment.files,
             directory,
-            topic_log_config(node.settings, record.configs),
+            topic_log_config(environment.settings, record.configs),
             topic_id=record.topic_id,
             now=now,
-            checkpoint=node.upkeep.checkpoints.of(name, index),
+            checkpoint=self._upkeep.checkpoints.of(name, index),
             why=why,
         )
 

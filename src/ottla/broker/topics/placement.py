@@ -15,16 +15,20 @@ Source: ReplicaManager.applyDelta.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.values import topic_log_config
+from ottla.broker.environment import Environment
+from ottla.broker.metrics import Metrics
+from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.opening import Logs
-from ottla.broker.topics.removal import Graves
+from ottla.broker.topics.removal import Removals
+from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
@@ -33,42 +37,66 @@ from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+
+class Hears(Protocol):
+    """Who hears what becomes of partitions."""
+
+    def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Sequence[Partition]) -> None:
+        """The topic is gone, with these partitions of it on this node."""
+        ...
+
+    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
+        """The partition is led by another node from now on, or by this one anew, or has no replica here any more."""
+        ...
 
 
 class Placement(Subscriber):
     """See the module's docstring."""
 
     def __init__(
-        self, node: Node, metadata: Metadata, replicas: Replicas, graves: Graves, producer_ids: ProducerIds
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        replicas: Replicas,
+        removals: Removals,
+        producer_ids: ProducerIds,
+        upkeep: Upkeep,
+        parking: Parking,
+        metrics: Metrics,
+        hears: Hears,
     ) -> None:
-        self._node = node
+        self._environment = environment
+        self._upkeep = upkeep
+        self._parking = parking
+        self._metrics = metrics
+        self._hears = hears
         self._metadata = metadata
         self._replicas = replicas
-        self._graves = graves
+        self._removals = removals
         self._producer_ids = producer_ids
-        self.unopened = Unopened(node, self._open_again)
-        self.logs = Logs(node)
+        self.unopened = Unopened(environment, self._open_again)
+        self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
-        node.settings.subscribe("replicas", self)
+        environment.settings.subscribe("replicas", self)
 
     def open_all(
         self, now: Millis, records: Mapping[str, TopicRecord], *, clean_shutdown: bool
     ) -> Mapping[tuple[str, int], Log]:
         """At start: open the logs of all that these records place here, by topic and index."""
-        node = self._node
+        environment = self._environment
         here = [
             (name, record, index)
             for name, record in records.items()
             for index, placed in enumerate(record.partitions)
-            if node.node_id in placed.replicas
+            if environment.node_id in placed.replicas
         ]
         if here and not clean_shutdown:
-            checked = "the ends of their logs are" if node.same_boot else "what may not have reached the disk is"
-            node.notes(f"the last node here did not stop cleanly: recovering {len(here)} partitions, {checked} checked")
+            checked = "the ends of their logs are" if environment.same_boot else "what may not have reached the disk is"
+            environment.notes(
+                f"the last node here did not stop cleanly: recovering {len(here)} partitions, {checked} checked"
+            )
         places = [(name, index) for name, _, index in here]
-        self.unopened.begin(places, power_cut=not clean_shutdown and not node.same_boot)
+        self.unopened.begin(places, power_cut=not clean_shutdown and not environment.same_boot)
         for name, record, index in here:
             interrupted = self.unopened.is_interrupted((name, index))
             log = self.logs.open_known(now, name, record, index, clean_shutdown=clean_shutdown, interrupted=interrupted)
@@ -97,7 +125,7 @@ class Placement(Subscriber):
         for topic in self._replicas.by_name.values():
             agreed = self._metadata.image.topics_by_id.get(topic.id)
             if agreed is not None:  # else it goes with the same commits
-                self._configure(now, topic, topic_log_config(self._node.settings, agreed.configs))
+                self._configure(now, topic, topic_log_config(self._environment.settings, agreed.configs))
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
@@ -107,27 +135,27 @@ class Placement(Subscriber):
         partitions = [] if local is None else list(local.partitions.values())
         if local is not None:
             self._replicas.remove(local)
-        self._node.topic_deleted(now, topic, partitions)
+        self._hears.topic_deleted(now, topic, partitions)
         for partition in partitions:
             self.unopened.forget(partition)
             self.logs.unowned.pop((topic.name, partition.index), None)
-        grave = DeletedTopic(topic.id, topic.name, len(topic.partitions))
-        self._graves.add(grave, [partition.log for partition in partitions])
+        deleted = DeletedTopic(topic.id, topic.name, len(topic.partitions))
+        self._removals.add(deleted, [partition.log for partition in partitions])
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:
         """New topics may have these names: what deleted ones left behind must not become theirs."""
-        in_the_way = self._graves.clear_way(now, names)
+        in_the_way = self._removals.clear_way(now, names)
         for name, why in in_the_way.items():
             for index in range(len(self._metadata.image.topics[name].partitions)):
                 self.logs.unowned[name, index] = why
-        self._node.upkeep.checkpoints.names_made(set(names))
+        self._upkeep.checkpoints.names_made(set(names))
 
     def _place(self, now: Millis, topic: TopicImage) -> None:
         """Have those partitions of the topic here, and led here, that shall be."""
-        node_id = self._node.node_id
+        node_id = self._environment.node_id
         here = {index: placed for index, placed in enumerate(topic.partitions) if node_id in placed.replicas}
         local = self._replicas.by_name.get(topic.name)
-        log_config = topic_log_config(self._node.settings, topic.configs)
+        log_config = topic_log_config(self._environment.settings, topic.configs)
         if local is None:
             if not here:
                 return
@@ -150,13 +178,13 @@ class Placement(Subscriber):
             topic.log_config = log_config
             for partition in topic.partitions.values():
                 partition.log.configure(log_config)
-                self._node.upkeep.watch(now, partition)
+                self._upkeep.watch(now, partition)
 
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def _open(self, now: Millis, local: LocalTopic, topic: TopicImage, index: int) -> None:
         """The partition has a replica here from now on."""
-        node, placed = self._node, topic.partitions[index]
+        placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
         if log is None:
             log = self.logs.open_new(now, topic.name, topic.record, index)
@@ -164,12 +192,12 @@ class Placement(Subscriber):
             topic.name,
             index,
             log,
-            leads=placed.leader == node.node_id,
+            leads=placed.leader == self._environment.node_id,
             leader_epoch=placed.leader_epoch,
             partition_epoch=placed.partition_epoch,
-            traffic=node.metrics.traffic(topic.name),
-            commits=node.upkeep.commits,
-            wakes=node.parking,
+            traffic=self._metrics.traffic(topic.name),
+            commits=self._upkeep.commits,
+            wakes=self._parking,
         )
         self._begin(now, partition)
 
@@ -191,11 +219,11 @@ class Placement(Subscriber):
             self._lead(partition)
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
-        self._node.partition_opened(now, partition)
+        self._upkeep.watch(now, partition)
 
     def _lead(self, partition: Partition) -> None:
         """Begin to lead in the partition's epoch."""
-        commits, log = self._node.upkeep.commits, partition.log
+        commits, log = self._upkeep.commits, partition.log
         log.assign_epoch(partition.leader_epoch)
         if log.unopened:
             return
@@ -207,12 +235,12 @@ class Placement(Subscriber):
 
     def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:
         """Another node leads from now on, or this one anew: whoever waits is told, and what was led starts over."""
-        partition.leads = placed.leader == self._node.node_id
+        partition.leads = placed.leader == self._environment.node_id
         partition.leader_epoch = placed.leader_epoch
         partition.partition_epoch = placed.partition_epoch
         if partition.leads:
             self._lead(partition)
-        self._node.leader_changed(now, local, partition)
+        self._hears.leader_changed(now, local, partition)
 
     def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
         """The partition has no replica here any more: its log goes."""
@@ -220,7 +248,7 @@ class Placement(Subscriber):
         partition.leads = False
         if not local.partitions:
             self._replicas.remove(local)
-        self._node.leader_changed(now, local, partition)
-        self._node.upkeep.forget(partition)
+        self._hears.leader_changed(now, local, partition)
+        self._upkeep.forget(partition)
         self.unopened.forget(partition)
-        self._graves.add(None, [partition.log])
+        self._removals.add(None, [partition.log])

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import StorageFailed
 from ottla.log.log import Log
@@ -23,17 +24,14 @@ from ottla.machine import Millis
 from ottla.metadata.store import Delete, StoreFailed
 from ottla.metadata.topics import DeletedTopic
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
-GRAVES_PER_TICK: Final = 4
+REMOVALS_PER_TICK: Final = 4
 """Deleted logs whose files are removed before the node serves requests again: a few fsyncs each."""
 RETRY_MS: Final = 30_000
 """How long a directory that can't be removed is left alone."""
 
 
 @dataclass(eq=False, slots=True)
-class Grave:
+class Removal:
     """A directory to be removed. `log` None: an earlier life of the node left it. `told`: its trouble is in the log."""
 
     path: str
@@ -48,14 +46,14 @@ class Grave:
         return None if place is None else place[0]
 
 
-class Graves:
+class Removals:
     """The directories of deleted topics of one node."""
 
-    def __init__(self, node: Node, metadata: Metadata) -> None:
-        self._node = node
+    def __init__(self, environment: Environment, metadata: Metadata) -> None:
+        self._environment = environment
         self._metadata = metadata
-        self._waiting: list[Grave] = []
-        self._stuck: list[Grave] = []
+        self._waiting: list[Removal] = []
+        self._stuck: list[Removal] = []
         self._settled: list[str] = []
         """Notes of deletions of which nothing is left; they go after the start's own commit."""
         self._retry_at: Millis = 0
@@ -67,7 +65,7 @@ class Graves:
 
         `unread`: names of topics of which a directory could not be read. It may be a deleted one's.
         """
-        self._remove(now, [Grave(path) for path in paths])
+        self._remove(now, [Removal(path) for path in paths])
         if not self._stuck:
             self._settled = [topic.key for topic in deleted if topic.name not in unread]
 
@@ -77,7 +75,7 @@ class Graves:
 
     def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
         """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
-        self._waiting += [Grave(log.directory, log, topic) for log in logs]
+        self._waiting += [Removal(log.directory, log, topic) for log in logs]
 
     def deadline(self) -> Millis | None:
         """When `tick` has something to do: at once, while anything waits for its first try."""
@@ -90,61 +88,63 @@ class Graves:
             self._waiting += self._stuck
             self._stuck = []
         if self._waiting:
-            self.bury(now, self._waiting[:GRAVES_PER_TICK])
+            self.remove(now, self._waiting[:REMOVALS_PER_TICK])
 
     def finish(self, now: Millis) -> None:
         """Remove everything that waits for it."""
-        self.bury(now, [*self._waiting, *self._stuck])
+        self.remove(now, [*self._waiting, *self._stuck])
 
     def clear_way(self, now: Millis, names: Iterable[str]) -> dict[str, str]:
         """Remove what is in the way of new topics of these names; why that can't be done, by name."""
         wanted = set(names)
-        self.bury(now, [grave for grave in (*self._waiting, *self._stuck) if grave.name in wanted])
+        self.remove(now, [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted])
         return {
-            grave.name: f"{grave.path} of the deleted topic {grave.name} can't be removed yet"
-            for grave in self._stuck
-            if grave.name is not None and grave.name in wanted
+            removal.name: f"{removal.path} of the deleted topic {removal.name} can't be removed yet"
+            for removal in self._stuck
+            if removal.name is not None and removal.name in wanted
         }
 
-    def bury(self, now: Millis, graves: list[Grave]) -> None:
+    def remove(self, now: Millis, removals: list[Removal]) -> None:
         """Remove these directories, and the notes of topics that have none left."""
-        if not graves:
+        if not removals:
             return
-        going = set(graves)
-        self._waiting = [grave for grave in self._waiting if grave not in going]
-        self._stuck = [grave for grave in self._stuck if grave not in going]
-        self._remove(now, graves)
-        left = {grave.topic.key for grave in (*self._waiting, *self._stuck) if grave.topic is not None}
-        done = [grave.topic.key for grave in graves if grave.topic is not None and grave.topic.key not in left]
+        going = set(removals)
+        self._waiting = [removal for removal in self._waiting if removal not in going]
+        self._stuck = [removal for removal in self._stuck if removal not in going]
+        self._remove(now, removals)
+        left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
+        done = [
+            removal.topic.key for removal in removals if removal.topic is not None and removal.topic.key not in left
+        ]
         self._forget(now, done)
 
-    def _remove(self, now: Millis, graves: list[Grave]) -> None:
-        files, directory = self._node.files, self._node.directory
-        unsynced: list[Grave] = []
-        for grave in graves:
+    def _remove(self, now: Millis, removals: list[Removal]) -> None:
+        files, directory = self._environment.files, self._environment.directory
+        unsynced: list[Removal] = []
+        for removal in removals:
             try:
-                if grave.log is not None:
-                    grave.log.delete()
-                elif files.exists(grave.path):
-                    files.rmtree(grave.path)
+                if removal.log is not None:
+                    removal.log.delete()
+                elif files.exists(removal.path):
+                    files.rmtree(removal.path)
             except (OSError, StorageFailed) as error:
-                self._stick(now, grave, error)
+                self._stick(now, removal, error)
             else:
-                if grave.log is None and grave.name is not None:  # others are known by their names
-                    unsynced.append(grave)
+                if removal.log is None and removal.name is not None:  # others are known by their names
+                    unsynced.append(removal)
         if unsynced:
             try:
                 files.sync_directory(directory)
             except OSError as error:
-                for grave in unsynced:
-                    self._stick(now, grave, error)
+                for removal in unsynced:
+                    self._stick(now, removal, error)
 
-    def _stick(self, now: Millis, grave: Grave, error: Exception) -> None:
-        self._stuck.append(grave)
+    def _stick(self, now: Millis, removal: Removal, error: Exception) -> None:
+        self._stuck.append(removal)
         self._retry_at = now + RETRY_MS
-        if not grave.told:
-            grave.told = True
-            self._node.warn(f"{grave.path} of a deleted topic can't be removed, which is tried again: {error}")
+        if not removal.told:
+            removal.told = True
+            self._environment.warn(f"{removal.path} of a deleted topic can't be removed, which is tried again: {error}")
 
     def _forget(self, now: Millis, keys: Iterable[str]) -> None:
         done = sorted(set(keys))
@@ -152,4 +152,4 @@ class Graves:
             try:
                 self._metadata.commit(now, (), [Delete(key) for key in done])
             except StoreFailed as failed:
-                self._node.notes(f"the next start looks for the files of deleted topics again: {failed}")
+                self._environment.notes(f"the next start looks for the files of deleted topics again: {failed}")

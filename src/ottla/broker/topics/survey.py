@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.broker.config.values import held, is_held
+from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
-from ottla.broker.topics.creation import new_internal
-from ottla.broker.topics.removal import Graves
+from ottla.broker.topics.new_topic import new_internal
+from ottla.broker.topics.removal import Removals
 from ottla.log.log import Log
 from ottla.machine import Millis
-from ottla.metadata.store import decoded
+from ottla.metadata.store import MetadataStore, decoded
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.metadata.topics import DELETED_PREFIX, DeletedTopic, TopicRecord, placed_on
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 NAMES_SHOWN: Final = 10
 """How many topics a sentence of the log names."""
@@ -37,39 +35,40 @@ class Survey:
     unowned: dict[tuple[str, int], str]
 
 
-def survey(node: Node, graves: Graves, now: Millis, stored: dict[str, TopicRecord]) -> Survey:
+def survey(
+    environment: Environment, store: MetadataStore, removals: Removals, now: Millis, stored: dict[str, TopicRecord]
+) -> Survey:
     """The topics of the store, and what the directories add to them. What deletions left behind is removed."""
     deleted = [
-        decoded(node.store, key, partial(DeletedTopic.decode, key), row.value)
-        for key, row in node.store.list(DELETED_PREFIX)
+        decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
     ]
-    found = sort_directories(node.files, node.directory, stored, {topic.topic_id for topic in deleted})
+    found = sort_directories(environment.files, environment.directory, stored, {topic.topic_id for topic in deleted})
     unowned = {**found.unreadable, **found.left}
-    graves.begin(now, found.gone, deleted, {name for name, _ in unowned})
+    removals.begin(now, found.gone, deleted, {name for name, _ in unowned})
     for stranger in found.strangers:
-        why = _put_aside(node, stranger)
+        why = _put_aside(environment, stranger)
         place = place_of(stranger.path.rpartition("/")[2])
         if why is not None and place is not None:
             unowned[place] = why
     for sentence in found.left.values():
-        node.warn(sentence)
+        environment.warn(sentence)
     records = dict(stored)
-    if node.store.lost:
+    if store.lost:
         records = {name: _doubted(name, record) for name, record in stored.items()}
-        node.warn(
-            f"the metadata store {node.store.place} has lost its newest {node.store.lost} commits (it is damaged, "
+        environment.warn(
+            f"the metadata store {store.place} has lost its newest {store.lost} commits (it is damaged, "
             "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
         )
     for name, told in found.told.items():
-        records[name] = _taken_over(node, name, told, stored.get(name), exact=found.from_kafka)
+        records[name] = _taken_over(environment, name, told, stored.get(name), exact=found.from_kafka)
     if found.told:
-        node.warn(
-            f"{node.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
+        environment.warn(
+            f"{environment.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
             "taken over from the directories, without the configs they had"
         )
-    on_hold = sorted(name for name, record in records.items() if is_held(node.settings, record.configs))
+    on_hold = sorted(name for name, record in records.items() if is_held(environment.settings, record.configs))
     if on_hold:
-        node.warn(
+        environment.warn(
             f"retention and compaction delete nothing of {_listed(on_hold)}: ottla.retention.hold is set, as it is "
             "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
             "to end it there"
@@ -96,32 +95,34 @@ def _doubted(name: str, record: TopicRecord) -> TopicRecord:
     return record if name in INTERNAL_TOPICS else replace(record, configs=held(record.configs))
 
 
-def _taken_over(node: Node, name: str, told: Told, record: TopicRecord | None, *, exact: bool) -> TopicRecord:
+def _taken_over(
+    environment: Environment, name: str, told: Told, record: TopicRecord | None, *, exact: bool
+) -> TopicRecord:
     """The record of a topic whose directories say more than the store."""
     placed = () if record is None else record.partitions
     count = max(told.partitions, len(placed))
     if name in INTERNAL_TOPICS:
-        new = new_internal(node.settings, name)
+        new = new_internal(environment.settings, name)
         configs = new.overrides if record is None else record.configs
         count = count if exact else max(count, new.partitions)
     else:
         configs = held({} if record is None else record.configs)
-    return TopicRecord(told.topic_id, configs, placed + placed_on(node.node_id, count - len(placed)))
+    return TopicRecord(told.topic_id, configs, placed + placed_on(environment.node_id, count - len(placed)))
 
 
-def _put_aside(node: Node, stranger: Stranger) -> str | None:
+def _put_aside(environment: Environment, stranger: Stranger) -> str | None:
     """Rename this directory; why it is in the way if that can't be done."""
     path = stranger.path
     stray = stray_path(path, stranger.owner)
-    if node.files.exists(stray):
-        stray = stray_path(path, stranger.owner, f".{node.entropy.randbytes(4).hex()}")
+    if environment.files.exists(stray):
+        stray = stray_path(path, stranger.owner, f".{environment.entropy.randbytes(4).hex()}")
     try:
-        node.files.rename(path, stray)
+        environment.files.rename(path, stray)
     except OSError as error:
         why = f"{path} {stranger.why}; it can't be renamed to {stray}: {error}"
-        node.warn(why)
+        environment.warn(why)
         return why
-    node.warn(f"{path} {stranger.why}; it was renamed to {stray}")
+    environment.warn(f"{path} {stranger.why}; it was renamed to {stray}")
     return None
 
 

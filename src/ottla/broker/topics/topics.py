@@ -14,43 +14,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ottla.broker.cluster.metadata import Metadata, RowChange
 from ottla.broker.config.values import without_ended_hold
+from ottla.broker.environment import Environment
+from ottla.broker.metrics import Metrics
+from ottla.broker.parking import Parking
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.partitions.unopened import Unopened
-from ottla.broker.topics.creation import NewTopic, new_internal
-from ottla.broker.topics.placement import Placement
-from ottla.broker.topics.removal import Graves
+from ottla.broker.topics.new_topic import NewTopic, new_internal
+from ottla.broker.topics.placement import Hears, Placement
+from ottla.broker.topics.removal import Removals
 from ottla.broker.topics.survey import raised, survey
+from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.store import ABSENT, Put, StoreFailed
+from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
 from ottla.metadata.topic_names import folded
 from ottla.metadata.topics import DeletedTopic, TopicRecord, key_of, placed_on
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 
 class Topics:
     """Makes, changes and removes topics. Raises StoreFailed where the metadata store does."""
 
-    def __init__(self, node: Node, metadata: Metadata, replicas: Replicas) -> None:
-        self._node = node
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        store: MetadataStore,
+        replicas: Replicas,
+        upkeep: Upkeep,
+        parking: Parking,
+        metrics: Metrics,
+        hears: Hears,
+    ) -> None:
+        self._environment = environment
+        self._store = store
         self._metadata = metadata
         self._replicas = replicas
-        self.producer_ids = ProducerIds(node.store)
-        self.graves = Graves(node, metadata)
-        self._placement = Placement(node, metadata, replicas, self.graves, self.producer_ids)
+        self.producer_ids = ProducerIds(store)
+        self.removals = Removals(environment, metadata)
+        self._placement = Placement(
+            environment, metadata, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
+        )
         self._folded: dict[str, set[str]] = {}
 
-    def parts(self) -> list[tuple[str, Graves | Unopened]]:
+    def parts(self) -> list[tuple[str, Removals | Unopened]]:
         """What has timers, by name."""
         unopened = self._placement.unopened
-        return [("the removal of deleted topics", self.graves), ("partitions out of service", unopened)]
+        return [("the removal of deleted topics", self.removals), ("partitions out of service", unopened)]
 
     def colliding_with(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_'."""
@@ -59,18 +72,20 @@ class Topics:
 
     def load(self, now: Millis, *, clean_shutdown: bool) -> None:
         """At start: find the topics, open every log, raise every leader epoch in one commit."""
-        node, stored = self._node, self._metadata.image.topics
-        found = survey(node, self.graves, now, {name: topic.record for name, topic in stored.items()})
+        environment, stored = self._environment, self._metadata.image.topics
+        found = survey(
+            environment, self._store, self.removals, now, {name: topic.record for name, topic in stored.items()}
+        )
         self._placement.logs.unowned = found.unowned
         logs = self._placement.open_all(now, found.records, clean_shutdown=clean_shutdown)
         changes: list[RowChange] = []
         for name, record in found.records.items():
             version = stored[name].version if name in stored else ABSENT
-            changes.append(RowChange(key_of(name), raised(name, record, logs, node.node_id), version))
+            changes.append(RowChange(key_of(name), raised(name, record, logs, environment.node_id), version))
         producer_ids = self.producer_ids.behind_lost()
         if changes or producer_ids:
             self._metadata.commit(now, changes, producer_ids)
-        self.graves.begun(now)
+        self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
         """The image says something new of these topics: so does this node from now on."""
@@ -94,11 +109,11 @@ class Topics:
             new.name: TopicRecord(
                 new.topic_id or self.new_topic_id(),
                 dict(new.overrides),
-                placed_on(self._node.node_id, new.partitions),
+                placed_on(self._environment.node_id, new.partitions),
             )
             for new in wanted
         }
-        for why in self.graves.clear_way(now, records).values():
+        for why in self.removals.clear_way(now, records).values():
             raise StoreFailed(why)
         for (name, _), why in self._placement.logs.unowned.items():
             if name in records:
@@ -114,22 +129,22 @@ class Topics:
     def ensure_internal(self, now: Millis, name: str) -> None:
         """One of the broker's own topics is made now if there is none."""
         if name not in self._metadata.image.topics:
-            self.create_all(now, [new_internal(self._node.settings, name)])
+            self.create_all(now, [new_internal(self._environment.settings, name)])
 
     def delete_all(self, now: Millis, topics: Iterable[TopicImage]) -> None:
         """Take these topics away in one commit."""
         going = list(topics)
         if going:
-            graves = [DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going]
+            deleted = [DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going]
             self._metadata.commit(
                 now,
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],
-                [Put(grave.key, grave.encode()) for grave in graves],
+                [Put(each.key, each.encode()) for each in deleted],
             )
 
     def add_partitions(self, now: Millis, topic: TopicImage, total: int) -> None:
         """Let the topic have `total` partitions; it has fewer now."""
-        added = placed_on(self._node.node_id, total - len(topic.partitions))
+        added = placed_on(self._environment.node_id, total - len(topic.partitions))
         self._replace(now, topic, replace(topic.record, partitions=topic.partitions + added))
 
     def alter_configs(self, now: Millis, topic: TopicImage, overrides: Mapping[str, str]) -> None:
@@ -143,7 +158,7 @@ class Topics:
         """16 random bytes that no topic has."""
         taken = self._metadata.image.topics_by_id
         while True:
-            topic_id = self._node.entropy.randbytes(16)
+            topic_id = self._environment.entropy.randbytes(16)
             # Kafka reserves small ids, and ids whose text would begin with a dash.
             if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in taken:
                 return topic_id

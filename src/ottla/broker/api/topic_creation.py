@@ -10,13 +10,12 @@ ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.values import ConfigRefused, Settings, check_topic
+from ottla.broker.config.values import ConfigRefused, check_topic
+from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.metadata.image import TopicImage
 from ottla.metadata.topic_names import FORBIDDEN, INTERNAL_TOPICS, fault_of
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 USE_DEFAULT: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to be made: everything about it has been checked."""
-
-    name: str
-    partitions: int
-    overrides: dict[str, str] = field(default_factory=dict[str, str])
-    topic_id: bytes | None = None
 
 
 class TopicRefused(Exception):
@@ -80,24 +69,6 @@ def plan_default_topic(node: Node, name: str) -> NewTopic:
         check_room(node, new.partitions)
         return new
     return plan_topic(node, name, USE_DEFAULT, USE_DEFAULT, (), ())
-
-
-def new_internal(settings: Settings, name: str) -> NewTopic:
-    """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
-    prefix, overrides = {
-        CONSUMER_OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
-        TRANSACTION_STATE_TOPIC: (
-            "transaction.state.log",
-            {"cleanup.policy": "compact", "compression.type": "uncompressed"},
-        ),
-        SHARE_GROUP_STATE_TOPIC: (
-            "share.coordinator.state.topic",
-            # A snapshot of a fragmented share partition takes 20 bytes a run.
-            {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": str(16 << 20)},
-        ),
-    }[name]
-    overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
-    return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
 
 
 def check_name(node: Node, name: str) -> None:
