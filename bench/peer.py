@@ -16,8 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.brokers import Nodes, free_port
+from bench.brokers import Nodes
 from bench.machine import machine
+from tools.node_process import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(os.environ.get("OTTLA_PEER_TOOLS", ROOT.parent / "shared" / "bench"))

@@ -27,9 +27,10 @@ from typing import Any
 
 from confluent_kafka import AcknowledgeType
 
-from bench.brokers import BenchFailed, Broker, default_data, free_port, wait_until
+from bench.brokers import BenchFailed, Broker, default_data, wait_until
 from bench.figures import Figures, cpu_figures
 from bench.queues.members import TIMEOUT_S, VALUE_BYTES, Member, fill, new_group
+from tools.node_process import free_port
 
 START_TIMEOUT_S = 60
 UNCONFIRMED_MAX = 10_000
