@@ -350,7 +350,7 @@ def test_what_was_accepted_survives_kill_9_again_and_again(served: NodeProcess, 
             failures.append(error)
             done.set()
 
-    thread = Thread(target=guarded)
+    thread = Thread(target=guarded, daemon=True)
     thread.start()
     for _ in range(4):
         if done.wait(0.7):
