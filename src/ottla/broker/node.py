@@ -122,7 +122,6 @@ class Node:
         self.directory = directory
         self.store = store
         self.notes = notes
-
         self.fault = faults
         self.wall = wall if wall is not None else WallClock()
         self.metadata = Metadata(store, self.changed)

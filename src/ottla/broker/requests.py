@@ -81,6 +81,9 @@ class Request:
         return False
 
 
+NODE_REQUEST: Final = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
+"""In whose name the node parks what it waits for itself, and no client."""
+
 Decoded: TypeAlias = tuple[RequestHeader, Any] | None
 """A frame's header and message, None where they have not been read yet."""
 

@@ -33,7 +33,7 @@ from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import NODE_ITSELF, Parked, Request, Session
+from ottla.broker.requests import NODE_REQUEST, Parked, Request
 from ottla.log.answers import AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
 from ottla.machine import (
@@ -403,8 +403,7 @@ class ShardHost:
             if committed:
                 self.send(now, hosted, decision.asks)
             else:
-                request = Request(Session(NODE_ITSELF), -1, 0, 0, None, now, None)
-                ticket = self.parking.park(request, None, UncommittedAsks(self, hosted, decision.asks))
+                ticket = self.parking.park(NODE_REQUEST, None, UncommittedAsks(self, hosted, decision.asks))
                 partition.wait_for_commit(required, ticket)
 
     def send(self, now: Millis, hosted: Hosted, asks: Sequence[Ask]) -> None:

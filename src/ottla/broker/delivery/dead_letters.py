@@ -25,11 +25,12 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.key import ConfigRefused
 from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
-from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
+from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis

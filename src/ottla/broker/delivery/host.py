@@ -33,14 +33,14 @@ from ottla.broker.config.share_groups import GroupConfigs
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import DeadLetters
-from ottla.broker.delivery.partitions import NODE_REQUEST, HostedShare
+from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
 from ottla.broker.environment import Environment
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import Parked
+from ottla.broker.requests import NODE_REQUEST, Parked
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import OffsetOutOfRange

@@ -9,21 +9,16 @@ arrives costs one look, however many members wait for it.
 
 from __future__ import annotations
 
-from typing import Final
-
 from ottla.broker.config.share_groups import GroupConfigs, ShareGroupConfig
 from ottla.broker.delivery.reading import readable_end
 from ottla.broker.delivery.sessions import Place
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.requests import NODE_REQUEST
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.share.partition import SharePartition
 from ottla.share.records import Key
-
-NODE_REQUEST: Final = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
-"""In whose name the node parks what share partitions wait for themselves."""
 
 
 class ShareWaiter(ParkedWork):

@@ -113,10 +113,7 @@ class Removals:
         self._stuck = [removal for removal in self._stuck if removal not in going]
         self._remove(now, removals)
         left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
-        done = [
-            removal.topic.key for removal in removals if removal.topic is not None and removal.topic.key not in left
-        ]
-        self._forget(now, done)
+        self._forget(now, {removal.topic.key for removal in removals if removal.topic is not None} - left)
 
     def _remove(self, now: Millis, removals: list[Removal]) -> None:
         files, directory = self._environment.files, self._environment.directory
