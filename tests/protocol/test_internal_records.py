@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kio_oracle import internal_records
-from message_schemas import Field, Message, Struct
 
 from ottla.protocol.coordinator_records import (
     CONSUMER_OFFSETS_TOPIC,
@@ -20,6 +19,7 @@ from ottla.protocol.coordinator_records import (
 )
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages._records import RECORD_TABLE
+from tools.message_schemas import Field, Message, Struct
 
 SCHEMAS = internal_records()
 GOLDEN = [

@@ -216,6 +216,7 @@ class PartitionTwin(RuleBasedStateMachine):
         self.submit()
         if well and not write.stands:
             assert self.coordinator.start <= self.start
+        self.pass_time(0)  # a lock or a delay may have ended while this write was under way
 
     @rule(ms=st.sampled_from([1, 10, 100, 500, LOCK_MS, 3 * LOCK_MS]))
     def pass_time(self, ms: int) -> None:
@@ -295,6 +296,18 @@ class PartitionTwin(RuleBasedStateMachine):
                 assert (standing.member, standing.time) == (entry.member, entry.time), offset
         held = {o for h in real.held_runs() for o in range(h.first, h.last + 1)}
         assert held == {o for o, e in self.twin.items() if e.state == State.ACQUIRED}
+
+
+def test_a_delay_that_ended_while_its_write_was_under_way() -> None:
+    partition = PartitionTwin()
+    partition.begin(limit=2, locks=5, backoff=300, letters=False)
+    partition.fetch(member="a", want=2, batch=2)
+    partition.acknowledge_held(pick=0, kinds=[2], whole=False, answer="later")
+    partition.pass_time(500)
+    partition.answer(well=True)
+    partition.same()
+    partition.fetch(member="b", want=1, batch=1)
+    assert partition.twin[START].member == "b"
 
 
 TestPartitionTwin = PartitionTwin.TestCase
