@@ -1,14 +1,16 @@
 """Offsets of many partitions of one group: committed at once, read as of one moment, deleted some at a time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ottla.broker import slices
-from ottla.broker.api import group_calls, k08_offset_commit, k47_offset_delete
+from ottla.broker.api import group_calls, k08_offset_commit, k09_offset_fetch, k47_offset_delete
+from ottla.broker.requests import Parked
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.offset_commit import (
@@ -21,9 +23,14 @@ from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from ottla.protocol.wire import ZERO_UUID
-from tests.node_stage import NodeStage
+from tests.node_stage import SESSION, NodeStage
 
 PARTITIONS = 100
 BATCH_BYTES = 5_000
@@ -148,3 +155,87 @@ def test_what_is_deleted_in_slices_is_what_one_request_deletes(
 def test_an_error_of_the_group_is_all_that_is_said(stage: NodeStage) -> None:
     answer = delete(stage, MIXED, "nobody")
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+
+
+def offsets(topics: Iterable[Any]) -> dict[str, dict[int, tuple[int, int]]]:
+    return {
+        topic.name: {part.partition_index: (part.committed_offset, part.error_code) for part in topic.partitions}
+        for topic in topics
+    }
+
+
+def all_of(version: int, *, require_stable: bool = False) -> OffsetFetchRequest:
+    if version >= 8:
+        groups = [OffsetFetchRequestGroup("g", topics=None)]
+        return OffsetFetchRequest(groups=groups, require_stable=require_stable)
+    return OffsetFetchRequest("g", topics=None, require_stable=require_stable)
+
+
+def explicit(version: int) -> OffsetFetchRequest:
+    asked = {"t": [*range(20), 99], "nosuch": [0, 1], "u": [1, 2, 1_000]}
+    if version >= 8:
+        topics = [OffsetFetchRequestTopics(name, ZERO_UUID, indexes) for name, indexes in asked.items()]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=topics) for name in ("none", "g", "no")])
+    return OffsetFetchRequest("g", topics=[OffsetFetchRequestTopic(name, indexes) for name, indexes in asked.items()])
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 8, 9])
+@pytest.mark.parametrize("make", [all_of, explicit])
+def test_what_is_read_in_slices_is_what_one_request_reads(
+    stage: NodeStage, monkeypatch: pytest.MonkeyPatch, version: int, make: Callable[[int], OffsetFetchRequest]
+) -> None:
+    if version == 1 and make is all_of:
+        pytest.skip("version 1 has no null")
+    commit(stage, "t", range(30))
+    commit(stage, "u", (1, 2))
+    whole = stage.ask(make(version), version)
+    for module in (slices, k09_offset_fetch):
+        monkeypatch.setattr(module, "SLICE_STEPS", 3)
+    assert stage.ask(make(version), version) == whole
+    topics = whole.topics if version < 8 else next(each for each in whole.groups if each.group_id == "g").topics
+    assert offsets(topics)["t"][7] == (12, 0)
+
+
+def test_all_offsets_are_those_of_one_moment(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(stage, "t", range(30))
+    monkeypatch.setattr(k09_offset_fetch, "SLICE_STEPS", 3)
+    frame = encode_request(RequestHeader(9, 8, 7, "stage"), all_of(8))
+    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    assert isinstance(parked, Parked)
+    stage.node.tick(stage.now)
+    monkeypatch.undo()
+    later = [OffsetCommitRequestPartition(index, 999, -1, None) for index in range(40)]
+    stage.ask(OffsetCommitRequest("g", -1, topics=[OffsetCommitRequestTopic("t", ZERO_UUID, later)]), 8)
+    whole = b"".join(bytes(cast(bytes, part)) for part in stage.in_slices(parked))
+    _, answer = decode_response(9, 8, memoryview(whole)[4:])
+    assert offsets(answer.groups[0].topics) == {"t": {index: (5 + index, 0) for index in range(30)}}
+
+
+def unknown_ids() -> tuple[list[OffsetFetchRequestTopics], int]:
+    return [OffsetFetchRequestTopics("", n.to_bytes(16), [0]) for n in range(1, 301)], 10
+
+
+def no_partitions() -> tuple[list[OffsetFetchRequestTopics], int]:
+    return [OffsetFetchRequestTopics("t", ZERO_UUID, [])] * 300, 8
+
+
+@pytest.mark.parametrize("made", [unknown_ids, no_partitions])
+def test_topics_of_which_nothing_is_told_are_looked_at_in_slices(
+    stage: NodeStage, monkeypatch: pytest.MonkeyPatch, made: Callable[[], tuple[list[OffsetFetchRequestTopics], int]]
+) -> None:
+    topics, version = made()
+    monkeypatch.setattr(k09_offset_fetch, "SLICE_STEPS", 10)
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)])
+    ticks = 0
+    parked = stage.node.receive(stage.now, SESSION, memoryview(encode_request(RequestHeader(9, version), asked))[4:])
+    assert isinstance(parked, Parked)
+    while stage.node.slices.deadline() is not None:
+        stage.node.tick(stage.now)
+        ticks += 1
+    assert ticks >= len(topics) // 10
+
+
+def test_a_small_group_shows_all_its_offsets_at_once(stage: NodeStage) -> None:
+    commit(stage, "t", range(30))
+    frame = encode_request(RequestHeader(9, 8, 7, "stage"), all_of(8))
+    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), list)

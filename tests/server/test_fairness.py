@@ -32,7 +32,7 @@ from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.protocol.wire import ZERO_UUID, Message, write_uvarint
 from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import produce_frame, read_frame
@@ -214,6 +214,10 @@ def commit_of_one_group(count: int) -> OffsetCommitRequest:
     return OffsetCommitRequest("g", -1, topics=[OffsetCommitRequestTopic("t", ZERO_UUID, once * count)])
 
 
+def often(count: int) -> OffsetFetchRequestTopics:
+    return OffsetFetchRequestTopics("t", ZERO_UUID, [0] * count)
+
+
 def deletion(count: int) -> OffsetDeleteRequest:
     """Of topics that are there and others, and of one partition over and over."""
     once = [OffsetDeleteRequestPartition(0)]
@@ -237,6 +241,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
                 groups=[OffsetFetchRequestGroup(name, topics=[]) for name in names(count)]
             ),
         ),
+        (8, lambda count: OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=[often(12 * count)])])),
         (8, commit),
         (8, lambda count: commit_of_one_group(3 * count // 5)),
         (0, lambda count: deletion(5 * count // 2)),
@@ -249,6 +254,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
         "fetch",
         "fetch-in-session",
         "offset-fetch",
+        "offset-fetch-of-one-group",
         "offset-commit",
         "offset-commit-of-one-group",
         "offset-delete",
@@ -264,7 +270,8 @@ def test_requests_that_name_many_leave_the_others_their_turn(
     """Back to back, each behind the answer to the one before; what serves them is there already."""
     few, many = framed(version, made(2)), framed(version, made(MANY))
     with node.connect() as sock:
-        for small in (framed(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])), few):
+        coordinator = framed(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        for small in (coordinator, framed(8, commit_of_one_group(1)), few):
             sock.sendall(small)
             read_frame(sock)
         with probe.watch() as seen:

@@ -17,7 +17,7 @@ What a slice has seen may have changed by the next one: the handler looks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, TypeAlias, cast
 
@@ -31,11 +31,14 @@ SLICE_STEPS = 200
 
 
 class Piece(Request):
-    """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`."""
+    """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`.
 
-    __slots__ = ("serve", "whole")
+    One that `is_light` is no slice of its own: the work goes on in the same where it was answered at once.
+    """
 
-    def __init__(self, request: Request, body: Any, serve: Callable[[Request], Any]) -> None:
+    __slots__ = ("is_light", "serve", "whole")
+
+    def __init__(self, request: Request, body: Any, serve: Callable[[Request], Any], *, is_light: bool = False) -> None:
         super().__init__(
             request.session,
             request.api_key,
@@ -46,6 +49,7 @@ class Piece(Request):
             body,
         )
         self.serve = serve
+        self.is_light = is_light
         self.whole: SlicedWork
 
     def take_answer(self, message: Any) -> bool:
@@ -110,14 +114,16 @@ class Slices:
         """The next slice; whether the one after it may follow. False: its piece waits for something."""
         reply, sliced.reply = sliced.reply, None
         piece = sliced.work.send(reply)
-        if piece is None:
-            return True
-        piece.now = now
-        piece.whole = sliced
-        answer = piece.serve(piece)
-        if isinstance(answer, Parked):
-            return False
-        sliced.reply = answer
+        while piece is not None:
+            piece.now = now
+            piece.whole = sliced
+            answer = piece.serve(piece)
+            if isinstance(answer, Parked):
+                return False
+            if not piece.is_light:
+                sliced.reply = answer
+                break
+            piece = sliced.work.send(answer)
         return True
 
     def _go_on(self, sliced: SlicedWork) -> None:
@@ -161,6 +167,30 @@ def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
     return done
 
 
+class EncodedStructs:
+    """Stands in a message for a list of structs that are encoded already, some at a time."""
+
+    __slots__ = ("_count", "_parts", "_version")
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._count = 0
+        self._parts: list[Encoded] = []
+
+    def add(self, structs: Iterable[Struct]) -> None:
+        out = bytearray()
+        for struct in structs:
+            struct.encode(out, self._version)
+            self._count += 1
+        self._parts.append(Encoded(bytes(out)))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return iter(self._parts)
+
+
 def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Work:
     """The answer to a request whose elements each stand for themselves, a slice of them at a time.
 
@@ -202,30 +232,33 @@ def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
         yield some
 
 
-def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None, Any, list[Any]]:
+def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None, Any, Any]:
     """As `encoded`, a slice at a time."""
-    done: list[Any] = []
+    done = EncodedStructs(version)
     for first in range(0, len(structs), SLICE_STEPS):
-        done += encoded(structs[first : first + SLICE_STEPS], version)
+        done.add(structs[first : first + SLICE_STEPS])
         yield
     return done
 
 
-def encoded_topics(topics: Iterable[Any], version: int, within: str = "partitions") -> Generator[None, Any, list[Any]]:
+def encoded_topics(topics: Iterable[Any], version: int, within: str = "partitions") -> Generator[None, Any, Any]:
     """As `encoded`, of topics with a list of partitions, a slice at a time. `within`: what that list is called."""
-    done: list[Any] = []
+    done = EncodedStructs(version)
     steps = 0
     for topic in topics:
         partitions: list[Any] = getattr(topic, within)
-        ready: list[Any] = []
+        ready = EncodedStructs(version)
         for first in range(0, len(partitions), SLICE_STEPS):
             some = partitions[first : first + SLICE_STEPS]
-            ready += encoded(some, version)
+            ready.add(some)
             steps += len(some)
             if steps >= SLICE_STEPS:
                 steps = 0
                 yield
         setattr(topic, within, ready)
-        done += encoded([topic], version)
+        done.add((topic,))
         steps += 1
+        if steps >= SLICE_STEPS:
+            steps = 0
+            yield
     return done

@@ -10,7 +10,7 @@ older (KIP-447, KAFKA-5027).
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -81,6 +81,38 @@ class PreparedCommit:
 
 
 _Topics = dict[str, dict[int, CommittedOffset]]
+
+
+@dataclass(frozen=True, slots=True)
+class SeeOffsets:
+    """The body of a call: show what a group has committed. Answered with OffsetsSeen."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSeen:
+    """What a group has committed, and what each open transaction may commit for it."""
+
+    committed: _Topics
+    pending: list[_Topics]
+    error: ErrorCode = ErrorCode.NONE
+
+    def partitions(
+        self, topic: OffsetFetchRequestTopics, indexes: Sequence[int], require_stable: bool
+    ) -> list[OffsetFetchResponsePartitions]:
+        """The answer for some partitions of a topic in the life that its id stands for."""
+        at, name = self.committed.get(topic.name, {}), topic.name
+        answered: list[OffsetFetchResponsePartitions] = []
+        for index in indexes:
+            found = at.get(index)
+            if require_stable and any(index in pending.get(name, {}) for pending in self.pending):
+                answered.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            elif found is None or not found.is_of(topic.topic_id):
+                answered.append(_no_offset(index, ErrorCode.NONE))
+            else:
+                answered.append(OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata))
+        return answered
 
 
 class Offsets:
@@ -154,24 +186,21 @@ class Offsets:
 
     def _fetch_group(self, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         committed = self._committed.get(asked.group_id, {})
+        seen = OffsetsSeen(committed, self._pending_of(asked.group_id))
         wanted = asked.topics
         if wanted is None:
             wanted = _all_topics(committed)
         topics: list[OffsetFetchResponseTopics] = []
         for topic in wanted:
-            at = committed.get(topic.name, {})
-            partitions: list[OffsetFetchResponsePartitions] = []
-            for index in topic.partition_indexes:
-                if require_stable and self._has_pending(asked.group_id, topic.name, index):
-                    partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                elif (found := at.get(index)) is None or not found.is_of(topic.topic_id):
-                    partitions.append(_no_offset(index, ErrorCode.NONE))
-                else:
-                    partitions.append(
-                        OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata)
-                    )
+            partitions = seen.partitions(topic, topic.partition_indexes, require_stable)
             topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
         return OffsetFetchResponseGroup(asked.group_id, topics)
+
+    def seen(self, group_id: str) -> OffsetsSeen:
+        """What the group has committed, as of now: later commits do not show in it."""
+        return OffsetsSeen(
+            _copy(self._committed.get(group_id, {})), [_copy(each) for each in self._pending_of(group_id)]
+        )
 
     # ---- OffsetDelete ----------------------------------------------------------------------------------------------
 
@@ -344,6 +373,10 @@ def _walk(offsets: dict[str, _Topics]) -> Iterator[tuple[str, str, int, Committe
         for topic, partitions in topics.items():
             for partition, committed in partitions.items():
                 yield group_id, topic, partition, committed
+
+
+def _copy(topics: _Topics) -> _Topics:
+    return {topic: dict(partitions) for topic, partitions in topics.items()}
 
 
 def _all_topics(committed: _Topics) -> list[OffsetFetchRequestTopics]:

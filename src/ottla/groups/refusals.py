@@ -6,7 +6,7 @@ Source: the getErrorResponse methods of Kafka's request classes.
 """
 
 from ottla.groups.classic.replies import join_reply, leave_reply
-from ottla.groups.offsets import PreparedCommit, commit_error
+from ottla.groups.offsets import OffsetsSeen, PreparedCommit, SeeOffsets, commit_error
 from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -44,6 +44,8 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return commit_error(body, error)
         case PreparedCommit():
             return error
+        case SeeOffsets():
+            return OffsetsSeen({}, [], error)
         case OffsetFetchRequest() as body:
             return OffsetFetchResponse(
                 groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=error) for group in body.groups]

@@ -26,7 +26,7 @@ from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
-from ottla.groups.offsets import Offsets, PreparedCommit
+from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets
 from ottla.groups.records import Unknown, decode
 from ottla.groups.refusals import refuse, refuse_share_group
 from ottla.groups.settings import GroupSettings, Settings
@@ -147,6 +147,8 @@ class GroupShard:
                 self._known_keys = body.places if decision.records else {}
             case OffsetFetchRequest() as body:
                 self._offsets.fetch(ticket, body, decision)
+            case SeeOffsets(group_id):
+                decision.answer(ticket, self._offsets.seen(group_id))
             case JoinGroupRequest() as body:
                 self._classic.join(now, ticket, call, body, decision)
             case SyncGroupRequest() as body:

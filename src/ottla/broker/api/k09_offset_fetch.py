@@ -10,7 +10,7 @@ What is skipped: nothing. Version 0 (offsets in ZooKeeper) is gone from Kafka to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,8 @@ from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded, encoded_topics
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, encoded
+from ottla.groups.offsets import OffsetsSeen, SeeOffsets
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import (
@@ -42,23 +43,19 @@ _TOP_LEVEL_ERROR_SINCE = 2
 _MANY_GROUPS_SINCE = 8
 _BY_TOPIC_ID_SINCE = 10
 
-_SortedOut: TypeAlias = tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]
-
 
 class FetchGroups(CoordinatorRequest):
-    """A fetch for one group or many. `wanted`: what was asked of each group, with the topics refused beforehand."""
+    """A fetch for one group or many. `order`: what was asked of each; `refused`: the topics refused beforehand."""
 
-    __slots__ = ("node", "order", "refused")
+    __slots__ = ("order", "refused")
 
     def __init__(
         self,
-        node: Node,
         calls: list[tuple[int, Call]],
         order: list[OffsetFetchRequestGroup],
         refused: list[list[OffsetFetchResponseTopics] | ErrorCode],
     ) -> None:
         super().__init__(calls)
-        self.node = node
         self.order = order
         self.refused = refused
 
@@ -71,8 +68,6 @@ class FetchGroups(CoordinatorRequest):
                 continue
             answered: OffsetFetchResponseGroup = next(replies).groups[0]
             if not answered.error_code:
-                if asked.topics is None:
-                    answered.topics = _visible(self.node, request, answered.topics)
                 answered.topics += refused
             groups.append(answered)
         if request.version >= _MANY_GROUPS_SINCE:
@@ -83,57 +78,147 @@ class FetchGroups(CoordinatorRequest):
 def handle(node: Node, request: Request) -> Any:
     body: OffsetFetchRequest = request.body
     asked = body.groups if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
-    if len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS:
-        return node.slices.begin(request, _long_answer(node, request, asked), is_long=True)
-    return _ask(asked, [_sort_out(node, request, group.topics or ()) for group in asked], node, request)
+    is_long = len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS
+    if is_long or any(group.topics is None for group in asked):
+        return node.slices.begin(request, _long_answer(node, request, asked), is_long=is_long)
+    return _ask(node, asked, request)
 
 
 def _steps(group: OffsetFetchRequestGroup) -> int:
     return 1 + sum(1 + len(topic.partition_indexes) for topic in group.topics or ())
 
 
+# ---- many groups, and groups of many partitions --------------------------------------------------------------------
+
+
 def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
-    """Groups are asked a few at a time; each is asked for all of its offsets at once, as they belong together."""
-    answer = OffsetFetchResponse()
+    """Groups of which little is asked are asked some at a time. One of which more is asked, or all that it has, shows
+    what it has at one moment, as a group's offsets belong together; the answer is made of that in slices."""
     answered: list[Any] = []
-    some: list[OffsetFetchRequestGroup] = []
-    sorted_out: list[_SortedOut] = []
+    few: list[OffsetFetchRequestGroup] = []
     steps = 0
     for position, group in enumerate(asked, 1):
-        wanted: list[OffsetFetchRequestTopics] = []
-        refused: list[OffsetFetchResponseTopics] = []
-        for first in range(0, len(group.topics or ()), SLICE_STEPS):
-            more, not_allowed = _sort_out(node, request, (group.topics or [])[first : first + SLICE_STEPS])
-            wanted += more
-            refused += not_allowed
-            yield
-        some.append(group)
-        sorted_out.append((wanted, refused))
-        steps += _steps(group)
-        if steps >= SLICE_STEPS or position == len(asked):
-            answer = yield Piece(request, request.body, partial(_ask, some, sorted_out, node))
-            some, sorted_out, steps = [], [], 0
-            for each in answer.groups if request.version >= _MANY_GROUPS_SINCE else [answer]:
-                each.topics = yield from encoded_topics(each.topics, request.version)
+        is_large = group.topics is None or _steps(group) > SLICE_STEPS
+        if not is_large:
+            few.append(group)
+            steps += _steps(group)
+        if few and (is_large or steps >= SLICE_STEPS or position == len(asked)):
+            answer = yield Piece(request, request.body, partial(_ask, node, few))
             answered += encoded(answer.groups, request.version)
-    answer.groups = answered
-    return answer
+            few, steps = [], 0
+        if is_large:
+            error, topics = yield from _of_large_group(node, request, group)
+            if request.version < _MANY_GROUPS_SINCE:
+                return OffsetFetchResponse(error_code=error, topics=topics)
+            answered += encoded([OffsetFetchResponseGroup(group.group_id, topics, error)], request.version)
+            if position < len(asked):
+                yield
+    return OffsetFetchResponse(groups=answered)
 
 
-def _ask(asked: list[OffsetFetchRequestGroup], sorted_out: list[_SortedOut], node: Node, request: Request) -> Any:
+def _of_large_group(
+    node: Node, request: Request, group: OffsetFetchRequestGroup
+) -> Generator[Piece | None, Any, tuple[ErrorCode, Any]]:
+    """The group's error, and its topics, encoded."""
+    version = request.version
+    told = EncodedStructs(version)
+    seen = OffsetsSeen({}, [], ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if node.access.on_group(request, Operation.DESCRIBE, group.group_id):
+        seen = yield Piece(request, SeeOffsets(group.group_id), partial(_see, node), is_light=True)
+    if seen.error:
+        if version < _TOP_LEVEL_ERROR_SINCE:
+            failed = ((topic, seen.error) for topic in group.topics or ())
+            yield from _encode(told, version, failed)
+        return seen.error, told
+    asked = group.topics
+    looked_at = _all_seen(node, request, seen) if asked is None else _sorted_out(node, request, asked)
+    stable = request.body.require_stable
+    yield from _encode(told, version, looked_at, lambda topic, some: seen.partitions(topic, some, stable))
+    return ErrorCode.NONE, told
+
+
+def _see(node: Node, request: Request) -> Any:
+    index = node.groups.partition_for(request.body.group_id)
+    return node.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
+
+
+_LookedAt: TypeAlias = Iterator[tuple[OffsetFetchRequestTopics, ErrorCode] | None]
+"""Topics to tell of, one after the other; None where one was looked at of which nothing is told here."""
+
+
+def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
+    """Of all topics with offsets, those the client may see; by id only those that still exist. What was committed in
+    an earlier life of a topic does not count."""
+    for name, partitions in seen.committed.items():
+        known = node.image.topics.get(name)
+        topic_id = ZERO_UUID if known is None else known.id
+        indexes = [index for index, offset in partitions.items() if offset.is_of(topic_id)]
+        is_told = indexes and (known is not None or request.version < _BY_TOPIC_ID_SINCE)
+        if is_told and _may_see(node, request, name):
+            yield OffsetFetchRequestTopics(name, topic_id, indexes), ErrorCode.NONE
+        else:
+            yield None
+
+
+def _sorted_out(node: Node, request: Request, topics: list[OffsetFetchRequestTopics]) -> _LookedAt:
+    """The topics that the client may ask for, then the others."""
+    refused: list[tuple[OffsetFetchRequestTopics, ErrorCode]] = []
+    for topic in topics:
+        error = _error_of(node, request, topic)
+        if error is ErrorCode.NONE:
+            yield topic, error
+        else:
+            refused.append((topic, error))
+            yield None
+    yield from refused
+
+
+def _encode(
+    told: EncodedStructs,
+    version: int,
+    looked_at: _LookedAt,
+    answer: Callable[[OffsetFetchRequestTopics, list[int]], list[OffsetFetchResponsePartitions]] | None = None,
+) -> Generator[None, Any, None]:
+    """Add topics to an answer, a slice at a time. `answer`: to some partitions of one that is told without an error."""
+    steps = 0
+    for each in looked_at:
+        steps += 1
+        if each is not None:
+            topic, error = each
+            partitions: Any = EncodedStructs(version)
+            for first in range(0, len(topic.partition_indexes), SLICE_STEPS):
+                indexes = topic.partition_indexes[first : first + SLICE_STEPS]
+                some = _failed(indexes, error) if error or answer is None else answer(topic, indexes)
+                partitions.add(some if version >= _MANY_GROUPS_SINCE else map(_as_before, some))
+                steps += len(some)
+                if steps >= SLICE_STEPS:
+                    steps = 0
+                    yield
+            if version >= _MANY_GROUPS_SINCE:
+                told.add((OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions),))
+            else:
+                told.add((OffsetFetchResponseTopic(topic.name, partitions),))
+        if steps >= SLICE_STEPS:
+            steps = 0
+            yield
+
+
+# ---- groups of which little is asked -------------------------------------------------------------------------------
+
+
+def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request) -> Any:
     calls: list[tuple[int, Call]] = []
     refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
-    for group, (topics, not_allowed) in zip(asked, sorted_out, strict=True):
+    for group in asked:
         if not node.access.on_group(request, Operation.DESCRIBE, group.group_id):
             refused.append(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             continue
+        topics, not_allowed = _sort_out(node, request, group.topics or ())
         refused.append(not_allowed)
-        wanted = OffsetFetchRequestGroup(
-            group.group_id, group.member_id, group.member_epoch, None if group.topics is None else topics
-        )
+        wanted = OffsetFetchRequestGroup(group.group_id, group.member_id, group.member_epoch, topics)
         asks = OffsetFetchRequest(groups=[wanted], require_stable=request.body.require_stable)
         calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
-    return node.groups.submit(request.now, request, FetchGroups(node, calls, asked, refused))
+    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused))
 
 
 def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -146,89 +231,60 @@ def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     )
 
 
-def _sort_out(node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]) -> _SortedOut:
+def _sort_out(
+    node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]
+) -> tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]:
     """What to ask a group, and the topics it is not asked about."""
     wanted: list[OffsetFetchRequestTopics] = []
     refused: list[OffsetFetchResponseTopics] = []
     for topic in topics:
-        error = ErrorCode.NONE
-        if request.version >= _BY_TOPIC_ID_SINCE:
-            known = node.image.topics_by_id.get(topic.topic_id)
-            if known is None:
-                error = ErrorCode.UNKNOWN_TOPIC_ID
-            else:
-                topic.name = known.name
-        else:
-            known = node.image.topics.get(topic.name)
-            topic.topic_id = ZERO_UUID if known is None else known.id
-        if error is ErrorCode.NONE and not _may_see(node, request, topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        error = _error_of(node, request, topic)
         if error is ErrorCode.NONE:
             wanted.append(topic)
         else:
-            partitions = [
-                OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, error_code=error)
-                for index in topic.partition_indexes
-            ]
+            partitions = _failed(topic.partition_indexes, error)
             refused.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
     return wanted, refused
+
+
+def _error_of(node: Node, request: Request, topic: OffsetFetchRequestTopics) -> ErrorCode:
+    """Why the client is not told of a topic, which gets both its name and its id."""
+    if request.version >= _BY_TOPIC_ID_SINCE:
+        known = node.image.topics_by_id.get(topic.topic_id)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        topic.name = known.name
+    else:
+        known = node.image.topics.get(topic.name)
+        topic.topic_id = ZERO_UUID if known is None else known.id
+    return ErrorCode.NONE if _may_see(node, request, topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _failed(indexes: list[int], error: ErrorCode) -> list[OffsetFetchResponsePartitions]:
+    return [OffsetFetchResponsePartitions(index, -1, -1, "", error) for index in indexes]
 
 
 def _may_see(node: Node, request: Request, topic: str) -> bool:
     return node.access.on_topic(request, Operation.DESCRIBE, topic)
 
 
-def _visible(node: Node, request: Request, topics: list[OffsetFetchResponseTopics]) -> list[OffsetFetchResponseTopics]:
-    """Of all topics with offsets, those the client may see; by id only those that still exist. What was committed in
-    an earlier life of a topic does not count."""
-    found: dict[str, OffsetFetchResponseTopics] = {}
-    for topic in topics:
-        known = node.image.topics.get(topic.name)
-        if known is None:
-            if request.version >= _BY_TOPIC_ID_SINCE:
-                continue
-        elif topic.topic_id in (ZERO_UUID, known.id):
-            topic.topic_id = known.id
-        else:
-            continue
-        if _may_see(node, request, topic.name):
-            first = found.setdefault(topic.name, topic)
-            if first is not topic:
-                first.partitions += topic.partitions
-    return list(found.values())
-
-
 def _of_one_group(version: int, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
     """The answer as it was for one group; version 1 has no place for an error but the partitions."""
+    topics = group.topics
     if version < _TOP_LEVEL_ERROR_SINCE and group.error_code:
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    topic.name,
-                    [
-                        OffsetFetchResponsePartition(index, -1, -1, "", group.error_code)
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in asked.topics or []
-            ]
-        )
+        error = ErrorCode(group.error_code)
+        topics = [
+            OffsetFetchResponseTopics(topic.name, topic.topic_id, _failed(topic.partition_indexes, error))
+            for topic in asked.topics or []
+        ]
     return OffsetFetchResponse(
         error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                topic.name,
-                [
-                    OffsetFetchResponsePartition(
-                        each.partition_index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        each.metadata,
-                        each.error_code,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
+        topics=[OffsetFetchResponseTopic(topic.name, list(map(_as_before, topic.partitions))) for topic in topics],
+    )
+
+
+def _as_before(each: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    """A partition's answer as it was for one group."""
+    return OffsetFetchResponsePartition(
+        each.partition_index, each.committed_offset, each.committed_leader_epoch, each.metadata, each.error_code
     )
