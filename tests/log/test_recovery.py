@@ -11,7 +11,7 @@ import pytest
 from ottla.log.answers import Origin
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
-from ottla.log.snapshots import SNAPSHOT_BATCHES
+from ottla.log.state import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 from ottla.sim.kernel.disk import Disk, PowerCut

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 
-def complete(log: Log) -> bool:
+def complete(log: LogState) -> bool:
     """See Log.complete. Until the next append a second call has nothing left to do."""
     active = log.active
     if not log.on_disk or log.failed is not None or active is None:

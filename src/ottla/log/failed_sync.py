@@ -16,17 +16,14 @@ Source: "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ottla.log import truncation
 from ottla.log.answers import StorageFailed
 from ottla.log.names import FSYNC_FAILED_FILE
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 
-def shut(log: Log, error: OSError) -> StorageFailed:
+def shut(log: LogState, error: OSError) -> StorageFailed:
     """An fsync of this log failed: it takes no more writes. The exception to raise."""
     if log.failed is None:
         log.fail(f"syncing {log.directory} failed: {error}")
@@ -36,13 +33,13 @@ def shut(log: Log, error: OSError) -> StorageFailed:
     return StorageFailed(log.failed)
 
 
-def _note(log: Log) -> None:
+def _note(log: LogState) -> None:
     path = f"{log.directory}/{FSYNC_FAILED_FILE}"
     with suppress(OSError):  # a disk that does not take this either will hardly take the log up again
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
 
 
-def reopen(log: Log, now: int) -> bool:
+def reopen(log: LogState, now: int) -> bool:
     """See Log.reopen. False where records in doubt are acknowledged, or where the cut fails."""
     point, why = log.recovery_point, log.failed
     if not log.in_doubt or log.high_watermark > point:

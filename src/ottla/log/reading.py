@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.segment import RawHeader, Segment
+from ottla.log.state import LogState
 from ottla.protocol.records.batch import (
     ATTRIBUTES_COMPRESSION,
     ATTRIBUTES_LOG_APPEND_TIME,
@@ -25,9 +26,6 @@ from ottla.protocol.records.batch import (
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.outline import PARTS_MAX, first_since
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 CURSORS_MAX: Final = 16
 _base_offset_of = Struct(">q").unpack
@@ -47,7 +45,7 @@ class _Search:
         self.records_left = RECORDS_PER_SEARCH
 
 
-def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
+def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
     """See Log.read."""
     start, end, high_watermark = log.log_start_offset, log.log_end_offset, log.high_watermark
     if not start <= offset <= end:
@@ -85,7 +83,7 @@ def read(log: Log, offset: int, max_bytes: int, isolation: Isolation, min_one_ba
     return ReadResult(file_slice, following, high_watermark, stable, start, end, aborted)
 
 
-def _try_unreadable(log: Log, wanted: FileSlice) -> None:
+def _try_unreadable(log: LogState, wanted: FileSlice) -> None:
     """Bytes of `wanted` could not be read when they were sent, too late to say so: try them now. Raises OSError."""
     end = wanted.position + wanted.length
     for known in list(log.unreadable):
@@ -94,7 +92,7 @@ def _try_unreadable(log: Log, wanted: FileSlice) -> None:
             log.unreadable.remove(known)
 
 
-def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
+def _remember(log: LogState, offset: int, segment: Segment, position: int) -> None:
     cursors = log.cursors
     if offset not in cursors:
         if len(cursors) >= CURSORS_MAX:
@@ -102,7 +100,7 @@ def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
         cursors[offset] = (segment, position)
 
 
-def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
+def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to.
 
     Raises DamagedLog where it can't be reached: what stands behind the damage is not to be taken for what comes next.
@@ -121,7 +119,7 @@ def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
     return None
 
 
-def _stop_in(log: Log, segment: Segment, limit: int) -> int:
+def _stop_in(log: LogState, segment: Segment, limit: int) -> int:
     """Where the batches below `limit` end in `segment`."""
     if limit >= log.log_end_offset or (segment is not log.active and _next_base(log, segment) <= limit):
         return segment.size
@@ -136,7 +134,7 @@ def _stop_in(log: Log, segment: Segment, limit: int) -> int:
     return stop
 
 
-def _next_base(log: Log, segment: Segment) -> int:
+def _next_base(log: LogState, segment: Segment) -> int:
     at = bisect_right(log.bases, segment.base_offset)
     return log.bases[at] if at < len(log.bases) else log.log_end_offset
 
@@ -160,7 +158,7 @@ def _trim(segment: Segment, position: int, stop: int, max_bytes: int, min_one_ba
     return end, following
 
 
-def aborted_transactions(log: Log, offset: int, upper_bound: int) -> list[AbortedTransaction]:
+def aborted_transactions(log: LogState, offset: int, upper_bound: int) -> list[AbortedTransaction]:
     """The aborted transactions that touch [offset, upper_bound). Kafka's UnifiedLog.collectAbortedTransactions."""
     found: list[AbortedTransaction] = []
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
@@ -172,7 +170,7 @@ def aborted_transactions(log: Log, offset: int, upper_bound: int) -> list[Aborte
     return found
 
 
-def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
+def offset_for_timestamp(log: LogState, timestamp: int) -> TimestampOffset | None:
     """See Log.offset_for_timestamp."""
     start, search = log.log_start_offset, _Search()
     for at, segment in enumerate(log.segments):
@@ -224,7 +222,7 @@ def _record_in(
     return TimestampOffset(found_timestamp, base + record[1], epoch)
 
 
-def max_timestamp(log: Log) -> TimestampOffset | None:
+def max_timestamp(log: LogState) -> TimestampOffset | None:
     """See Log.max_timestamp."""
     best: Segment | None = None
     for segment in log.segments:

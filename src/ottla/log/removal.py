@@ -8,22 +8,20 @@ Source: Kafka's LocalLog.scala (deleteSegmentFiles, logDeleteDirName: the name i
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.log.checkpoints import PARTITION_METADATA_FILE
 from ottla.log.files import FileSystem
 from ottla.log.names import DELETED_SUFFIX
 from ottla.log.segment import Segment
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 FILE_NAME_MAX: Final = 255
 """Bytes that the name of a file or directory may have on every usual file system."""
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 
 
-def drop_segments(log: Log, dropped: list[Segment], now: int) -> None:
+def drop_segments(log: LogState, dropped: list[Segment], now: int) -> None:
     """Take segments out of the log and out of a restart's sight; their files go later.
 
     In the order given, which must leave a log without gaps if the process dies in between.
@@ -36,7 +34,7 @@ def drop_segments(log: Log, dropped: list[Segment], now: int) -> None:
         log.drop_snapshot(segment.base_offset)
 
 
-def discard_files(log: Log, segment: Segment, now: int) -> None:
+def discard_files(log: LogState, segment: Segment, now: int) -> None:
     """Rename a segment's files `.deleted` and note when to unlink them."""
     segment.close_indexes()
     try:
@@ -49,7 +47,7 @@ def discard_files(log: Log, segment: Segment, now: int) -> None:
         raise log.fail(f"deleting {segment.path} failed: {error}") from error
 
 
-def remove_deleted_files(log: Log, now: int, *, at_once: bool = False) -> None:
+def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> None:
     """Unlink what was renamed long enough ago."""
     upkeep = log.retention
     remaining: list[tuple[int, str]] = []

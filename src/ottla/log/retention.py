@@ -8,39 +8,18 @@ Source: Kafka's UnifiedLog.scala (deleteOldSegments).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.log import removal
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
+from ottla.log.state import PRODUCER_CHECK_INTERVAL_MS, LogState
 from ottla.log.syncing import Syncable
 
-if TYPE_CHECKING:
-    from ottla.log.log import Log
-
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
-FIRST_CHECK_DELAY_MS: Final = 30_000
-PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
 
 
-class Retention:
-    """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
-    start; `deletions` are (when, path) to unlink."""
-
-    __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
-
-    def __init__(self, now: int, deletions: list[str]) -> None:
-        self.due = False
-        self.start_moved = False
-        self.deletions: list[tuple[int, str]] = [(now, path) for path in deletions]
-        self.next_check_ms = now + FIRST_CHECK_DELAY_MS
-        self.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
-
-    def config_changed(self) -> None:
-        self.due = True
-
-
-def deadline(log: Log, now: int) -> int | None:
+def deadline(log: LogState, now: int) -> int | None:
     """See Log.deadline."""
     upkeep = log.retention
     moments: list[int] = []
@@ -66,7 +45,7 @@ def deadline(log: Log, now: int) -> int | None:
     return min(moments, default=None)
 
 
-def flush_due(log: Log, now: int) -> bool:
+def flush_due(log: LogState, now: int) -> bool:
     """See Log.flush_due."""
     waiting = log.unflushed
     if waiting <= 0:
@@ -77,7 +56,7 @@ def flush_due(log: Log, now: int) -> bool:
     return since is not None and now - since >= log.config.flush_ms
 
 
-def maintaining(log: Log, now: int) -> Iterator[Syncable]:
+def maintaining(log: LogState, now: int) -> Iterator[Syncable]:
     """See Log.maintaining."""
     removal.remove_deleted_files(log, now)
     if log.failed is not None:
@@ -96,7 +75,7 @@ def maintaining(log: Log, now: int) -> Iterator[Syncable]:
             upkeep.producer_check_ms = max(upkeep.producer_check_ms, wall.moment(oldest + log.producers.expiration_ms))
 
 
-def deleting_old(log: Log, now: int) -> Iterator[Syncable]:
+def deleting_old(log: LogState, now: int) -> Iterator[Syncable]:
     """Apply retention by log start, time and size, in the steps of `Log.maintaining`."""
     upkeep = log.retention
     upkeep.due = False
@@ -109,14 +88,14 @@ def deleting_old(log: Log, now: int) -> Iterator[Syncable]:
     yield from _deleting_first(log, count, now)
 
 
-def _below_start(log: Log) -> int:
+def _below_start(log: LogState) -> int:
     count = 0
     while count < len(log.segments) and _deletable(log, count) and log.bases_end(count) <= log.log_start_offset:
         count += 1
     return count
 
 
-def _deleting_first(log: Log, count: int, now: int) -> Iterator[Syncable]:
+def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     upkeep = log.retention
     upkeep.start_moved = False
     if count == 0:
@@ -141,7 +120,7 @@ def _deleting_first(log: Log, count: int, now: int) -> Iterator[Syncable]:
         yield log.files.directory(log.directory)
 
 
-def _deletable(log: Log, at: int) -> bool:
+def _deletable(log: LogState, at: int) -> bool:
     """Only what is below the high watermark, and not an active segment that is empty anyway."""
     segment = log.segments[at]
     if segment is log.active and segment.size == 0:
@@ -149,7 +128,7 @@ def _deletable(log: Log, at: int) -> bool:
     return log.high_watermark >= log.bases_end(at)
 
 
-def _breaching_time(log: Log, now: int) -> int:
+def _breaching_time(log: LogState, now: int) -> int:
     if log.config.retention_ms < 0:
         return 0
     count = 0
@@ -162,14 +141,14 @@ def _breaching_time(log: Log, now: int) -> int:
     return count
 
 
-def _is_ahead(log: Log, segment: Segment, now: int) -> bool:
+def _is_ahead(log: LogState, segment: Segment, now: int) -> bool:
     """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
     return (
         segment.size > 0 and segment.max_timestamp()[0] > log.wall.at(now) + log.config.message_timestamp_after_max_ms
     )
 
 
-def _newest(log: Log, segment: Segment, now: int) -> int:
+def _newest(log: LogState, segment: Segment, now: int) -> int:
     """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
     counts from when the segment was closed or opened, which no record in it is newer than."""
     if _is_ahead(log, segment, now):
@@ -177,7 +156,7 @@ def _newest(log: Log, segment: Segment, now: int) -> int:
     return segment.largest_timestamp(log.wall)
 
 
-def _breaching_size(log: Log) -> int:
+def _breaching_size(log: LogState) -> int:
     if log.config.retention_bytes < 0:
         return 0
     excess = log.size_bytes - log.config.retention_bytes
@@ -188,7 +167,7 @@ def _breaching_size(log: Log) -> int:
     return count
 
 
-def move_log_start(log: Log, offset: int) -> bool:
+def move_log_start(log: LogState, offset: int) -> bool:
     """Raise the log start; records below are gone for readers now, their segments at the next upkeep."""
     if offset <= log.log_start_offset:
         return False

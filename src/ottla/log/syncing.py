@@ -12,14 +12,11 @@ directory when a file was created in it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ottla.log.files import File
+from ottla.log.files import File, FileSystem
 from ottla.log.files import Pinned as Syncable
 from ottla.log.segment import Segment
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 FILES_PER_SEGMENT: Final = 16
 """A round takes a closed segment for so many files that may be pinned; it has four, and others want some too."""
@@ -58,6 +55,8 @@ class Syncing:
     __slots__ = (
         "_closed",
         "_dirty",
+        "_files",
+        "_path",
         "_rounds",
         "directory",
         "dirty_since_ms",
@@ -66,7 +65,10 @@ class Syncing:
         "replaced_files",
     )
 
-    def __init__(self, recovery_point: int) -> None:
+    def __init__(self, files: FileSystem, path: str, recovery_point: int) -> None:
+        """`path`: the log's directory."""
+        self._files = files
+        self._path = path
         self.recovery_point = recovery_point
         self.dirty_since_ms: int | None = None  # when upkeep first saw data that is not on the disk
         self._closed: list[Segment] = []
@@ -121,34 +123,33 @@ class Syncing:
             under_way.segments, under_way.replaced = [], {}
             under_way.directory = under_way.newborn = False
 
-    def begin(self, log: Log) -> list[Syncable]:
+    def begin(self, active: Segment | None, log_end_offset: int) -> list[Syncable]:
         """Start a round for everything below the log end, or for the oldest segments where many were closed since.
 
         Raises OSError, and what waited goes on waiting.
         """
         closed = sorted(self._closed, key=lambda segment: segment.base_offset)
-        segments_max = max(1, log.files.pins_max // FILES_PER_SEGMENT)
+        segments_max = max(1, self._files.pins_max // FILES_PER_SEGMENT)
         segments, later = closed[:segments_max], closed[segments_max:]
         files: list[Syncable] = [*self._dirty]
-        up_to = later[0].base_offset if later else log.log_end_offset
+        up_to = later[0].base_offset if later else log_end_offset
         begun = _Round(up_to, segments, self)
         try:
             for segment in segments:
                 files.append(segment.file)
                 files.extend(segment.dirty_index_files())
-            active = log.active
             if active is not None and not later and active not in segments and active.size:
                 files.append(active.file)
                 files.extend(active.txn_index.dirty_files())
                 segments.append(active)
             for path in self.replaced_files:
-                if log.files.exists(path):
-                    begun.borrowed.append(log.files.open(path))
+                if self._files.exists(path):
+                    begun.borrowed.append(self._files.open(path))
             files.extend(begun.borrowed)
             if self.directory:
-                files.append(log.files.directory(log.directory))
+                files.append(self._files.directory(self._path))
             if self.newborn:
-                files.append(log.files.directory(log.directory.rpartition("/")[0] or "."))
+                files.append(self._files.directory(self._path.rpartition("/")[0] or "."))
             begun.pin(files)
         except OSError:
             begun.release()
@@ -160,14 +161,14 @@ class Syncing:
         self._rounds.append(begun)
         return files
 
-    def finish(self, log: Log, up_to: int) -> None:
-        """The oldest round is synced. It counts for nothing once a sync has failed."""
+    def finish(self, up_to: int, log_end_offset: int, *, counts: bool) -> None:
+        """The oldest round is synced. It counts for nothing once the log has failed."""
         done = self._rounds.popleft()
         done.release()
-        if log.failed is not None:
+        if not counts:
             return
         self.recovery_point = max(self.recovery_point, min(up_to, done.up_to))
-        if self.recovery_point >= log.log_end_offset:
+        if self.recovery_point >= log_end_offset:
             self.dirty_since_ms = None
 
     def failed(self) -> None:
@@ -187,22 +188,22 @@ class Syncing:
         self.directory = self.directory or ended.directory
         self.newborn = self.newborn or ended.newborn
 
-    def sync_now(self, log: Log) -> None:
+    def sync_now(self, active: Segment | None, log_end_offset: int) -> None:
         """Sync everything here and now, also what rounds under way are at. Raises OSError; all is asked for again."""
         try:
-            self._sync_now(log)
+            self._sync_now(active, log_end_offset)
         except OSError:
             for each in self._rounds:
                 self._ask_again(each)
             raise
         self.dirty_since_ms = None
 
-    def _sync_now(self, log: Log) -> None:
+    def _sync_now(self, active: Segment | None, log_end_offset: int) -> None:
         for each in self._rounds:
             for file in each.files:
                 file.sync()
         while True:
-            self.begin(log)
+            self.begin(active, log_end_offset)
             newest = self._rounds.pop()
             try:
                 for file in newest.files:

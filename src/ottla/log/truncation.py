@@ -5,26 +5,22 @@ Source: Kafka's UnifiedLog.scala (truncateTo, truncateFullyAndStartAt), LocalLog
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ottla.log import removal
 from ottla.log.answers import StorageFailed
 from ottla.log.compaction import cleanable
 from ottla.log.recovery import state
 from ottla.log.segment import Segment
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 
-def truncate_to(log: Log, offset: int, now: int) -> bool:
+def truncate_to(log: LogState, offset: int, now: int) -> bool:
     """See Log.truncate_to."""
     if log.failed is not None:
         raise StorageFailed(log.failed)
     return cut_to(log, offset, now)
 
 
-def cut_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
+def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:
     """Do `truncate_to`; not `durable`: the next sync has to bring it to the disk."""
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
@@ -66,7 +62,7 @@ def cut_to(log: Log, offset: int, now: int, *, durable: bool = True) -> bool:
     return True
 
 
-def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
+def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
     """See Log.truncate_fully_and_start_at."""
     if log.failed is not None:
         raise StorageFailed(log.failed)
@@ -85,7 +81,7 @@ def truncate_fully_and_start_at(log: Log, offset: int, now: int) -> None:
     log.write_epochs()
 
 
-def _begin_at(log: Log, offset: int, now: int) -> None:
+def _begin_at(log: LogState, offset: int, now: int) -> None:
     """One empty segment at `offset`, in place of all others. Its name is on the disk before they go: a log that dies
     without any segment would begin anew, at offsets that others had."""
     fresh = log.active
@@ -105,7 +101,7 @@ def _begin_at(log: Log, offset: int, now: int) -> None:
         raise log.fail(f"truncating {log.directory} failed: {error}") from error
 
 
-def _cut_offsets(log: Log, offset: int) -> None:
+def _cut_offsets(log: LogState, offset: int) -> None:
     log.log_end_offset = offset
     log.log_start_offset = min(log.log_start_offset, offset)
     log.high_watermark = min(log.high_watermark, offset)

@@ -10,14 +10,12 @@ Losing it costs one compaction of everything. Source: Kafka's LogCleanerManager.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadable, encode_checkpoint, read_offsets
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 
 class Dirty(NamedTuple):
@@ -27,7 +25,7 @@ class Dirty(NamedTuple):
     end: int
 
 
-def dirty_part(log: Log, now: int) -> Dirty:
+def dirty_part(log: LogState, now: int) -> Dirty:
     """What is there to clean now; empty when first >= end."""
     if not log.segments:
         return Dirty(log.log_end_offset, log.log_end_offset)
@@ -44,7 +42,7 @@ def dirty_part(log: Log, now: int) -> Dirty:
     return Dirty(first, end)
 
 
-def cleanable_ratio(log: Log, now: int) -> float:
+def cleanable_ratio(log: LogState, now: int) -> float:
     """See Log.cleanable_ratio."""
     if log.failed is not None or not log.config.compacted or len(log.segments) < 2:
         return 0.0
@@ -61,7 +59,7 @@ def cleanable_ratio(log: Log, now: int) -> float:
     return 0.0
 
 
-def _waited_too_long(log: Log, dirty: Dirty, now: int) -> bool:
+def _waited_too_long(log: LogState, dirty: Dirty, now: int) -> bool:
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:
         return False
@@ -70,20 +68,20 @@ def _waited_too_long(log: Log, dirty: Dirty, now: int) -> bool:
     return oldest is not None and oldest < log.wall.at(now) - lag_ms
 
 
-def _within(log: Log, first: int, end: int) -> list[Segment]:
+def _within(log: LogState, first: int, end: int) -> list[Segment]:
     """Closed segments that begin below `end` and hold offsets from `first` on."""
     closed = range(len(log.segments) - 1)
     return [log.segments[at] for at in closed if log.bases[at] < end and log.bases_end(at) > first]
 
 
-def cleaned_to(log: Log) -> int:
+def cleaned_to(log: LogState) -> int:
     """Where the last compaction ended, 0 if there was none."""
     if log.cleaned_to is None:
         log.cleaned_to = _read(log).get(_key(log), 0)
     return log.cleaned_to
 
 
-def write_checkpoint(log: Log, offset: int) -> None:
+def write_checkpoint(log: LogState, offset: int) -> None:
     """A compaction ended at `offset`. Raises OSError."""
     log.cleaned_to = offset
     offsets = _read(log)
@@ -91,13 +89,13 @@ def write_checkpoint(log: Log, offset: int) -> None:
     _write(log, offsets)
 
 
-def cut_checkpoint(log: Log, offset: int) -> None:
+def cut_checkpoint(log: LogState, offset: int) -> None:
     """The log was truncated to `offset`: what comes there next is dirty."""
     if log.config.compacted and cleaned_to(log) > offset:
         write_checkpoint(log, offset)
 
 
-def forget_checkpoint(log: Log) -> None:
+def forget_checkpoint(log: LogState) -> None:
     """The partition is deleted; another one of its name starts from nothing."""
     if not log.files.exists(_path(log)):
         return
@@ -106,23 +104,23 @@ def forget_checkpoint(log: Log) -> None:
         _write(log, offsets)
 
 
-def _key(log: Log) -> tuple[str, int]:
+def _key(log: LogState) -> tuple[str, int]:
     topic, _, partition = log.directory.rpartition("/")[2].rpartition("-")
     return topic, int(partition)
 
 
-def _path(log: Log) -> str:
+def _path(log: LogState) -> str:
     return f"{log.directory.rpartition('/')[0]}/{CLEANER_OFFSET_FILE}"
 
 
-def _read(log: Log) -> dict[tuple[str, int], int]:
+def _read(log: LogState) -> dict[tuple[str, int], int]:
     try:
         return read_offsets(log.files, _path(log)) or {}
     except CheckpointUnreadable:
         return {}
 
 
-def _write(log: Log, offsets: dict[tuple[str, int], int]) -> None:
+def _write(log: LogState, offsets: dict[tuple[str, int], int]) -> None:
     # Not durable: a lost line only means that a compaction is done again.
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     log.files.write_atomically(_path(log), encode_checkpoint(lines), durable=False)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from heapq import heappop, heappush
 from struct import error as StructError
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.log import reading, removal
 from ottla.log.compaction import cleanable
@@ -39,12 +39,10 @@ from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.names import CLEANED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SWAP_SUFFIX, segment_name
 from ottla.log.producers import marker_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
+from ottla.log.state import LogState
 from ottla.log.syncing import Syncable
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
 from ottla.protocol.records.errors import CorruptRecords
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 MAP_BYTES_MAX: Final = 32 << 20
 MAP_ENTRY_BYTES: Final = 200  # of a dict slot, a short key and an offset in CPython
@@ -66,7 +64,7 @@ class Compaction:
 
     def __init__(
         self,
-        log: Log,
+        log: LogState,
         now: int,
         *,
         map_bytes_max: int = MAP_BYTES_MAX,
