@@ -1,8 +1,9 @@
 # The two commands for people are ./demo and ./test; this file is for those who work on the project.
 PYTHON = .venv/bin/python
 SEEDS ?= 200
+ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: help setup test test-long ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: help setup test test-long explore ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +16,9 @@ test:  ## run the tests (ARGS="tests/log -k recovery")
 
 test-long: setup  ## run the tests that kill for minutes
 	$(PYTHON) -m pytest -m long $(ARGS)
+
+explore: setup  ## let hypothesis look for new examples (ROUNDS=20); what it finds becomes a test
+	for round in $$(seq $(ROUNDS)); do $(PYTHON) -m pytest -q -n auto --explore $$(grep -rl "^from hypothesis\|^import hypothesis" tests --include="test_*.py") || exit 1; done
 
 ci:  ## run everything a change must pass
 	.ci/run

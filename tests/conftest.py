@@ -5,18 +5,22 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What Java is told in tests: code that runs for seconds is not worth compiling twice. Halves the CPU of a JVM."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+    hypothesis.settings.register_profile("same", derandomize=True)  # a change fails by its own fault only
+    hypothesis.settings.load_profile("default" if config.getoption("explore") else "same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write transcripts anew instead of comparing with them")
+    parser.addoption("--explore", action="store_true", help="let hypothesis try other examples than last time")
 
 
 _SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs")

@@ -257,6 +257,22 @@ TestFullTwin = FullTrackerAndTwin.TestCase
 TestFullTwin.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+def test_an_extension_counts_when_the_copy_under_way_fails() -> None:
+    pair = TrackerAndTwin()
+    pair.a_worker_says_more(offset=2, kind=Kind.BEGIN, duration_ms=0)
+    pair.the_end_is_reached()
+    assert pair.reading == {2}
+    pair.a_record_is_read(pick=0, count=2, what="read")
+    assert pair.copying == {2}
+    pair.a_worker_says_more(offset=2, kind=Kind.EXTEND, duration_ms=300)
+    pair.the_end_is_reached()
+    pair.a_copy_is_written(pick=0, well=False)
+    pair.time_passes(250)
+    pair.the_clock_ticks()
+    assert not pair.reading
+    pair.teardown()
+
+
 def test_deadlines_are_rounded_up_and_delays_are_not() -> None:
     assert GRANULARITY_MS > 1
     machine = MarkersPartition(0, dataclasses.replace(PLAIN, use_now_after_ms=0))

@@ -289,7 +289,7 @@ class MarkersPartition:
             if len(self._durations) < DURATIONS_MAX:
                 self._durations[value] = said.duration_ms
             self._begin(marker_offset, offset, due_ms)
-        elif offset in self._open and offset not in self._copied and self._phases.get(offset) is not Phase.COPYING:
+        elif offset in self._open and offset not in self._copied:
             verdict = None if said.kind is Kind.EXTEND else said
             self._open[offset] = (self._open[offset][0], due_ms, due_ms, verdict)  # still open since its first marker
             self._deadlines.add(due_ms, offset)
