@@ -26,20 +26,20 @@ from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from ottla.broker.channel import PRODUCE, Channel, Owed
 from ottla.broker.effects import Part
+from ottla.broker.node import Node
 from ottla.broker.requests import Decoded, Refused, Session
 from ottla.log.files import FileSlice
-from ottla.machine import Ticket
+from ottla.machine import Millis, Ticket
+from ottla.server.buffers import Buffers
 from ottla.server.clocks import moment
+from ottla.server.decoding import Decoding
+from ottla.server.listeners import Listener
 from ottla.server.strangers import stranger
-from ottla.server.turns import COSTLY_NS, TURN_NS
-
-if TYPE_CHECKING:
-    from ottla.server.listeners import Listener
-    from ottla.server.main import Server
+from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
 """What one pass hands to the transport when the socket is full."""
@@ -60,10 +60,29 @@ _SIZE = Struct(">i")
 log = logging.getLogger("ottla.connection")
 
 
+class Shell(Protocol):
+    """What a connection asks of the server that it belongs to, `main.Server`."""
+
+    node: Node
+    turns: Turns
+    decoding: Decoding
+    buffers: Buffers
+    scratch: memoryview
+    request_bytes_max: int
+
+    def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None: ...
+
+    def release(self, connection: Connection) -> None: ...
+
+    def now(self) -> Millis: ...
+
+    def settle(self) -> None: ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Shell, listener: Listener) -> None:
         self._server = server
         self._node = server.node
         self._listener = listener

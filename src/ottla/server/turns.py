@@ -17,28 +17,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ottla.server.connection import Connection
+from typing import Protocol
 
 TURN_NS = 4_000_000
 COSTLY_NS = 1_000_000
 """A turn that takes less is a light one, and is not counted."""
 
 
+class Waiting(Protocol):
+    """Who asks for turns: a connection."""
+
+    def take_turn(self) -> None: ...
+
+
 class Turns:
     """The connections that wait for their next turn. Each stands here once at most: it asks only after its turn."""
 
     def __init__(self) -> None:
-        self._light: deque[Connection] = deque()
-        self._queue: deque[Connection] = deque()
+        self._light: deque[Waiting] = deque()
+        self._queue: deque[Waiting] = deque()
         self._scheduled = False
         self._spent_ns = 0
         self.is_spent = False
         """Since the last look at the sockets costly turns have taken as long as there is: the others wait."""
 
-    def ask(self, connection: Connection, *, is_light: bool = False) -> None:
+    def ask(self, connection: Waiting, *, is_light: bool = False) -> None:
         """Call `take_turn` of this connection when those before it have had theirs."""
         (self._light if is_light else self._queue).append(connection)
         self._schedule()

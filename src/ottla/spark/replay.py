@@ -21,9 +21,10 @@ from ottla.client.errors import check
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.archive.layout import SPARK_SCHEMA
 from ottla.spark.archive.log import Bounds, log_bounds, log_frame, renamed
+from ottla.spark.archive.opening import open_table
 from ottla.spark.archive.ranges import next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
-from ottla.spark.archive.table import Table, open_table
+from ottla.spark.archive.table import Table
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options

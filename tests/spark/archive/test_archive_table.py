@@ -17,8 +17,9 @@ from deltalake import DeltaTable
 
 from ottla.spark.archive.journal import Journal
 from ottla.spark.archive.layout import IN_FILES, STAGING, Batch, TableFile
+from ottla.spark.archive.opening import make_table, open_table
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.archive.table import Settings, Table, TableChanged, make_table, open_table
+from ottla.spark.archive.table import Settings, Table, TableChanged
 from ottla.spark.archive.writing import OffsetsNotRising, WriteFiles
 from ottla.spark.platform.failures import PipelineFailed
 

@@ -4,10 +4,11 @@
 `read` gives a DataFrame. Delta tables by the native `deltalake`, or plain Parquet; see docs/pipelines/archive.md.
 """
 
+from ottla.spark.archive.opening import make_table, open_table
 from ottla.spark.archive.reading import read
 from ottla.spark.archive.restore import Restored, restore
 from ottla.spark.archive.stream import Archived, run
-from ottla.spark.archive.table import Settings, Table, make_table, open_table
+from ottla.spark.archive.table import Settings, Table
 from ottla.spark.archive.verification import Checked, Verdict, verify
 
 __all__ = [

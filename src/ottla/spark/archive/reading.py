@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ottla.client import TopicPartition
 from ottla.spark.archive.layout import SPARK_SCHEMA, TableFile
-from ottla.spark.archive.table import Table, open_table
+from ottla.spark.archive.opening import open_table
+from ottla.spark.archive.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

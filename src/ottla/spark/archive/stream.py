@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.client import TopicPartition
 from ottla.spark.archive.fetching import fetch_files
 from ottla.spark.archive.layout import Batch, TableFile
+from ottla.spark.archive.opening import make_table
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.start import decide
-from ottla.spark.archive.table import Settings, Table, make_table
+from ottla.spark.archive.table import Settings, Table
 from ottla.spark.archive.writing import WriteFiles
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.session import pipeline_session, require_workers

@@ -1,7 +1,7 @@
-"""Opens the table of an archive, and says what an archive needs of one, whichever its format.
+"""Says what an archive needs of its table, whichever the format.
 
-Knows: the settings file, the rules of a commit. Does not know: Spark. Two formats: `delta.DeltaLake` and
-`plain.PlainFolder`.
+Knows: the rules of a commit. Does not know: Spark, how a table is opened (opening.py). Two formats:
+`delta.DeltaLake` and `plain.PlainFolder`.
 Invariants, kept by both formats: a batch is published as a whole or not at all, and once; a partition's next offset
 only rises, and two archives that publish the same partition at the same time do not both succeed (`TableChanged`).
 Tables lie on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
@@ -9,19 +9,16 @@ Tables lie on a file system that driver and executors share: a local disk for `l
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.client import TopicPartition
-from ottla.spark.archive.layout import SETTINGS, TOPICS, Batch, TableFile
+from ottla.spark.archive.layout import TOPICS, Batch, TableFile
 from ottla.spark.archive.names import Names
 from ottla.spark.archive.ranges import Covered, next_offsets
-from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.paths import table_path
 
 
 class TableChanged(PipelineFailed):
@@ -97,50 +94,3 @@ class Table(ABC):
         """The partitions archived, in order."""
         found = next_offsets(self.covered())
         return sorted(place for place in found if topics is None or place[0] in topics)
-
-
-def open_table(path: str | Path) -> Table:
-    """An archive that exists. Raises PipelineFailed."""
-    where = table_path(path)
-    try:
-        found = json.loads((where / SETTINGS).read_text())
-        settings = Settings(found["format"], found["read_committed"])
-    except FileNotFoundError:
-        raise PipelineFailed(
-            f"{where} is no archive. `ottla pipeline archive --topic NAME --table {where}` makes one."
-        ) from None
-    except (ValueError, KeyError, OSError) as error:
-        raise PipelineFailed(f"{where / SETTINGS} can't be read: {error}.") from None
-    return _opened(where, settings)
-
-
-def make_table(path: str | Path, settings: Settings) -> Table:
-    """The archive at `path`, made if it is not there. Raises PipelineFailed where it was made with other settings, or
-    something else lies there."""
-    where = table_path(path)
-    if not (where / SETTINGS).exists():
-        if where.is_dir() and any(each.name != "_checkpoint" for each in where.iterdir() if each.name[0] != "."):
-            raise PipelineFailed(f"{where} is not empty and no archive: choose another directory for the table.")
-        content = {"version": 1, "format": settings.format, "read_committed": settings.read_committed}
-        write_json(where / SETTINGS, content)
-    table = open_table(where)
-    if table.settings.format != settings.format:
-        raise PipelineFailed(
-            f"The archive {where} is of format {table.settings.format}; it can't be continued as {settings.format}."
-        )
-    if table.settings.read_committed != settings.read_committed:
-        was = "committed records alone" if table.settings.read_committed else "uncommitted records too"
-        raise PipelineFailed(f"The archive {where} holds {was}; go on with the same isolation level, or use another.")
-    return table
-
-
-def _opened(where: Path, settings: Settings) -> Table:
-    if settings.format == "delta":
-        from ottla.spark.archive.delta import DeltaLake
-
-        return DeltaLake(where, settings)
-    if settings.format == "parquet":
-        from ottla.spark.archive.plain import PlainFolder
-
-        return PlainFolder(where, settings)
-    raise PipelineFailed(f"The archive {where} has the unknown format {settings.format!r}.")
