@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
@@ -54,7 +55,7 @@ def answers(draw, by_id: bool):
     return found
 
 
-def by_the_codec(version, correlation_id, error, session_id, found, endpoint, throttle_ms) -> bytes:
+def by_the_codec(version, correlation_id, error, session_id, found, endpoints, throttle_ms) -> bytes:
     topics: dict = {}
     for answer in found:
         records = b"" if answer.records is None else answer.records.read()
@@ -80,8 +81,8 @@ def by_the_codec(version, correlation_id, error, session_id, found, endpoint, th
         for topic, partitions in topics.items()
     ]
     message = wire.FetchResponse(throttle_ms, error, session_id, responses)
-    if endpoint is not None:
-        message.node_endpoints = [wire.NodeEndpoint(*endpoint, None)]
+    if endpoints:
+        message.node_endpoints = [wire.NodeEndpoint(*each) for each in endpoints]
     return bytes(encode_response(RequestHeader(1, version, correlation_id, None), message))
 
 
@@ -90,9 +91,16 @@ def by_the_codec(version, correlation_id, error, session_id, found, endpoint, th
 @given(data=st.data())
 def test_same_bytes_as_the_generated_encoder(version, data):
     found = data.draw(answers(version >= 13))
-    endpoint = data.draw(st.none() | st.tuples(st.integers(0, 9), st.just("127.0.0.1"), st.integers(1, 65535)))
+    endpoints = data.draw(
+        st.lists(
+            st.builds(
+                Member, st.integers(0, 9), st.just("127.0.0.1"), st.integers(1, 65535), st.none() | st.text(max_size=9)
+            ),
+            max_size=3,
+        )
+    )
     if version < 16:
-        endpoint = None
+        endpoints = []
     error, session_id, throttle_ms = data.draw(st.integers(0, 130)), data.draw(INT32), data.draw(INT32)
-    fields = (version, data.draw(INT32), error, session_id, found, endpoint, throttle_ms)
+    fields = (version, data.draw(INT32), error, session_id, found, endpoints, throttle_ms)
     assert joined(encode_fetch_response(*fields)) == by_the_codec(*fields)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.delivery.answer import ShareAnswer, encode_share_fetch_response
 from ottla.log.files import DiskFiles, FileSlice
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -27,8 +28,8 @@ def made(place: tuple[bytes, int], **values: object) -> ShareAnswer:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("endpoint", [None, (3, "a.example", 9092)])
-def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoint: tuple[int, str, int] | None) -> None:
+@pytest.mark.parametrize("endpoints", [[], [Member(3, "a.example", 9092, None), Member(4, "b.example", 9, "r")]])
+def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoints: list[Member]) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(bytes(range(256)) * 4)
     file = DiskFiles().open(str(path))
@@ -38,7 +39,7 @@ def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoint: tu
         made((T2, 4), error=6, current_leader=(2, 9)),
         made((T1, 1), acquired=[(i, i, 1) for i in range(200)], records=slices[:1], size=300),
     ]
-    parts = encode_share_fetch_response(77, 0, None, 30_000, answers, endpoint, 250)
+    parts = encode_share_fetch_response(77, 0, None, 30_000, answers, endpoints, 250)
     whole = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
     topics: dict[bytes, list[PartitionData]] = {T1: [], T2: []}
     for answer in answers:
@@ -59,12 +60,12 @@ def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoint: tu
         None,
         30_000,
         [ShareFetchableTopicResponse(topic_id, found) for topic_id, found in topics.items()],
-        [] if endpoint is None else [NodeEndpoint(*endpoint, None)],
+        [NodeEndpoint(*each) for each in endpoints],
     )
     assert whole == bytes(encode_response(RequestHeader(78, version, 77), message))
 
 
 def test_an_error_has_its_sentence() -> None:
-    parts = encode_share_fetch_response(1, 122, "The share session was not found.", 0, [], None)
+    parts = encode_share_fetch_response(1, 122, "The share session was not found.", 0, [], [])
     message = ShareFetchResponse(0, 122, "The share session was not found.", 0)
     assert b"".join(map(bytes, parts)) == bytes(encode_response(RequestHeader(78, 2, 1), message))  # type: ignore[arg-type]

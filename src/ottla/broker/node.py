@@ -31,6 +31,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import served
+from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
@@ -150,7 +151,8 @@ class Node:
         self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
-        self.leadership = Leadership(self.metadata, self.replicas)
+        self.members = Members(self.metadata, self.node_id, settings["broker.rack"], is_alone=True)
+        self.leadership = Leadership(self.metadata, self.replicas, self.members)
         self.topics = Topics(
             self.environment, self.metadata, store, self.replicas, self.upkeep, self.parking, self.metrics, self
         )

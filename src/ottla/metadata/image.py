@@ -1,7 +1,8 @@
 """What the cluster agrees on, as one immutable value: the metadata image.
 
-Knows the topics with their partitions and the dynamic configurations, as the rows of the metadata store say them. Does
-not know what lies on a node's disk: which of these partitions a node has, and what is in them, is its own.
+Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, as the rows of the
+metadata store say them. Does not know what lies on a node's disk: which of these partitions a node has, and what is in
+them, is its own.
 
 An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
 removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
+from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import MetadataStore, Versioned, decoded
@@ -26,11 +28,11 @@ from ottla.metadata.topics import PartitionRecord, TopicRecord, texts
 
 BROKER_CONFIG_PREFIX: Final = "config/broker/"
 GROUP_CONFIG_PREFIX: Final = "config/group/"
-_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, NODE_PREFIX)
+_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, NODE_PREFIX, CONTROLLER_KEY)
 
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
-Record: TypeAlias = TopicRecord | NodeRecord | Configs
+Record: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | Configs
 
 
 class Row(NamedTuple):
@@ -87,6 +89,8 @@ class MetadataImage:
     group_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
     """The nodes of the cluster that have said where they are, by id as text."""
+    controller: ControllerRecord | None = None
+    """The newest claim; None where no node has ever made one."""
 
     def name_of(self, topic: str | bytes) -> str | None:
         """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
@@ -129,6 +133,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         _configs(image.broker_configs, _of(delta, BROKER_CONFIG_PREFIX)),
         _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
         _nodes(image.nodes, _of(delta, NODE_PREFIX)),
+        _controller(image.controller, delta),
     )
 
 
@@ -144,7 +149,7 @@ def _configs(table: Mapping[str, Configs], rows: Mapping[str, Row | None]) -> Ma
         if row is None:
             new.pop(name, None)
         else:
-            assert not isinstance(row.record, TopicRecord | NodeRecord)
+            assert not isinstance(row.record, TopicRecord | NodeRecord | ControllerRecord)
             new[name] = row.record
     return new
 
@@ -156,8 +161,18 @@ def _nodes(table: Mapping[str, NodeRecord], rows: Mapping[str, Row | None]) -> M
     for name, row in rows.items():
         if row is not None:
             assert isinstance(row.record, NodeRecord)
-            new[name] = row.record
+            new[name] = replace(row.record, broker_epoch=row.record.broker_epoch or row.version, version=row.version)
     return new
+
+
+def _controller(known: ControllerRecord | None, delta: MetadataDelta) -> ControllerRecord | None:
+    if CONTROLLER_KEY not in delta.rows:
+        return known
+    row = delta.rows[CONTROLLER_KEY]
+    if row is None:
+        return None
+    assert isinstance(row.record, ControllerRecord)
+    return replace(row.record, version=row.version)
 
 
 # ---- from and to the rows of the store -------------------------------------------------------------------------------
@@ -181,12 +196,15 @@ def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 
 def encoded(record: Record) -> bytes:
     """The value of a record's row."""
-    return record.encode() if isinstance(record, TopicRecord | NodeRecord) else json.dumps(dict(record)).encode()
+    if isinstance(record, TopicRecord | NodeRecord | ControllerRecord):
+        return record.encode()
+    return json.dumps(dict(record)).encode()
 
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
-    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes)
+    controllers = () if image.controller is None else ("",)
+    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes, controllers)
     gone = [prefix + name for prefix, table in zip(_PREFIXES, tables, strict=True) for name in table]
     while True:
         generation = store.generation
@@ -204,4 +222,6 @@ def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
         return Row(decoded(store, key, TopicRecord.decode, row.value), row.version)
     if key.startswith(NODE_PREFIX):
         return Row(decoded(store, key, NodeRecord.decode, row.value), row.version)
+    if key == CONTROLLER_KEY:
+        return Row(decoded(store, key, ControllerRecord.decode, row.value), row.version)
     return Row(decoded(store, key, lambda value: texts(json.loads(value)), row.value), row.version)

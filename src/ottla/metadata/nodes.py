@@ -1,27 +1,65 @@
-"""The rows of the nodes of a cluster: where the others reach each of them.
+"""The rows of the nodes of a cluster: where each is reached, which life of it that is, and what it may do.
 
-Source: Kafka's BrokerRegistration.java.
+    nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
+                   "state": ..., "intact": ..., "broker_epoch": ...}
+
+A node writes its row when it registers; what becomes of it then is the controller's to say.
+
+Source: Kafka's BrokerRegistration.java, RegisterBrokerRecord.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, cast
 
 PREFIX: Final = "nodes/"
 
 
+class NodeState(StrEnum):
+    """What a node may do. Only active ones are given leaderships; leaving ones keep what nobody else can take."""
+
+    ACTIVE = "active"
+    LEAVING = "leaving"
+    FENCED = "fenced"
+    """It has stopped, or nobody hears of it any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """Host and port of the listener for other nodes; `rack` None where that is not known."""
+    """One registration. `host` and `port`: the listener for other nodes; `endpoints`: where clients reach it, by the
+    name of the listener; `rack` None where that is not known.
+
+    `incarnation` names the life of the node. `intact`: it has every byte that it ever stored. `broker_epoch`: the
+    generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
+    `version` is that of the row, and stands in none.
+    """
 
     host: str
     port: int
     rack: str | None = None
+    endpoints: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    incarnation: str = ""
+    state: NodeState = NodeState.ACTIVE
+    intact: bool = True
+    broker_epoch: int = 0
+    version: int = 0
 
     def encode(self) -> bytes:
-        return json.dumps({"host": self.host, "port": self.port, "rack": self.rack}).encode()
+        return json.dumps(
+            {
+                "host": self.host,
+                "port": self.port,
+                "rack": self.rack,
+                "endpoints": self.endpoints,
+                "incarnation": self.incarnation,
+                "state": self.state,
+                "intact": self.intact,
+                "broker_epoch": self.broker_epoch,
+            }
+        ).encode()
 
     @staticmethod
     def decode(value: bytes) -> NodeRecord:
@@ -30,4 +68,14 @@ class NodeRecord:
         host, port, rack = row["host"], row["port"], row["rack"]
         if not (isinstance(host, str) and isinstance(port, int) and (rack is None or isinstance(rack, str))):
             raise ValueError(f"no address of a node: {row}")
-        return NodeRecord(host, port, rack)
+        endpoints = cast("dict[str, Any]", row.get("endpoints", {}))
+        return NodeRecord(
+            host,
+            port,
+            rack,
+            {name: (str(at[0]), int(at[1])) for name, at in endpoints.items()},
+            str(row.get("incarnation", "")),
+            NodeState(row.get("state", NodeState.ACTIVE)),
+            bool(row.get("intact", True)),
+            int(row.get("broker_epoch", 0)),
+        )

@@ -4,7 +4,7 @@ Knows the key and the JSON of a topic's record, with every field replication wil
 eligible leader replicas, epochs. Does not know logs or clients.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...]}
-    deleted/<topic_id hex>  {"name": ..., "partitions": n}: gone, but files may still be on a disk
+    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: gone, but files may still be on that node's disk
 
 A partition is an array, because 10,000 of them must fit into one value:
 [replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering].
@@ -116,15 +116,18 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic that is gone while directories of it may still be on a disk."""
+    """A topic that is gone while directories of it may still be on the disk of a node; `node_id` None: of any node, as
+    older stores have it."""
 
     topic_id: bytes
     name: str
     partitions: int
+    node_id: int | None
 
     @property
     def key(self) -> str:
-        return DELETED_PREFIX + self.topic_id.hex()
+        whose = "" if self.node_id is None else f"/{self.node_id}"
+        return f"{DELETED_PREFIX}{self.topic_id.hex()}{whose}"
 
     def encode(self) -> bytes:
         return json.dumps({"name": self.name, "partitions": self.partitions}).encode()
@@ -133,7 +136,9 @@ class DeletedTopic:
     def decode(key: str, value: bytes) -> DeletedTopic:
         """Raises ValueError, KeyError or TypeError where the value is not a deleted topic's."""
         fields = json.loads(value)
-        return DeletedTopic(bytes.fromhex(key.removeprefix(DELETED_PREFIX)), fields["name"], fields["partitions"])
+        topic_id, _, node_id = key.removeprefix(DELETED_PREFIX).partition("/")
+        whose = int(node_id) if node_id else None
+        return DeletedTopic(bytes.fromhex(topic_id), fields["name"], fields["partitions"], whose)
 
 
 def key_of(name: str) -> str:

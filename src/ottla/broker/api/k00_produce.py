@@ -215,11 +215,11 @@ class SlicedProduce:
                 node.outbox.add(Close(request.session.address.identity, ACKS_0_FAILED))
             return []
         topics: _Answers = {}
-        hints = False
+        leaders: list[int] = []
         for first in range(0, len(appends), SLICE_STEPS):
-            hints |= _add_answers(node.leadership, topics, appends[first : first + SLICE_STEPS])
+            leaders += _add_answers(node.leadership, topics, appends[first : first + SLICE_STEPS])
             yield
-        response = _response(node, request.session, request.version, topics, hints)
+        response = _response(node, request.session, request.version, topics, leaders)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
         return response
 
@@ -401,13 +401,13 @@ def append_one(
 def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: _Answers = {}
-    hints = _add_answers(node.leadership, topics, appends)
-    return _response(node, session, version, topics, hints)
+    leaders = _add_answers(node.leadership, topics, appends)
+    return _response(node, session, version, topics, leaders)
 
 
-def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> bool:
-    """Add what these partitions are told to the topics; whether one is told who leads it."""
-    hints = False
+def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> list[int]:
+    """Add what these partitions are told to the topics; the leaders that are named."""
+    leaders: list[int] = []
     for append in appends:
         topic = topics.get(append.topic)
         if topic is None:
@@ -430,16 +430,15 @@ def _add_answers(leadership: Leadership, topics: _Answers, appends: list[Partiti
         leader = leadership.leader_of(append.topic, append.index) if append.error == _NOT_LEADER else None
         if leader is not None:
             answer.current_leader = LeaderIdAndEpoch(*leader)
-            hints = True
+            leaders.append(leader[0])
         topic.partition_responses.append(answer)
-    return hints
+    return leaders
 
 
-def _response(node: Node, session: Session, version: int, topics: _Answers, hints: bool) -> ProduceResponse:
+def _response(node: Node, session: Session, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
-    if hints and version >= _LEADER_HINTS_SINCE:
-        host, port = session.address.advertised
-        response.node_endpoints = [NodeEndpoint(node.node_id, host, port, None)]
+    if leaders and version >= _LEADER_HINTS_SINCE:
+        response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(session.address, leaders)]
     return response
 
 

@@ -20,6 +20,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
@@ -209,8 +210,8 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
         told += tell(node, fetch, fetch.partitions[first:end], answers[first:end])
         yield
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoint = _endpoint(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else None
-    return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoint))
+    endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
+    return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoints))
 
 
 def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[PartitionAnswer], int, bool]]:
@@ -257,8 +258,8 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
         return _throttled(node, fetch, throttle_ms)
     told = tell(node, fetch, fetch.partitions, answers)
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoint = _endpoint(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else None
-    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoint)
+    endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
+    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)
 
 
 def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
@@ -273,13 +274,13 @@ def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
         identity = session.identity
     elif session is not None:
         node.fetch_sessions.close(session.identity)
-    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, [], None, throttle_ms)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, [], [], throttle_ms)
 
 
 def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
     """The answer to a request for a session that there is not."""
     throttle_ms = node.throttle.charge(now, fetch.session, fetch.client_id)
-    return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], None, throttle_ms)
+    return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], [], throttle_ms)
 
 
 def tell(
@@ -313,12 +314,10 @@ def tell(
     return answers
 
 
-def _endpoint(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> tuple[int, str, int] | None:
-    """Where the leader of a partition is, for a client that has asked under an old epoch."""
-    for answer in told:
-        if answer.current_leader is not None:
-            return node.node_id, *fetch.session.address.advertised
-    return None
+def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
+    """Where the leaders of partitions are, for a client that has asked under an old epoch, or the wrong node."""
+    leaders = [answer.current_leader[0] for answer in told if answer.current_leader is not None]
+    return node.members.of(fetch.session.address, leaders) if leaders else []
 
 
 # ---- sessions ------------------------------------------------------------------------------------------------------

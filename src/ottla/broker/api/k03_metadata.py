@@ -73,16 +73,15 @@ def _answer(node: Node, request: Request) -> Work:
             waiting, steps = [], 0
             yield
     topics += waiting
-    host, port = request.session.address.advertised
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         cluster_operations = 0
         if node.access.on_cluster(request, Operation.DESCRIBE):
             cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node.node_id, host, port, node.settings["broker.rack"])],
+        brokers=[MetadataResponseBroker(*each) for each in node.members.shown(request.session.address)],
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=node.members.controller_id,
         topics=topics,
         cluster_authorized_operations=cluster_operations,
     )

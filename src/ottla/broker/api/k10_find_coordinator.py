@@ -1,7 +1,7 @@
 """FindCoordinator, key 10, versions 0 to 6: which node coordinates a group, a transaction or a share partition.
 
-What it does: names this node, on the listener the client asked on, and makes the coordinator's topic when it is
-missing. A share partition is named `group:topicId:partition`, the id in URL-safe base64.
+What it does: names the leader of the key's partition, on the listener the client asked on, and makes the coordinator's
+topic when it is missing. A share partition is named `group:topicId:partition`, the id in URL-safe base64.
 
 What changed per version: 1 key_type and error_message, 3 flexible, 4 many keys at once, 5 TRANSACTION_ABORTABLE is
 known, 6 key type 2 (share).
@@ -16,6 +16,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.members import NOBODY, Member
+from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
@@ -35,7 +37,7 @@ SHARE: Final = 2
 _MANY_KEYS_SINCE = 4
 _SHARE_SINCE = 6
 _SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.ASCII | re.DOTALL)
-_NO_NODE: Final = (-1, "", -1)
+_NO_NODE: Final = Member(NOBODY, "", -1, None)
 
 
 def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
@@ -63,18 +65,28 @@ def _find(node: Node, request: Request) -> FindCoordinatorResponse:
 
 def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coordinator:
     error = _error(node, request, key_type, key)
+    found = _NO_NODE
     if error is ErrorCode.NONE:
+        topic = SHARE_GROUP_STATE_TOPIC if key_type == SHARE else CONSUMER_OFFSETS_TOPIC
         try:
-            node.topics.ensure_internal(
-                request.now, SHARE_GROUP_STATE_TOPIC if key_type == SHARE else CONSUMER_OFFSETS_TOPIC
-            )
+            node.topics.ensure_internal(request.now, topic)
         except StoreFailed as failed:
             node.notes(f"the topic of the coordinators could not be made: {failed}")
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    where = (node.node_id, *request.session.address.advertised) if error is ErrorCode.NONE else _NO_NODE
-    node_id, host, port = where
+        else:
+            found = _leader(node, request, topic, key)
+            if found is _NO_NODE:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     message = "" if error is ErrorCode.NONE else error.message
-    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=message)
+    return Coordinator(key, found.node_id, found.host, found.port, error, message)
+
+
+def _leader(node: Node, request: Request, topic: str, key: str) -> Member:
+    """Who leads the partition of the coordinators' topic that the key falls into."""
+    image = node.image.topics.get(topic)
+    placed = None if image is None else image.partitions[partition_of(key, len(image.partitions))]
+    found = [] if placed is None else node.members.of(request.session.address, [placed.leader])
+    return found[0] if found else _NO_NODE
 
 
 def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:

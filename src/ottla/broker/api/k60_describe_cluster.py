@@ -51,10 +51,9 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
         operations = 0
         if node.access.on_cluster(request, Operation.DESCRIBE):
             operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
-    host, port = request.session.address.advertised
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
-        brokers=[DescribeClusterBroker(node.node_id, host, port, node.settings["broker.rack"])],
+        controller_id=node.members.controller_id,
+        brokers=[DescribeClusterBroker(*each) for each in node.members.shown(request.session.address)],
         cluster_authorized_operations=operations,
     )

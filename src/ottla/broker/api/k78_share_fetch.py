@@ -61,7 +61,7 @@ def receive(
         error = fetch.enter_session(now)
     if error is not None:
         throttle_ms = node.throttle.charge(now, session, header.client_id)
-        return encode_share_fetch_response(correlation_id, error, error.message, 0, [], None, throttle_ms)
+        return encode_share_fetch_response(correlation_id, error, error.message, 0, [], [], throttle_ms)
     fetch.acknowledge_all(now)
     fetch.find_partitions(now)
     if fetch.is_persisting or not fetch.fetch(now):
@@ -86,10 +86,10 @@ class ShareFetch(ShareFetching):
     def parts(self, now: Millis) -> list[Part]:
         if self.request.body.share_session_epoch == FINAL_EPOCH:
             self.leave_session(now)
-        hint = self.leader_hint()
+        hints = self.leader_hints()
         request, fetched = self.request, sum(answer.size for answer in self.answers)
         # What was acquired leaves also where its reader is throttled: nobody else gets it before its locks time out.
         throttle_ms = self.throttle.charge(now, request.session, request.client_id, fetched=fetched)
         return encode_share_fetch_response(
-            request.correlation_id, 0, None, self.lock_timeout_ms, self.answers, hint, throttle_ms
+            request.correlation_id, 0, None, self.lock_timeout_ms, self.answers, hints, throttle_ms
         )

@@ -59,7 +59,7 @@ class ShareAcknowledge(ShareAcknowledging):
     def message(self, now: Millis) -> Any:
         if self.request.body.share_session_epoch == FINAL_EPOCH:
             self.leave_session(now)
-        hint = self.leader_hint()
+        hints = self.leader_hints()
         topics: dict[bytes, list[PartitionData]] = {}
         for answer in self.answers:
             part = PartitionData(answer.place[1], answer.acknowledge_error or 0, answer.acknowledge_message)
@@ -68,5 +68,5 @@ class ShareAcknowledge(ShareAcknowledging):
         return ShareAcknowledgeResponse(
             acquisition_lock_timeout_ms=self.lock_timeout_ms,
             responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
-            node_endpoints=[] if hint is None else [NodeEndpoint(*hint, None)],
+            node_endpoints=[NodeEndpoint(*hint) for hint in hints],
         )

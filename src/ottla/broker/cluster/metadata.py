@@ -22,7 +22,7 @@ from ottla.metadata.image import (
     encoded,
     read_image,
 )
-from ottla.metadata.store import Delete, MetadataStore, Put, Write
+from ottla.metadata.store import Delete, Guard, MetadataStore, Put, Write
 
 
 class RowChange(NamedTuple):
@@ -50,13 +50,15 @@ class Metadata:
         before, self.image = self.image, changed(self.image, delta)
         return before
 
-    def commit(self, now: Millis, rows: Sequence[RowChange], also: Sequence[Write] = ()) -> None:
+    def commit(
+        self, now: Millis, rows: Sequence[RowChange], also: Sequence[Write] = (), guards: Sequence[Guard] = ()
+    ) -> None:
         """Write these rows in one batch; `also`: rows that no image has. Raises StoreFailed, Conflict."""
         writes: list[Write] = [
             Delete(key, expected) if record is None else Put(key, encoded(record), expected)
             for key, record, expected in rows
         ]
-        generation = self._store.commit([*writes, *also])
+        generation = self._store.commit([*writes, *also], guards)
         if generation == self.image.generation + 1:
             written = {row.key: None if row.record is None else Row(row.record, generation) for row in rows}
             delta = MetadataDelta(generation, written)

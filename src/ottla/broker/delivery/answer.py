@@ -9,8 +9,10 @@ Layout: ShareFetchResponse.json, versions 1 and 2, which are the same.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TypeAlias
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.delivery.sessions import Place
 from ottla.broker.effects import Part
 from ottla.log.files import FileSlice
@@ -59,10 +61,10 @@ def encode_share_fetch_response(
     message: str | None,
     lock_timeout_ms: int,
     answers: list[ShareAnswer],
-    endpoint: tuple[int, str, int] | None,
+    endpoints: Sequence[Member],
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
+    """The whole answer with its size in front; `endpoints`: where the leaders are that it names."""
     head = bytearray(_HEAD.pack(0, correlation_id, 0, throttle_ms, error))
     write_compact_nullable_string(head, message)
     head += _INT32.pack(lock_timeout_ms)
@@ -84,7 +86,7 @@ def encode_share_fetch_response(
                 parts.append(current)
             _write_acquired(current, answer.acquired)
         current.append(0)
-    _write_endpoint(current, endpoint)
+    _write_endpoints(current, endpoints)
     size = spliced + sum(len(part) for part in parts if isinstance(part, bytearray)) - 4  # bytearrays are not records
     _INT32.pack_into(head, 0, size)
     return parts
@@ -107,14 +109,12 @@ def _write_acquired(out: bytearray, acquired: list[Acquired]) -> None:
     out.append(0)
 
 
-def _write_endpoint(out: bytearray, endpoint: tuple[int, str, int] | None) -> None:
-    if endpoint is None:
-        out += b"\x01\x00"
-        return
-    node_id, host, port = endpoint
-    out.append(2)
-    out += _INT32.pack(node_id)
-    write_compact_string(out, host)
-    out += _INT32.pack(port)
-    write_compact_nullable_string(out, None)
-    out += b"\x00\x00"
+def _write_endpoints(out: bytearray, endpoints: Sequence[Member]) -> None:
+    write_uvarint(out, len(endpoints) + 1)
+    for node_id, host, port, rack in endpoints:
+        out += _INT32.pack(node_id)
+        write_compact_string(out, host)
+        out += _INT32.pack(port)
+        write_compact_nullable_string(out, rack)
+        out.append(0)
+    out.append(0)

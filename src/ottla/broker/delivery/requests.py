@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.delivery.answer import ShareAnswer
 from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
@@ -158,16 +159,16 @@ class ShareExchange(ShareWaiter):
         """How long the group's locks last."""
         return self.share.configs.of(self.group_id).settings.lock_duration_ms
 
-    def leader_hint(self) -> tuple[int, str, int] | None:
+    def leader_hints(self) -> list[Member]:
         """Where clients should go that asked the wrong node (KIP-951)."""
-        hint = None
+        leaders: list[int] = []
         for answer in self.answers:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
                 leader = self.share.leadership.leader_of(*answer.place)
                 if leader is not None:
                     answer.current_leader = leader
-                    hint = (self.share.environment.node_id, *self.request.session.address.advertised)
-        return hint
+                    leaders.append(leader[0])
+        return self.share.leadership.members.of(self.request.session.address, leaders)
 
 
 class ShareAcknowledging(ShareExchange):

@@ -10,9 +10,10 @@ Layout: the FetchResponse of Kafka's FetchResponse.json, versions 4 to 18.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, cast
 
+from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.sessions import TopicKey
 from ottla.broker.partitions.partition import Partition
@@ -85,10 +86,10 @@ def encode_fetch_response(
     error: int,
     session_id: int,
     answers: list[PartitionAnswer],
-    endpoint: tuple[int, str, int] | None,
+    endpoints: Sequence[Member],
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """The whole answer with its size in front; `endpoint` is (node id, host, port) for leader hints."""
+    """The whole answer with its size in front; `endpoints`: where the leaders are that it names."""
     flexible = version >= _FLEXIBLE_SINCE
     head = _head(version, correlation_id, throttle_ms, error, session_id)
     parts: list[Part] = [head]
@@ -101,7 +102,7 @@ def encode_fetch_response(
         spliced += more
         if flexible:
             current.append(0)
-    _end(parts, current, spliced, version, endpoint)
+    _end(parts, current, spliced, version, endpoints)
     return parts
 
 
@@ -110,7 +111,7 @@ def encoded_in_slices(
     correlation_id: int,
     session_id: int,
     answers: list[PartitionAnswer],
-    endpoint: tuple[int, str, int] | None,
+    endpoints: Sequence[Member],
 ) -> Generator[None, Any, list[Part]]:
     """As `encode_fetch_response`, where there is no error and nobody is throttled, some partitions at a time."""
     current = _head(version, correlation_id, 0, 0, session_id)
@@ -130,7 +131,7 @@ def encoded_in_slices(
                 yield
         if version >= _FLEXIBLE_SINCE:
             current.append(0)
-    _end(parts, current, spliced, version, endpoint)
+    _end(parts, current, spliced, version, endpoints)
     return parts
 
 
@@ -171,11 +172,9 @@ def _write_partitions(
     return current, spliced
 
 
-def _end(
-    parts: list[Part], current: bytearray, spliced: int, version: int, endpoint: tuple[int, str, int] | None
-) -> None:
-    if version >= _ENDPOINTS_SINCE and endpoint is not None:
-        _write_endpoint(current, *endpoint)
+def _end(parts: list[Part], current: bytearray, spliced: int, version: int, endpoints: Sequence[Member]) -> None:
+    if version >= _ENDPOINTS_SINCE and endpoints:
+        _write_endpoints(current, endpoints)
     elif version >= _FLEXIBLE_SINCE:
         current.append(0)
     if not current:
@@ -241,14 +240,16 @@ def _write_partition_tags(out: bytearray, answer: PartitionAnswer) -> None:
         out += bytes((CURRENT_LEADER_TAG, _LEADER.size)) + _LEADER.pack(*leader, 0)
 
 
-def _write_endpoint(out: bytearray, node_id: int, host: str, port: int) -> None:
-    """The tags of the answer that say where one node is."""
-    body = bytearray(b"\x02")
-    body += _INT32.pack(node_id)
-    write_compact_string(body, host)
-    body += _INT32.pack(port)
-    write_compact_nullable_string(body, None)
-    body.append(0)
+def _write_endpoints(out: bytearray, endpoints: Sequence[Member]) -> None:
+    """The tags of the answer that say where some nodes are."""
+    body = bytearray()
+    write_uvarint(body, len(endpoints) + 1)
+    for node_id, host, port, rack in endpoints:
+        body += _INT32.pack(node_id)
+        write_compact_string(body, host)
+        body += _INT32.pack(port)
+        write_compact_nullable_string(body, rack)
+        body.append(0)
     out += bytes((1, NODE_ENDPOINTS_TAG))
     write_uvarint(out, len(body))
     out += body

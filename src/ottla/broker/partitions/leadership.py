@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
@@ -23,9 +24,10 @@ NOT_SAID: Final = -1
 class Leadership:
     """Asked once for each partition that a request names."""
 
-    __slots__ = ("_by_key", "_metadata")
+    __slots__ = ("_by_key", "_metadata", "members")
 
-    def __init__(self, metadata: Metadata, replicas: Replicas) -> None:
+    def __init__(self, metadata: Metadata, replicas: Replicas, members: Members) -> None:
+        self.members = members
         self._metadata = metadata
         self._by_key = replicas.by_key
 

@@ -139,7 +139,7 @@ class Placement(Subscriber):
         for partition in partitions:
             self.unopened.forget(partition)
             self.logs.unowned.pop((topic.name, partition.index), None)
-        deleted = DeletedTopic(topic.id, topic.name, len(topic.partitions))
+        deleted = DeletedTopic(topic.id, topic.name, len(topic.partitions), self._environment.node_id)
         self._removals.add(deleted, [partition.log for partition in partitions])
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:

@@ -42,6 +42,7 @@ def survey(
     deleted = [
         decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
     ]
+    deleted = [topic for topic in deleted if topic.node_id in (None, environment.node_id)]
     found = sort_directories(environment.files, environment.directory, stored, {topic.topic_id for topic in deleted})
     unowned = {**found.unreadable, **found.left}
     removals.begin(now, found.gone, deleted, {name for name, _ in unowned})

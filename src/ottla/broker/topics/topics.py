@@ -135,7 +135,11 @@ class Topics:
         """Take these topics away in one commit."""
         going = list(topics)
         if going:
-            deleted = [DeletedTopic(topic.id, topic.name, len(topic.partitions)) for topic in going]
+            deleted = [
+                DeletedTopic(topic.id, topic.name, len(topic.partitions), node_id)
+                for topic in going
+                for node_id in sorted({node_id for placed in topic.partitions for node_id in placed.replicas})
+            ]
             self._metadata.commit(
                 now,
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],

@@ -1,0 +1,74 @@
+"""Who is in the cluster, as requests are told: which nodes, at which address, and who is the controller.
+
+Knows the rows of the nodes in the metadata image, and that a node which serves alone has none: it is the whole cluster,
+at the address the client came in by. Every node names the others by the listener that the client used.
+
+Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.requests import Address
+from ottla.metadata.nodes import NodeRecord, NodeState
+
+
+class Member(NamedTuple):
+    """A node as clients are told of it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+NOBODY = -1
+"""The id of a node that there is not."""
+SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
+
+
+class Members:
+    """The nodes of the cluster that this node knows of. `is_alone`: it shares its metadata with nobody."""
+
+    def __init__(self, metadata: Metadata, node_id: int, rack: str | None, *, is_alone: bool) -> None:
+        self.node_id = node_id
+        self.is_alone = is_alone
+        self._metadata = metadata
+        self._rack = rack
+
+    def shown(self, address: Address) -> list[Member]:
+        """All nodes that serve, by id, for a client that came in at `address`."""
+        if self.is_alone:
+            return [Member(self.node_id, *address.advertised, self._rack)]
+        serving = sorted(self.serving().items())
+        return [self._member(address, node_id, record) for node_id, record in serving]
+
+    def of(self, address: Address, node_ids: Iterable[int]) -> list[Member]:
+        """Those of these nodes that serve, for hints where a client should go."""
+        wanted = sorted(set(node_ids))
+        if self.is_alone:
+            return [member for member in self.shown(address) if member.node_id in wanted]
+        serving = self.serving()
+        return [self._member(address, node_id, serving[node_id]) for node_id in wanted if node_id in serving]
+
+    def serving(self) -> dict[int, NodeRecord]:
+        """The rows of the nodes that serve, by id."""
+        rows = self._metadata.image.nodes.items()
+        return {int(name): record for name, record in rows if record.state in SERVING}
+
+    @property
+    def controller_id(self) -> int:
+        """The node that writes what the cluster agrees on; NOBODY where there is none."""
+        if self.is_alone:
+            return self.node_id
+        controller = self._metadata.image.controller
+        return NOBODY if controller is None else controller.node_id
+
+    def _member(self, address: Address, node_id: int, record: NodeRecord) -> Member:
+        if node_id == self.node_id:
+            return Member(node_id, *address.advertised, record.rack)
+        host, port = record.endpoints.get(address.listener, (record.host, record.port))
+        return Member(node_id, host, port, record.rack)

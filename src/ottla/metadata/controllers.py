@@ -1,0 +1,36 @@
+"""The row of the controller: which life of which node writes what the cluster agrees on, and in which epoch.
+
+    cluster/controller    {"node_id": ..., "incarnation": ..., "epoch": ...}
+
+Whoever claims it names the version that the row has, so one of several claims succeeds; everything the controller
+writes is guarded by the version of its own claim, so that nothing of an old one is ever committed behind a new one's.
+
+Source: Kafka's ZkControllerContext (`/controller`, `/controller_epoch`); the race is KAFKA-6082.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+CONTROLLER_KEY: Final = "cluster/controller"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRecord:
+    """One claim. `version` is that of its row, 0 as long as it is not committed; it stands in no row."""
+
+    node_id: int
+    incarnation: str
+    epoch: int
+    version: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps({"node_id": self.node_id, "incarnation": self.incarnation, "epoch": self.epoch}).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> ControllerRecord:
+        """Raises ValueError, KeyError or TypeError where this is no claim."""
+        row = json.loads(value)
+        return ControllerRecord(int(row["node_id"]), str(row["incarnation"]), int(row["epoch"]))
