@@ -122,7 +122,7 @@ class Broker:
                 for name in names:
                     self.delete_topic(name)
 
-    # What the kernel knows of the process
+    # ---- what the kernel knows of the process ----------------------------------------------------------------------
 
     def cpu_s(self) -> tuple[float, float] | None:
         """(all, user only) CPU seconds of the process and its living children, in steps of 1/100 s.

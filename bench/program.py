@@ -76,7 +76,7 @@ class Floor:
         return f"floor {'met' if met else 'MISSED'}: {self.what()} {number(value)}, asked {asked}"
 
 
-# What is asked for
+# ---- what is asked for ---------------------------------------------------------------------------------------------
 
 
 def parser(program: str, text: str | None, full: Scale, *, seconds: str) -> argparse.ArgumentParser:
@@ -122,7 +122,7 @@ def picked(
     return [*(each for each in every if each.name in names), *made]
 
 
-# The run
+# ---- the run -------------------------------------------------------------------------------------------------------
 
 
 def main(

@@ -19,6 +19,7 @@ FUNCTION_LINES = 40
 FUNCTION_LINES_MAX = 70
 SHORT_FUNCTIONS_MIN = 0.98
 """The share of functions of at most FUNCTION_LINES lines; the codebases that read easily have 0.9."""
+SECTION_COLUMNS = 118
 
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "service", "impl", "info", "data", "misc", "common"}
 KAFKAS_WORDS: set[str] = set()
@@ -104,6 +105,18 @@ def test_versions_and_errors_are_said_one_way() -> None:
         for match in other.finditer(path.read_text())
     ]
     assert not found, "said in another way"
+
+
+def test_sections_are_marked_one_way() -> None:
+    """`# ---- name ----` up to column 118, and no other comment of a few words that stands alone."""
+    alone = re.compile(r"\n\n( *#(?! ---- )[^\n]*[^\n.:])\n\n")
+    found: list[str] = []
+    for path in sources("src", "tests", "bench", "tools"):
+        text = path.read_text()
+        marks = [line for line in text.split("\n") if line.lstrip().startswith("# ----")]
+        others = [mark for mark in marks if len(mark) != SECTION_COLUMNS or not re.search(r"# ---- \S.* -{4,}$", mark)]
+        found += [f"{path.relative_to(TOP)}: {mark}" for mark in (*others, *alone.findall(text))]
+    assert not found, "marked in another way"
 
 
 def test_nothing_is_left_to_do() -> None:

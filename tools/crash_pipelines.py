@@ -47,7 +47,7 @@ EARLY = 1 / 6
 """How often a kill does not wait until the pipeline moved."""
 
 
-# Processes
+# ---- processes -----------------------------------------------------------------------------------------------------
 
 
 def stat_of(pid: int) -> tuple[int, str] | None:
@@ -185,7 +185,7 @@ class Feeder(threading.Thread):
             self.failure = self.failure or f"the producer failed: {error}"
 
 
-# Pipelines
+# ---- pipelines -----------------------------------------------------------------------------------------------------
 
 
 class Pipeline(Protocol):
@@ -308,7 +308,7 @@ def all_of(bootstrap: str, topic: str) -> Iterator[Any]:
         raise AssertionError(f"topic {topic} can't be read to its end")
 
 
-# The loop
+# ---- the loop ------------------------------------------------------------------------------------------------------
 
 
 class Loop:

@@ -79,7 +79,7 @@ class Block:
         return self.module.use(f"write_{'compact_' * self.flexible}{'nullable_' * nullable}{kind}")
 
 
-# Versions
+# ---- versions ------------------------------------------------------------------------------------------------------
 
 
 def _overlap(a: Range, b: Range) -> Range | None:
@@ -125,7 +125,7 @@ def _indent(lines: list[str]) -> list[str]:
     return ["    " + line for line in lines]
 
 
-# Shapes and defaults
+# ---- shapes and defaults -------------------------------------------------------------------------------------------
 
 
 def _is_fixed(f: Field) -> bool:
@@ -186,7 +186,7 @@ def _runs(fields: list[Field]) -> list[list[Field]]:
     return runs
 
 
-# Decoding
+# ---- decoding ------------------------------------------------------------------------------------------------------
 
 
 def _decode_fixed(block: Block, fields: list[Field]) -> list[str]:
@@ -344,7 +344,7 @@ def _decode_block(block: Block, struct: Struct) -> list[str]:
     return lines + (_decode_tags(block, struct) if block.flexible else [])
 
 
-# Encoding
+# ---- encoding ------------------------------------------------------------------------------------------------------
 
 
 def _encode_fixed(block: Block, fields: list[Field], out: str = "out") -> list[str]:
@@ -473,7 +473,7 @@ def _encode_block(block: Block, struct: Struct) -> list[str]:
     return lines + (_encode_tags(block, struct) if block.flexible else [])
 
 
-# A class and a module
+# ---- a class and a module ------------------------------------------------------------------------------------------
 
 
 def _blocks(module: Module, message: Message) -> list[Block]:

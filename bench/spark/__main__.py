@@ -150,7 +150,7 @@ FLOORS = (
 )
 
 
-# What is measured
+# ---- what is measured ----------------------------------------------------------------------------------------------
 
 
 def batch(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
@@ -247,7 +247,7 @@ def measurements() -> list[Measurement]:
     ]
 
 
-# Topics
+# ---- topics --------------------------------------------------------------------------------------------------------
 
 
 def fill(broker: Broker, size: int, rows: int) -> str:
@@ -302,7 +302,7 @@ def trickling(broker: Broker, topic: str) -> Iterator[None]:
         writer.join()
 
 
-# Rounds and their table
+# ---- rounds and their table ----------------------------------------------------------------------------------------
 
 
 def measure(measurement: Measurement, readings: Sequence[Reading], scale: Scale) -> Rounds:

@@ -68,7 +68,7 @@ def sample(name: str, count: int, log: str | None) -> list[events.Event]:
     return [(events.PAGE_VIEWS, line.split(b" ")[0], line) for line in islice(cycle(lines), count)]
 
 
-# The loop beside it
+# ---- the loop beside it --------------------------------------------------------------------------------------------
 
 
 def by_hand(values: list[bytes]) -> float:
@@ -107,7 +107,7 @@ def stamp(told: str) -> float:
     return datetime.strptime(told, "%d/%b/%Y:%H:%M:%S %z").timestamp()
 
 
-# The pipeline
+# ---- the pipeline --------------------------------------------------------------------------------------------------
 
 
 def one_run(bootstrap: str, stages: str | None) -> None:

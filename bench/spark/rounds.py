@@ -95,7 +95,7 @@ def fill(broker: Broker, topics: dict[str, int], records: Iterable[Record]) -> N
         raise BenchFailed("records were not delivered")
 
 
-# The process of a round
+# ---- the process of a round ----------------------------------------------------------------------------------------
 
 
 def in_a_process(module: str, broker: Broker, stages: Path | None, *more: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def backlog(broker: Broker, config: KmqConfig, markers: int) -> int:
     return written
 
 
-# The two trackers
+# ---- the two trackers ----------------------------------------------------------------------------------------------
 
 
 class OnSpark:
@@ -178,7 +178,7 @@ def standalone(broker: Broker, config: KmqConfig) -> Iterator[None]:
         process.wait(30)
 
 
-# What is measured
+# ---- what is measured ----------------------------------------------------------------------------------------------
 
 
 def measure_markers(broker: Broker, session: SparkSession, markers: int = 1_000_000) -> Figures:

@@ -129,7 +129,7 @@ def lost_store(stage: NodeStage, *, clean: bool = True) -> None:
     stage.restart(clean=False)
 
 
-# ---- topics whose configs are not known ------------------------------------------------------------------------------
+# ---- topics whose configs are not known ----------------------------------------------------------------------------
 
 
 def with_old_records(stage: NodeStage, name: str = "orders") -> None:
@@ -189,7 +189,7 @@ def test_a_topic_on_hold_is_not_compacted_and_obeys_deletion_of_records(stage: N
     assert ends(stage, "t") == [(1, 2)]
 
 
-# ---- a store that lost its newest commits ----------------------------------------------------------------------------
+# ---- a store that lost its newest commits --------------------------------------------------------------------------
 
 
 def test_a_store_knows_of_lost_commits_until_their_topics_are_on_hold(
@@ -272,7 +272,7 @@ def put(stage: NodeStage, name: str, record: TopicRecord) -> None:
     stage.store.commit([Put(key_of(name), record.encode())])
 
 
-# ---- deletions -------------------------------------------------------------------------------------------------------
+# ---- deletions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [200, 213, 214, 215, 249])
@@ -441,7 +441,7 @@ def test_sorting_names_what_nobody_can_read(tmp_path: Path) -> None:
     assert not found.gone
 
 
-# ---- partitions that can't be read -----------------------------------------------------------------------------------
+# ---- partitions that can't be read ---------------------------------------------------------------------------------
 
 
 def asked(stage: NodeStage, index: int) -> list[int]:
@@ -579,7 +579,7 @@ def test_a_damaged_partition_of_a_topic_that_the_store_lost_is_out_of_service(st
     assert ends(stage, "t")[1] == (0, 1)
 
 
-# ---- the space of what was deleted -----------------------------------------------------------------------------------
+# ---- the space of what was deleted ---------------------------------------------------------------------------------
 
 
 def still_open(stage: NodeStage) -> list[str]:

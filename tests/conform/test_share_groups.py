@@ -102,7 +102,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [str(i).encode() for i in range(first, end)]
 
 
-# ---- librdkafka ------------------------------------------------------------------------------------------------------
+# ---- librdkafka ----------------------------------------------------------------------------------------------------
 
 
 def test_the_first_record_comes_at_once(address: str, make_topic: Callable[..., str], group: str) -> None:
@@ -302,7 +302,7 @@ def test_state_survives_a_restart(group: str) -> None:
             assert {int(m.value() or b""): m.delivery_count() for m in again}[3] == 2
 
 
-# ---- kill -9 ---------------------------------------------------------------------------------------------------------
+# ---- kill -9 -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ def test_what_was_accepted_survives_kill_9_again_and_again(served: NodeProcess, 
     assert accepted == set(range(total))
 
 
-# ---- what librdkafka can't say ---------------------------------------------------------------------------------------
+# ---- what librdkafka can't say -------------------------------------------------------------------------------------
 
 
 class Thin:

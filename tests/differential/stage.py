@@ -47,7 +47,7 @@ class Stage:
         self.names.node_id, self.names.cluster_id = answer.brokers[0].node_id, answer.cluster_id
         self.names.host, self.names.port = answer.brokers[0].host, answer.brokers[0].port
 
-    # Connections
+    # ---- connections -----------------------------------------------------------------------------------------------
 
     def connection(self, on: str = "a") -> Connection:
         if on not in self._connections:
@@ -62,7 +62,7 @@ class Stage:
         for on in list(self._connections):
             self.hang_up(on)
 
-    # Names
+    # ---- names -----------------------------------------------------------------------------------------------------
 
     def name(self, short: str = "t") -> str:
         return self.names.token + short
@@ -84,7 +84,7 @@ class Stage:
         cls = request_class(api)
         return range(cls.MIN_VERSION, NEWEST.get(api, cls.MAX_VERSION) + 1)
 
-    # Steps that are written down
+    # ---- steps that are written down -------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -169,7 +169,7 @@ class Stage:
         """Write down something the scenario worked out itself."""
         self._write(step, "note", None, value)
 
-    # Preparing calls
+    # ---- preparing calls -------------------------------------------------------------------------------------------
 
     def send(self, api: str, version: int | None = None, *, on: str = "a", **fields: Any) -> Any:
         """Ask without writing it down."""
@@ -244,7 +244,7 @@ class Stage:
         )
         return answer.producer_id, answer.producer_epoch
 
-    # Within
+    # ---- within ----------------------------------------------------------------------------------------------------
 
     def _wanted(self, api: str, versions: Versions | None) -> Iterable[int]:
         match versions:
@@ -324,7 +324,7 @@ def _per_version(value: Any) -> Any:
             return value
 
 
-# Bodies that many scenarios send
+# ---- bodies that many scenarios send -------------------------------------------------------------------------------
 
 
 def produce(

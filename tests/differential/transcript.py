@@ -77,7 +77,7 @@ def _ranges(versions: list[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-# Files
+# ---- files ---------------------------------------------------------------------------------------------------------
 
 
 def golden_path(theme: str) -> Path:
@@ -106,7 +106,7 @@ def pretty(value: Any, indent: int = 0) -> str:
     return "[\n" + ",\n".join(pad + pretty(item, indent + 1) for item in value) + f"\n{end}]"
 
 
-# Differences
+# ---- differences ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _walk_named(a: dict[str, Any], b: dict[str, Any], path: str) -> Iterator[tup
         yield from _walk(a.get(name, MISSING), b.get(name, MISSING), f"{path}[{name}]")
 
 
-# Known differences
+# ---- known differences ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class KillLoop:
         self._kills = 0
         self._logs = (directory / "trackers.log").open("ab")
 
-    # Processes
+    # ---- processes -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.node.start()
@@ -146,7 +146,7 @@ class KillLoop:
         if self.node.alive:
             self.node.stop()
 
-    # The run
+    # ---- the run ---------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, *, kill_node: bool = False) -> Verdict:
         """Send and kill for so long, then let it come to rest, then judge."""
@@ -200,7 +200,7 @@ class KillLoop:
             time.sleep(0.5)
         self.verdict.faults.append(f"still open after {self.drain_s_max:g} s: {found}")
 
-    # The judgement
+    # ---- the judgement ---------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
         verdict = self.verdict

@@ -84,7 +84,7 @@ class TrackerAndTwin(RuleBasedStateMachine):
         self.committed = 0
         self.begin()
 
-    # The tracker's life
+    # ---- the tracker's life ----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.machine = MarkersPartition(PARTITION, self.config, len(self.twin.log))
@@ -123,7 +123,7 @@ class TrackerAndTwin(RuleBasedStateMachine):
     def append(self, offset: int, value: bytes | None, partition: int = PARTITION) -> None:
         self.twin.log.append((self.now, pack_key(partition, offset), value))
 
-    # The world
+    # ---- the world -------------------------------------------------------------------------------------------------
 
     @rule(offset=OFFSETS, duration_ms=st.sampled_from((0, 30, 30, 200)))
     def a_worker_begins(self, offset: int, duration_ms: int) -> None:
@@ -205,7 +205,7 @@ class TrackerAndTwin(RuleBasedStateMachine):
     def it_dies(self) -> None:
         self.begin()
 
-    # What must hold at any time
+    # ---- what must hold at any time --------------------------------------------------------------------------------
 
     @invariant()
     def it_knows_what_is_open(self) -> None:

@@ -146,7 +146,7 @@ def test_a_value_of_the_wrong_form_is_a_sentence(path: Path, key: str, decode, v
         decoded(store, key, decode, value)
 
 
-# ---- a write-ahead log that lost its end -----------------------------------------------------------------------------
+# ---- a write-ahead log that lost its end ---------------------------------------------------------------------------
 
 
 def an_older_copy(path: Path, to: Path, commits: int) -> Path:
@@ -185,7 +185,7 @@ def test_a_damaged_number_says_nothing(path: Path, content: bytes) -> None:
         assert store.commit([Put("k", b"")]) == len(ROWS) + 1
 
 
-# ---- locked by somebody ----------------------------------------------------------------------------------------------
+# ---- locked by somebody --------------------------------------------------------------------------------------------
 
 
 def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(path: Path) -> None:

@@ -31,7 +31,7 @@ def state(stage: ShareStage) -> tuple[int, int, int]:
     return seen.start_offset, seen.archiving, seen.dead_letters
 
 
-# ---- dead letters ------------
+# ---- dead letters --------------------------------------------------------------------------------------------------
 
 DEAD = {"errors_deadletterqueue_topic_name": "dlq.jobs"}
 
@@ -241,7 +241,7 @@ def test_too_many_letters_pause_the_group(stage: ShareStage) -> None:
     assert member.fetch() == [(7, 9, 1)]
 
 
-# ---- pause and resume ------------
+# ---- pause and resume ----------------------------------------------------------------------------------------------
 
 
 def test_a_paused_group_gets_nothing_and_may_acknowledge(stage: ShareStage) -> None:
@@ -274,7 +274,7 @@ def test_since_when_and_by_whom_a_group_is_paused_is_kept_while_it_is(stage: Sha
     assert noted() == (None, None)
 
 
-# ---- delayed messages ------------
+# ---- delayed messages ----------------------------------------------------------------------------------------------
 
 
 def delayed(stage: ShareStage, *headers: tuple[str, bytes] | None, compression: str = "none") -> None:
@@ -325,7 +325,7 @@ def test_a_record_limit_counts_what_is_not_held_back(stage: ShareStage) -> None:
     assert member.fetch() == [(1, 1, 1)]
 
 
-# ---- in sight ------------
+# ---- in sight ------------------------------------------------------------------------------------------------------
 
 
 def test_who_holds_what_is_in_sight(stage: ShareStage) -> None:
@@ -345,7 +345,7 @@ def test_who_holds_what_is_in_sight(stage: ShareStage) -> None:
     assert other.said((4, 9, [ACCEPT])) == ErrorCode.NONE
 
 
-# ---- the wall clock ------------
+# ---- the wall clock ------------------------------------------------------------------------------------------------
 
 HOUR_MS = 3_600_000
 

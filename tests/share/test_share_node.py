@@ -42,7 +42,7 @@ def begun(stage: ShareStage, count: int = 10, **overrides: str) -> tuple[bytes, 
     return topic, stage.member(topic)
 
 
-# ---- acknowledging ---------------------------------------------------------------------------------------------------
+# ---- acknowledging -------------------------------------------------------------------------------------------------
 
 
 def test_records_are_acquired_acknowledged_and_gone(stage: ShareStage) -> None:
@@ -126,7 +126,7 @@ def test_a_partition_nobody_fetched_has_nothing_to_acknowledge(stage: ShareStage
     assert member.said((0, 0, [ACCEPT])) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-# ---- locks, limits, back-off -----------------------------------------------------------------------------------------
+# ---- locks, limits, back-off ---------------------------------------------------------------------------------------
 
 
 def test_a_lock_that_runs_out_gives_the_records_to_others(stage: ShareStage) -> None:
@@ -236,7 +236,7 @@ def test_no_more_records_are_held_than_the_limit(stage: ShareStage) -> None:
     assert other.acquired(waiting) == [(100, 109, 1)]
 
 
-# ---- how much --------------------------------------------------------------------------------------------------------
+# ---- how much ------------------------------------------------------------------------------------------------------
 
 
 def test_batches_are_taken_whole_or_records_counted(stage: ShareStage) -> None:
@@ -278,7 +278,7 @@ def test_partitions_take_turns(stage: ShareStage) -> None:
     assert firsts == {0, 1, 2}
 
 
-# ---- waiting ---------------------------------------------------------------------------------------------------------
+# ---- waiting -------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiting_fetch_is_woken_by_a_record_and_only_one_is(stage: ShareStage) -> None:
@@ -327,7 +327,7 @@ def test_a_release_wakes_another_member(stage: ShareStage) -> None:
     assert other.acquired(waiting) == [(3, 4, 2)]
 
 
-# ---- sessions --------------------------------------------------------------------------------------------------------
+# ---- sessions ------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_held_to_their_epochs(stage: ShareStage) -> None:
@@ -452,7 +452,7 @@ def test_forgotten_partitions_are_not_read(stage: ShareStage) -> None:
     assert member.acquired(member.ask()) == [(0, 4, 1)]
 
 
-# ---- where a group begins, what the log does -------------------------------------------------------------------------
+# ---- where a group begins, what the log does -----------------------------------------------------------------------
 
 
 def test_a_group_begins_where_its_config_says(stage: ShareStage) -> None:
@@ -525,7 +525,7 @@ def test_isolation(stage: ShareStage, committed: bool) -> None:
     assert clean.acquired(waiting) == ([(2, 5, 1)] if committed else [(5, 5, 1)])
 
 
-# ---- topics that change ----------------------------------------------------------------------------------------------
+# ---- topics that change --------------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> None:
@@ -594,7 +594,7 @@ def test_added_partitions_are_read(stage: ShareStage) -> None:
     assert member.acquired(member.ask(), 1) == [(0, 1, 1)]
 
 
-# ---- restarts and the disk -------------------------------------------------------------------------------------------
+# ---- restarts and the disk -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -683,7 +683,7 @@ def test_state_is_pruned_and_still_there_after_a_restart(tmp_path: Path) -> None
     assert stage.member(topic).fetch() == [(0, 0, 1), (59, 59, 1)]
 
 
-# ---- the coordinator over the wire -----------------------------------------------------------------------------------
+# ---- the coordinator over the wire ---------------------------------------------------------------------------------
 
 
 def test_the_summary_says_where_a_group_is(stage: ShareStage) -> None:

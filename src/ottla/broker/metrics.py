@@ -70,14 +70,14 @@ class Metrics:
         self.connections_accepted = 0
         self.connections_refused = 0
 
-    # Hot: once per request.
+    # ---- hot: once per request -------------------------------------------------------------------------------------
 
     def request_done(self, api_key: int, micros: int) -> None:
         """A request was answered `micros` microseconds after it had been read whole."""
         self._latency[(api_key << 6) + micros.bit_length()] += 1
         self._micros[api_key] += micros
 
-    # Cold.
+    # ---- cold ------------------------------------------------------------------------------------------------------
 
     def traffic(self, topic: str) -> Traffic:
         """The counters of one topic: each of its partitions keeps them, and counts without looking them up."""
@@ -94,7 +94,7 @@ class Metrics:
         if gone is not None:
             self.deleted.add(gone)
 
-    # Readers.
+    # ---- readers ---------------------------------------------------------------------------------------------------
 
     def totals(self) -> Traffic:
         """The traffic of all topics, those deleted included."""

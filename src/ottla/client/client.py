@@ -107,7 +107,7 @@ class Client:
             connection.close()
         self._connections.clear()
 
-    # Places
+    # ---- places ----------------------------------------------------------------------------------------------------
 
     def any_broker(self) -> Connection:
         """A connection to the first known broker that can be reached."""
@@ -156,7 +156,7 @@ class Client:
             self._connections[address] = Connection(*address, **self._options)
         return self._connections[address]
 
-    # Asking
+    # ---- asking ----------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, version: int | None = None) -> Any:
         """Ask any broker."""
@@ -193,7 +193,7 @@ class Client:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.5)
 
-    # Topics
+    # ---- topics ----------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> Any:
         """The MetadataResponse for some topics, or for all; remembers the brokers it names."""
@@ -227,7 +227,7 @@ class Client:
         self.metadata(None)
         return sorted(self._topics.values(), key=lambda topic: topic.name)
 
-    # Records
+    # ---- records ---------------------------------------------------------------------------------------------------
 
     def produce_raw(
         self, topic: str, partition: int, batch: Buffer, *, acks: int = -1, timeout_ms: int = 30_000

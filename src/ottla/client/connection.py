@@ -80,7 +80,7 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    # Messages
+    # ---- messages --------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, version: int | None = None) -> Any:
         """Ask and wait for the answer. Without a version: the newest that both sides know.
@@ -132,7 +132,7 @@ class Connection:
             self.close()
             raise BadAnswer(f"What {self.address} answers to {api.name} v{version} can't be read: {error}.") from error
 
-    # Versions
+    # ---- versions --------------------------------------------------------------------------------------------------
 
     def version_of(self, api_key: int) -> int:
         """The newest version of an API that this broker and the codec know; asks the broker once.
@@ -157,7 +157,7 @@ class Connection:
             self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
         return self._ranges
 
-    # Frames
+    # ---- frames ----------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: Buffer) -> None:
         """Write bytes as they are, without any length."""

@@ -93,7 +93,7 @@ class KmqClient:
         self._consumer: Consumer = Consumer(reads)
         self._consumer.subscribe([config.queue], on_revoke=self._revoked, on_lost=self._lost)
 
-    # Taking messages
+    # ---- taking messages -------------------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 1.0) -> list[Message]:
         """The next messages, at most `config.batch_size`; none when none came within `timeout_s`.
@@ -213,7 +213,7 @@ class KmqClient:
     def _timeout_ms(self, message: Message) -> int:
         return self.config.timeout_ms if self._timeout_ms_of is None else self._timeout_ms_of(message)
 
-    # Saying what became of a message
+    # ---- saying what became of a message ---------------------------------------------------------------------------
 
     def processed(self, message: Message) -> None:
         """The work on this message is done: write its end marker. Does not wait.
@@ -251,7 +251,7 @@ class KmqClient:
             except BufferError:
                 producer.poll(0.05)
 
-    # The end
+    # ---- the end ---------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Wait until every marker is acknowledged or given up; the number that is still on its way."""
@@ -272,7 +272,7 @@ class KmqClient:
     ) -> None:
         self.close()
 
-    # What the clients tell
+    # ---- what the clients tell -------------------------------------------------------------------------------------
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Others take over: commit what was handed out. What was only read ahead is theirs, start marker or not."""

@@ -68,7 +68,7 @@ class HandoverPartition(MarkersPartition):
         for offset, (_, due_ms, deadline_ms, verdict) in self._open.items():
             self._deadlines.add(rounded(due_ms) if verdict is None and due_ms == deadline_ms else due_ms, offset)
 
-    # What can be asked
+    # ---- what can be asked -----------------------------------------------------------------------------------------
 
     @property
     def opened(self) -> Mapping[int, Open]:
@@ -95,7 +95,7 @@ class HandoverPartition(MarkersPartition):
         """Whether the end was reached after the last marker."""
         return self._at_end
 
-    # What is otherwise
+    # ---- what is otherwise -----------------------------------------------------------------------------------------
 
     @property
     def _room(self) -> int:

@@ -129,7 +129,7 @@ class MarkersPartition:
         self._retries = Deadlines()
         self._durations: dict[bytes, int] = {}
 
-    # What can be asked
+    # ---- what can be asked -----------------------------------------------------------------------------------------
 
     @property
     def open_count(self) -> int:
@@ -182,7 +182,7 @@ class MarkersPartition:
             times.append(min(at, self._read_at) if due <= self._latest_ms else idle)
         return min(times, default=None)
 
-    # What happens
+    # ---- what happens ----------------------------------------------------------------------------------------------
 
     def step(self, now: int, event: Event) -> list[Effect]:
         """Take one event at `now`, by the shell's clock; what to do, in order."""
@@ -321,7 +321,7 @@ class MarkersPartition:
         self._position, self._skipped_from = self._skipped_from, None
         self._replaying, self._at_end = True, False
 
-    # Redelivery
+    # ---- redelivery ------------------------------------------------------------------------------------------------
 
     @property
     def _room(self) -> int:
@@ -413,7 +413,7 @@ class MarkersPartition:
         self._retry_at[offset] = at_ms
         self._retries.add(at_ms, offset)
 
-    # Invariants
+    # ---- invariants ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raises AssertionError where the state contradicts itself."""

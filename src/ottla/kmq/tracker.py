@@ -136,7 +136,7 @@ class RedeliveryTracker:
         reads = {**CONSUMER, **given, "group.id": config.tracker_group_id, **(consumer or {}), **CONSUMER_ALWAYS}
         self._consumer = Consumer(reads)
 
-    # Running
+    # ---- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Work until `stop`. Raises KafkaException when a client is broken for good, or may not do what it must."""
@@ -221,7 +221,7 @@ class RedeliveryTracker:
         due = [each for machine in self._machines.values() if (each := machine.deadline()) is not None]
         return min(IDLE_WAIT_S, max(0.0, (min(due) - monotonic_ms()) / 1000)) if due else IDLE_WAIT_S
 
-    # Markers in
+    # ---- markers in ------------------------------------------------------------------------------------------------
 
     def _take(self, messages: list[Message]) -> None:
         """Give each partition its markers, and the ends between them, in order. Hot: two for every message."""
@@ -282,7 +282,7 @@ class RedeliveryTracker:
         log.info("markers of %s: %s", self.config.queue, error.str())
         return None
 
-    # What the machines say
+    # ---- what the machines say -------------------------------------------------------------------------------------
 
     def _step(self, machine: MarkersPartition, event: Event, message: Message | None = None) -> None:
         """Step the machine and carry out its effects. `message`: the record that a RecordRead is about."""
@@ -388,7 +388,7 @@ class RedeliveryTracker:
         self._producer = Producer(self._sends)
         self._broken = False
 
-    # The group
+    # ---- the group -------------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         """Follow these from the committed position on; redeliver once the end of now has been read."""

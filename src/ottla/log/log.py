@@ -123,7 +123,7 @@ class Log(LogState):
         log.snapshot_when_due()  # a long replay is not done twice
         return log
 
-    # Offsets
+    # ---- offsets ---------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark to `offset`, which is at most the log end; never lowers it. True when it moved."""
@@ -145,7 +145,7 @@ class Log(LogState):
         """(epoch, end_offset): see EpochCache.end_offset_for."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
-    # Appending
+    # ---- appending -------------------------------------------------------------------------------------------------
 
     def append_as_leader(
         self, batch: memoryview, *, now: int, leader_epoch: int, origin: Origin = Origin.CLIENT
@@ -315,11 +315,7 @@ class Log(LogState):
             self._roll_offset = -1  # sends every append to `_segment_for`
         raise StorageFailed(f"writing {segment.file.path} failed: {error}") from error
 
-    # Segments
-
-    # Producer snapshots
-
-    # Reading
+    # ---- reading ---------------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -348,7 +344,7 @@ class Log(LogState):
         """The log start, with the epoch in force there (-1 if unknown)."""
         return TimestampOffset(-1, self.log_start_offset, self.epochs.epoch_at(self.log_start_offset))
 
-    # Truncation
+    # ---- truncation ------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, now: int) -> bool:
         """Drop everything from `offset` on, for a log that diverged from its leader. False if nothing was there.
@@ -368,13 +364,13 @@ class Log(LogState):
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         return retention.move_log_start(self, offset)
 
-    # Compaction
+    # ---- compaction ------------------------------------------------------------------------------------------------
 
     def cleanable_ratio(self, now: int) -> float:
         """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""
         return cleanable.cleanable_ratio(self, now)
 
-    # Durability and upkeep
+    # ---- durability and upkeep -------------------------------------------------------------------------------------
 
     def pending_sync(self) -> list[Syncable]:
         """What must be synced for everything up to `log_end_offset` to be on the disk.

@@ -160,7 +160,7 @@ class ProducerState:
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
 
-    # Data batches
+    # ---- data batches ----------------------------------------------------------------------------------------------
 
     def owe(self, producer_id: int, epoch: int, first: int) -> None:
         """A batch could not be written, or was taken back. A producer unknown here may begin with any sequence, so it
@@ -260,7 +260,7 @@ class ProducerState:
             entry.current_txn_first_offset = first_offset
             self.open[first_offset] = producer_id
 
-    # Markers
+    # ---- markers ---------------------------------------------------------------------------------------------------
 
     def verify_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
@@ -329,7 +329,7 @@ class ProducerState:
             return ended if first is None else min(first, ended)
         return first
 
-    # Life cycle
+    # ---- life cycle ------------------------------------------------------------------------------------------------
 
     def find_duplicate(self, producer_id: int, epoch: int, first: int, delta: int) -> SequencedBatch | None:
         entry = self.entries.get(producer_id)

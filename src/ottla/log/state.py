@@ -158,7 +158,7 @@ class LogState:
         self.retention.config_changed()
         self._set_roll_limits()
 
-    # Offsets
+    # ---- offsets ---------------------------------------------------------------------------------------------------
 
     @property
     def recovery_point(self) -> int:
@@ -187,7 +187,7 @@ class LogState:
         """One past the last offset that belongs into the segment at index `at`."""
         return self.bases[at + 1] if at + 1 < len(self.bases) else self.log_end_offset
 
-    # Epochs
+    # ---- epochs ----------------------------------------------------------------------------------------------------
 
     @property
     def latest_epoch(self) -> int:
@@ -211,7 +211,7 @@ class LogState:
     def epoch_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
-    # Segments
+    # ---- segments --------------------------------------------------------------------------------------------------
 
     def _set_roll_limits(self) -> None:
         """What `append_as_leader` compares with: the offset and timestamp from which the active segment must close."""
@@ -314,7 +314,7 @@ class LogState:
         self.cursors.clear()
         self._set_roll_limits()
 
-    # Producer snapshots
+    # ---- producer snapshots ----------------------------------------------------------------------------------------
 
     def snapshot_when_due(self) -> None:
         """Write a snapshot if enough has come since the last one. One that fails is put off."""

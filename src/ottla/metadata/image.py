@@ -175,7 +175,7 @@ def _controller(known: ControllerRecord | None, delta: MetadataDelta) -> Control
     return replace(row.record, version=row.version)
 
 
-# ---- from and to the rows of the store -------------------------------------------------------------------------------
+# ---- from and to the rows of the store -----------------------------------------------------------------------------
 
 
 def read_image(store: MetadataStore) -> MetadataImage:

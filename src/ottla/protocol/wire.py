@@ -117,7 +117,7 @@ class Encoded(Struct):
         out += self.content
 
 
-# Unsigned varints
+# ---- unsigned varints ----------------------------------------------------------------------------------------------
 
 
 def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-# Strings
+# ---- strings -------------------------------------------------------------------------------------------------------
 
 
 def read_string(view: memoryview, pos: int) -> tuple[str, int]:
@@ -232,7 +232,7 @@ def write_compact_nullable_string(out: bytearray, value: str | None) -> None:
         write_compact_string(out, value)
 
 
-# Blocks of bytes: `bytes` fields are copied, `records` fields are slices of the frame
+# ---- blocks of bytes: `bytes` fields are copied, `records` fields are slices of the frame --------------------------
 
 
 def _block(view: memoryview, pos: int) -> tuple[int, int, int]:
@@ -335,7 +335,7 @@ def write_compact_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
         out += value
 
 
-# Arrays
+# ---- arrays --------------------------------------------------------------------------------------------------------
 
 
 def read_array_length(view: memoryview, pos: int, element_size: int) -> tuple[int, int]:
@@ -380,7 +380,7 @@ def null_array(pos: int) -> MalformedFrame:
     return MalformedFrame(f"the array before byte {pos} may not be null")
 
 
-# Tagged fields
+# ---- tagged fields -------------------------------------------------------------------------------------------------
 
 
 def skip_tags(view: memoryview, pos: int) -> int:

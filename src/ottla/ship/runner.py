@@ -131,7 +131,7 @@ class Loop:
         self._progress_ms = now_ms()
         self._stalled = self._short = False
 
-    # --- begin and end
+    # ---- --- begin and end -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take up the saved state, look what of it the topic holds already, find the files."""
@@ -194,7 +194,7 @@ class Loop:
         self._open.clear()
         self._topic.close()
 
-    # --- one turn
+    # ---- --- one turn ----------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Look at every file once; sleep when none had anything."""
@@ -279,7 +279,7 @@ class Loop:
         self._totals.bytes += size
         self._changed = self._progressed = True
 
-    # --- which files
+    # ---- --- which files -------------------------------------------------------------------------------------------
 
     def _look_around(self, now: int, *, first: bool = False) -> None:
         seen_files = scan.seen_files(self._shipping.patterns)
@@ -408,7 +408,7 @@ class Loop:
             self._islands.pop(follower.id, None)
             self._changed = True
 
-    # --- what is kept, what is said
+    # ---- --- what is kept, what is said ----------------------------------------------------------------------------
 
     def _save(self, *, clean: bool) -> None:
         followers = list(self._catalog.followers.values())

@@ -138,7 +138,7 @@ def millis(time: datetime | int | None) -> int | None:
     return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
-# What there is
+# ---- what there is -------------------------------------------------------------------------------------------------
 
 
 def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) -> dict[str, str]:
@@ -207,7 +207,7 @@ def narrow(options: RunOptions, part: Mapping[TopicPartition, Bounds], wanted: W
     return {place: bounds for place, bounds in found.items() if bounds[0] < bounds[1]}
 
 
-# Records
+# ---- records -------------------------------------------------------------------------------------------------------
 
 
 def from_archive(

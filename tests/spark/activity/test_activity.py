@@ -111,7 +111,7 @@ def compare_pages(rows: list[Any], events: list[twin.Event]) -> None:
         )
 
 
-# The real log
+# ---- the real log --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_report_of_the_real_log_has_its_figures(real: Any) -> None:
     assert len(page) < 1_000_000
 
 
-# Made-up logs, in two runs
+# ---- made-up logs, in two runs -------------------------------------------------------------------------------------
 
 
 def line(
@@ -314,7 +314,7 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
     assert sum(value["events"] for value in last.values()) == twice.second.totals.events
 
 
-# Kills
+# ---- kills ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:

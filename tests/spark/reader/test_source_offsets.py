@@ -70,7 +70,7 @@ def values(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
     return sorted(found)
 
 
-# Batches
+# ---- batches -------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_between_offsets(broker: EmbeddedBroker, topic: str) -> None:
@@ -157,7 +157,7 @@ def test_nobody_there_is_said(topic: str) -> None:
         Cluster(options_of("127.0.0.1:1", topic, fetchOffset__retryIntervalMs="1")).batch_ranges()
 
 
-# Streams
+# ---- streams -------------------------------------------------------------------------------------------------------
 
 
 def test_a_stream_from_its_first_offset_on(broker: EmbeddedBroker, topic: str) -> None:

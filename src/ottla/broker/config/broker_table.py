@@ -29,7 +29,7 @@ _key = ConfigKey
 # One property a line (or two) reads better than what the formatter would make of it.
 # fmt: off
 _ROWS: Final = (
-    # ---- identity and listeners
+    # ---- identity and listeners ------------------------------------------------------------------------------------
     _key("node.id", _INT, 1, "The node's number in its cluster.", low=0),
     _key("broker.id", _INT, -1, "The node's number; kept equal to node.id."),
     _key("broker.rack", _STRING, None, "Where the node stands, told to clients."),
@@ -44,7 +44,7 @@ _ROWS: Final = (
          choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
     _key("log.dir", _LIST, ("ottla-data",), "Data directory, where log.dirs is not set."),
     _key("log.dirs", _LIST, None, "Data directory; exactly one."),
-    # ---- network
+    # ---- network ---------------------------------------------------------------------------------------------------
     _key("socket.request.max.bytes", _INT, 104_857_600, "Largest request that is read, in bytes.", low=1),
     _key("socket.receive.buffer.bytes", _INT, 102_400,
          "SO_RCVBUF of client sockets, in bytes; -1 leaves it to the operating system."),
@@ -71,7 +71,7 @@ _ROWS: Final = (
          "Most partitions one DescribeTopicPartitions answer holds.", low=1),
     _key("fetch.max.bytes", _INT, 57_671_680, "Most bytes one fetch answer holds.", low=1024),
     _key("max.incremental.fetch.session.cache.slots", _INT, 1000, "Fetch sessions the node keeps.", low=0),
-    # ---- topics and logs
+    # ---- topics and logs -------------------------------------------------------------------------------------------
     _key("auto.create.topics.enable", _BOOLEAN, True, "Whether asking for an unknown topic may create it."),
     _key("delete.topic.enable", _BOOLEAN, True, "Whether topics can be deleted."),
     _key("num.partitions", _INT, 1, "Partitions of a new topic that names no number.", low=1),
@@ -156,7 +156,7 @@ _ROWS: Final = (
          "Default of the topics' min.compaction.lag.ms.", low=0, update=_DYNAMIC),
     _key("log.cleaner.max.compaction.lag.ms", _LONG, LONG_MAX,
          "Default of the topics' max.compaction.lag.ms.", low=1, update=_DYNAMIC),
-    # ---- producers and transactions
+    # ---- producers and transactions --------------------------------------------------------------------------------
     _key("producer.id.expiration.ms", _INT, 86_400_000,
          "A producer without a batch for this long is forgotten by a partition, in milliseconds.",
          low=1, update=_DYNAMIC),
@@ -182,7 +182,7 @@ _ROWS: Final = (
     _key("add.partitions.to.txn.retry.backoff.ms", _INT, 20,
          "First wait before a partition asks the coordinator again, in milliseconds.", low=1),
     _key("add.partitions.to.txn.retry.backoff.max.ms", _INT, 100, "Longest such wait in all, in milliseconds.", low=0),
-    # ---- consumer groups
+    # ---- consumer groups -------------------------------------------------------------------------------------------
     _key("group.coordinator.rebalance.protocols", _LIST, ("classic",),
          "Group protocols the node serves.", choices=("consumer", "classic", "share", "streams")),
     _key("group.initial.rebalance.delay.ms", _INT, 3000,
@@ -220,7 +220,7 @@ _ROWS: Final = (
     _key("group.consumer.max.size", _INT, INT_MAX, "Most members of a consumer group.", low=1),
     _key("group.consumer.migration.policy", _STRING, "bidirectional",
          "Whether classic and consumer groups may turn into each other."),
-    # ---- share groups
+    # ---- share groups ----------------------------------------------------------------------------------------------
     _key("errors.deadletterqueue.auto.create.topics.enable", _BOOLEAN, False,
          "Whether a group's dead-letter topic is made when it is first needed.", update=_DYNAMIC),
     _key("errors.deadletterqueue.topic.name.prefix", _STRING, "dlq.",
@@ -270,7 +270,7 @@ _ROWS: Final = (
          "How long a write of share state waits for its replicas, in milliseconds.", low=1),
     _key("share.coordinator.load.buffer.size", _INT, 5_242_880,
          "Bytes read at once when __share_group_state is loaded.", low=1),
-    # ---- replication
+    # ---- replication -----------------------------------------------------------------------------------------------
     _key("replica.lag.time.max.ms", _LONG, 30_000,
          "A follower that has not caught up for this long leaves the in-sync replicas, in milliseconds."),
     _key("replica.fetch.max.bytes", _INT, 1_048_576, "Bytes a follower asks for per partition.", low=0),
@@ -289,12 +289,12 @@ _ROWS: Final = (
     _key("controlled.shutdown.enable", _BOOLEAN, True, "Whether a node hands its leaderships over before it stops."),
     _key("broker.session.timeout.ms", _INT, 9000, "A node silent for this long is taken for dead, in milliseconds."),
     _key("broker.heartbeat.interval.ms", _INT, 2000, "How often a node renews its lease, in milliseconds."),
-    # ---- quotas
+    # ---- quotas ----------------------------------------------------------------------------------------------------
     _key("quota.window.num", _INT, 11, "Samples a quota is measured over.", low=1),
     _key("quota.window.size.seconds", _INT, 1, "Length of such a sample, in seconds.", low=1),
     _key("controller.quota.window.num", _INT, 11, "Samples the quota of topic changes is measured over.", low=1),
     _key("controller.quota.window.size.seconds", _INT, 1, "Length of such a sample, in seconds.", low=1),
-    # ---- security
+    # ---- security --------------------------------------------------------------------------------------------------
     _key("authorizer.class.name", _STRING, "", "Which authorizer decides; empty allows everything."),
     _key("sasl.enabled.mechanisms", _LIST, (), "SASL mechanisms offered."),
     _key("sasl.server.max.receive.size", _INT, 524_288, "Largest frame before a client is authenticated, in bytes."),
@@ -311,7 +311,7 @@ _ROWS: Final = (
     _key("ssl.truststore.type", _STRING, "PEM", "Form of the trusted certificates; PEM here."),
     _key("ssl.truststore.location", _STRING, None, "File with the certificates that are trusted."),
     _key("ssl.truststore.certificates", _PASSWORD, None, "The certificates that are trusted, as PEM."),
-    # ---- described for tools, which may set them, without effect here
+    # ---- described for tools, which may set them, without effect here ----------------------------------------------
     _key("num.io.threads", _INT, 8, "One event loop serves all requests.", low=1, update=_DYNAMIC),
     _key("num.network.threads", _INT, 3, "One event loop serves all connections.", low=1, update=_DYNAMIC),
     _key("background.threads", _INT, 10, "One event loop does all background work.", low=1, update=_DYNAMIC),
@@ -327,7 +327,7 @@ _ROWS: Final = (
          "One node is broker and controller.", choices=("broker", "controller")),
     _key("super.users", _LIST, (), "Principals that may do everything."),
     _key("allow.everyone.if.no.acl.found", _BOOLEAN, False, "Whether a resource without any ACL is open to all."),
-    # ---- Ottla's own
+    # ---- Ottla's own -----------------------------------------------------------------------------------------------
     _key("ottla.durability", _STRING, "page-cache",
          "page-cache answers a produce when the operating system has it, as Kafka does; fsync when the disk has it.",
          choices=("page-cache", "fsync")),

@@ -219,7 +219,7 @@ _ORDERED = (
 )
 
 
-# ---- topics ---------------------------------------------------------------------------------------------------------
+# ---- topics --------------------------------------------------------------------------------------------------------
 
 
 def check_topic(overrides: Mapping[str, str], settings: Settings) -> None:
@@ -294,7 +294,7 @@ def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> d
     return {name: text for name, text in after.items() if not (confirmed and name == HOLD)}
 
 
-# ---- groups ---------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------------------------
 
 
 def check_group(overrides: Mapping[str, str], settings: Settings, before: Mapping[str, str] | None = None) -> None:
@@ -354,7 +354,7 @@ def group_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: s
     return below if text is None else [Layer(name, key.parse(text), Source.GROUP), *below]
 
 
-# ---- what all three share -------------------------------------------------------------------------------------------
+# ---- what all three share ------------------------------------------------------------------------------------------
 
 
 def appended(current: str, addition: str) -> str:

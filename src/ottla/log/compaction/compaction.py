@@ -120,7 +120,7 @@ class Compaction:
         file.unpin()
         self._check()
 
-    # First pass
+    # ---- first pass ------------------------------------------------------------------------------------------------
 
     def _sync_dirty(self, dirty: cleanable.Dirty) -> Iterator[Syncable]:
         """A record must be on the disk before it takes older ones of its key away."""
@@ -178,7 +178,7 @@ class Compaction:
         log = self.log
         return log.bases_end(log.segments.index(segment))
 
-    # Second pass
+    # ---- second pass -----------------------------------------------------------------------------------------------
 
     def _groups(self, end: int) -> Iterator[list[Segment]]:
         """Closed segments below `end`, in runs that fit into one segment."""

@@ -126,7 +126,7 @@ def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, 
             return out
 
 
-# LZ4
+# ---- LZ4 -----------------------------------------------------------------------------------------------------------
 
 
 def _compress_lz4(plain: Buffer, level: int | None) -> bytes:
@@ -147,7 +147,7 @@ def _compress_lz4(plain: Buffer, level: int | None) -> bytes:
     return bytes(out)
 
 
-# Snappy
+# ---- Snappy --------------------------------------------------------------------------------------------------------
 
 
 def _compress_xerial(plain: Buffer) -> bytes:

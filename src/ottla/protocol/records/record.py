@@ -70,7 +70,7 @@ def can_hold(header: b.BatchHeader) -> bool:
     return 0 <= header.record_count * RECORD_BYTES_MIN <= bytes_max
 
 
-# Reading
+# ---- reading -------------------------------------------------------------------------------------------------------
 
 
 def decode_records(
@@ -230,7 +230,7 @@ def _text(name: bytes) -> str | bytes:
         return name
 
 
-# Writing
+# ---- writing -------------------------------------------------------------------------------------------------------
 
 
 def build_batch(

@@ -68,7 +68,7 @@ class Admin(KafkaClient):
         if not self.created:
             self._create_all()
 
-    # ---- the workload's topics ---------------------------------------------------------------------------------------
+    # ---- the workload's topics -------------------------------------------------------------------------------------
 
     def _create_all(self) -> None:
         topics = [
@@ -98,7 +98,7 @@ class Admin(KafkaClient):
         if self.connection is not None:
             self._create_all()
 
-    # ---- disturbing --------------------------------------------------------------------------------------------------
+    # ---- disturbing ------------------------------------------------------------------------------------------------
 
     def _disturb(self) -> None:
         if not self.disturbs:

@@ -31,7 +31,7 @@ class Client:
         self._splitter = FrameSplitter()
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
-    # ---- for subclasses ----------------------------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
         """A new connection stands."""
@@ -42,7 +42,7 @@ class Client:
     def lost(self) -> None:
         """The connection is gone, by either side; nothing on it will be answered."""
 
-    # ---- connection --------------------------------------------------------------------------------------------------
+    # ---- connection ------------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Try until it works; then `connected`."""
@@ -79,7 +79,7 @@ class Client:
             connection.to_server.finish()
             self.lost()
 
-    # ---- time --------------------------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------------------------------------
 
     def after(self, delay_us: Micros, act: Callable[..., None], *args: Any) -> Booking:
         return self.world.agenda.after(delay_us, self._go, act, args)

@@ -111,7 +111,7 @@ class GroupMember(Reader):
         """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
         return self._committed.get(where, -1)
 
-    # ---- the connection ----------------------------------------------------------------------------------------------
+    # ---- the connection --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
         if self.state == "stable":
@@ -148,7 +148,7 @@ class GroupMember(Reader):
         if self.connection is not None and self.state == "unjoined" and round_ == self._round:
             self._find_coordinator()
 
-    # ---- joining -----------------------------------------------------------------------------------------------------
+    # ---- joining ---------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         if self.state in ("joining", "syncing") or self.leaving:
@@ -266,7 +266,7 @@ class GroupMember(Reader):
         if mine:
             self._fetch_offsets(mine)
 
-    # ---- staying -----------------------------------------------------------------------------------------------------
+    # ---- staying ---------------------------------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
         if self.leaving and self.state == "unjoined":
@@ -336,7 +336,7 @@ class GroupMember(Reader):
                 self._find_coordinator()
             self.after(HEARTBEAT_US, self._heartbeat)
 
-    # ---- committed offsets -------------------------------------------------------------------------------------------
+    # ---- committed offsets -----------------------------------------------------------------------------------------
 
     def _fetch_offsets(self, mine: list[TopicPartition]) -> None:
         topics: dict[str, list[int]] = {}

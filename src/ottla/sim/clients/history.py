@@ -81,7 +81,7 @@ class History:
         """No offset of the topic may be missing: nobody deletes there, and nothing was lost with the power."""
         return self.rules[topic].dense and not self.losses
 
-    # ---- records -----------------------------------------------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, who: str, where: TopicPartition, base_offset: int, notes: Sequence[Content]) -> None:
         """The node said that these records stand at `base_offset` and after."""
@@ -116,7 +116,7 @@ class History:
                     del contents[offset]
         self.groups.clear()
 
-    # ---- groups ------------------------------------------------------------------------------------------------------
+    # ---- groups ----------------------------------------------------------------------------------------------------
 
     def _group(self, group: str) -> GroupHistory:
         return self.groups.setdefault(group, GroupHistory(-1, {}, {}))

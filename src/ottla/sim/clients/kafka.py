@@ -82,7 +82,7 @@ class KafkaClient(Client):
     def _choose_version(self, lowest: int, highest: int) -> int:
         return highest if self.rng.random() < 0.5 else self.rng.randrange(lowest, highest + 1)
 
-    # ---- for subclasses ----------------------------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
         """Connected, and every topic asked for is known."""
@@ -90,7 +90,7 @@ class KafkaClient(Client):
     def gone(self) -> None:
         """The connection is lost; every pending answer has been told so. The client reconnects by itself."""
 
-    # ---- requests ----------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
     def request(
         self, key: int, message: Message, answer: Answer, *args: Any, patience_us: Micros = PATIENCE_US
@@ -145,7 +145,7 @@ class KafkaClient(Client):
         self.gone()
         self.after(self.rng.randrange(10 * MS, 300 * MS), self.connect)
 
-    # ---- metadata ----------------------------------------------------------------------------------------------------
+    # ---- metadata --------------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
         self.refresh()

@@ -155,7 +155,7 @@ class Producer(KafkaClient):
         """Everything that was made is acknowledged."""
         return not any(lane.parcels for lane in self.lanes)
 
-    # ---- making records ----------------------------------------------------------------------------------------------
+    # ---- making records --------------------------------------------------------------------------------------------
 
     def _make(self) -> None:
         if not self.makes:
@@ -176,7 +176,7 @@ class Producer(KafkaClient):
         key = f"{self.name}:{lane.index}:key-{self.rng.randrange(8)}".encode()
         return key, None if self.rng.random() < 0.05 else label + b"." * self.rng.randrange(self.payload_max)
 
-    # ---- sending -----------------------------------------------------------------------------------------------------
+    # ---- sending ---------------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
         if self.idempotent and not self.has_id:
@@ -256,7 +256,7 @@ class Producer(KafkaClient):
             gzip=self.gzip,
         )
 
-    # ---- answers -----------------------------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------------------------
 
     def _produced(self, message: Any, sent: list[tuple[Lane, PendingRange]]) -> None:
         if message is None:

@@ -65,7 +65,7 @@ class Reader(KafkaClient):
         self._session_epoch = 0
         self._in_session: set[TopicPartition] = set()
 
-    # ---- for subclasses ----------------------------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def read(self, where: TopicPartition, offset: int) -> None:
         """The record at `offset` was read; the position is behind it now."""
@@ -83,7 +83,7 @@ class Reader(KafkaClient):
         self.gap_us = 20 * MS
         self.max_bytes = 1 << 20
 
-    # ---- fetching ----------------------------------------------------------------------------------------------------
+    # ---- fetching --------------------------------------------------------------------------------------------------
 
     def gone(self) -> None:
         self.fetching = False
@@ -245,7 +245,7 @@ class Reader(KafkaClient):
             raise Broken(f"{self.name}: {where} has nothing at {position}")
         self.positions[where] = -1
 
-    # ---- where a log starts ------------------------------------------------------------------------------------------
+    # ---- where a log starts ----------------------------------------------------------------------------------------
 
     def _list_earliest(self, partitions: list[TopicPartition]) -> None:
         topics: dict[str, ListOffsetsTopic] = {}

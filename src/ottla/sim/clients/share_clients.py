@@ -80,7 +80,7 @@ class ShareMember(KafkaClient):
             self.versions[key] = self._choose_version(1, 2)
         self.after(self.rng.randrange(400 * MS), self.connect)
 
-    # ---- a session's life --------------------------------------------------------------------------------------------
+    # ---- a session's life ------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
         if self._life != self.workload.lives:
@@ -117,7 +117,7 @@ class ShareMember(KafkaClient):
         """No more mischief."""
         self.naughty = 0.0
 
-    # ---- turns -------------------------------------------------------------------------------------------------------
+    # ---- turns -----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         """The next thing to do, one request at a time."""
@@ -178,7 +178,7 @@ class ShareMember(KafkaClient):
             return
         self._acknowledge({where: [(offset, ACCEPT)]}, stray=True)
 
-    # ---- fetching ----------------------------------------------------------------------------------------------------
+    # ---- fetching --------------------------------------------------------------------------------------------------
 
     def _fetch(self, acks: Said) -> None:
         version = self.versions[SHARE_FETCH]
@@ -240,7 +240,7 @@ class ShareMember(KafkaClient):
                 self.held[(where, offset)] = each.delivery_count
                 self._given.add((where, offset))
 
-    # ---- acknowledging -----------------------------------------------------------------------------------------------
+    # ---- acknowledging ---------------------------------------------------------------------------------------------
 
     def _acknowledge(self, acks: Said, *, epoch: int | None = None, stray: bool = False) -> None:
         parts = [

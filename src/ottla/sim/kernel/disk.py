@@ -417,7 +417,7 @@ class Disk:
         if durable:
             self.sync_directory(path.rpartition("/")[0] or "/")
 
-    # ---- what the world does to it -----------------------------------------------------------------------------------
+    # ---- what the world does to it ---------------------------------------------------------------------------------
 
     def burn(self, partly: Callable[[float], None] | None = None) -> None:
         """One step along the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
@@ -489,7 +489,7 @@ class Disk:
         """Path and size of every file, by path: for traces."""
         return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
 
-    # ---- within ------------------------------------------------------------------------------------------------------
+    # ---- within ----------------------------------------------------------------------------------------------------
 
     def _alive(self) -> None:
         if self.fuse == 0:

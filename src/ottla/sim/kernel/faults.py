@@ -31,7 +31,7 @@ class HostFaults:
         self.host.disk.write_back()
         self._agenda.after(self.rng.randrange(2_000 * MS), self.write_back)
 
-    # ---- the node ----------------------------------------------------------------------------------------------------
+    # ---- the node --------------------------------------------------------------------------------------------------
 
     def node_died(self) -> None:
         """Somebody will start it again."""
@@ -73,7 +73,7 @@ class HostFaults:
             life.pause()
             self._agenda.after(self.rng.randrange(4_000 * MS), life.resume)
 
-    # ---- the disk ----------------------------------------------------------------------------------------------------
+    # ---- the disk --------------------------------------------------------------------------------------------------
 
     def slow_disk(self) -> None:
         self._tell("has a slow disk")
@@ -103,7 +103,7 @@ class HostFaults:
             self._tell("has a disk that is well again")
             self.host.kill(power_cut=False)
 
-    # ---- the end of it -----------------------------------------------------------------------------------------------
+    # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """From now on nothing goes wrong here; a node that is down is started by `start_now`."""

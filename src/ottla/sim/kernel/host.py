@@ -105,7 +105,7 @@ class Life:
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
 
-    # ---- from the network --------------------------------------------------------------------------------------------
+    # ---- from the network ------------------------------------------------------------------------------------------
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if not self.alive:
@@ -168,7 +168,7 @@ class Life:
         None: nobody listens there."""
         return self.world.network.connect(self.host.name, Inside(self, end), endpoint)
 
-    # ---- into the node -----------------------------------------------------------------------------------------------
+    # ---- into the node ---------------------------------------------------------------------------------------------
 
     def enter(self, act: Callable[..., None], *args: object) -> None:
         """Call into the node with the time as first argument, then carry out what it wants. The process may die in
@@ -211,7 +211,7 @@ class Life:
             case Ask(token, node_id, frame):
                 self.world.agenda.after(0, self._ask, token, node_id, frame)
 
-    # ---- other nodes -------------------------------------------------------------------------------------------------
+    # ---- other nodes -----------------------------------------------------------------------------------------------
 
     def _ask(self, token: int, node_id: int, frame: bytes) -> None:
         """Send a request to another node, over one connection for each."""
@@ -247,7 +247,7 @@ class Life:
         if self.sides.pop(side.connection.identity, None) is not None:
             self.node.disconnected(self.host.clock.now_ms, side.connection.identity)
 
-    # ---- time --------------------------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
         deadline = self.node.deadline()
@@ -295,7 +295,7 @@ class Life:
                 for pipe in connection.pipes_to(self.host.name):
                     pipe.release()
 
-    # ---- the disk thread ---------------------------------------------------------------------------------------------
+    # ---- the disk thread -------------------------------------------------------------------------------------------
 
     def _begin_disk_work(self) -> None:
         """One at a time, in order. A sync covers what is written when it begins."""
@@ -507,7 +507,7 @@ class Host:
         else:
             self.disk.kill()
 
-    # ---- as the network sees it: whoever listens here ----------------------------------------------------------------
+    # ---- as the network sees it: whoever listens here --------------------------------------------------------------
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if self.life is not None:

@@ -208,7 +208,7 @@ class Network:
         self._cut: set[Path] = set()
         self._apart: list[frozenset[str]] = []
 
-    # ---- connections -------------------------------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------------------------------------
 
     def listen(self, endpoint: Endpoint, server: End) -> None:
         """Whoever connects to this endpoint has to do with `server`."""
@@ -274,7 +274,7 @@ class Network:
         for identity in over:
             del self.connections[identity]
 
-    # ---- paths -------------------------------------------------------------------------------------------------------
+    # ---- paths -----------------------------------------------------------------------------------------------------
 
     def is_cut(self, path: Path) -> bool:
         """Whether the path carries nothing now."""

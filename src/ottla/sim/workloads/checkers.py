@@ -108,7 +108,7 @@ def partitions_of(node: Node) -> list[Partition]:
     return [partition for _, topic in sorted(node.replicas.by_name.items()) for partition in topic.partitions.values()]
 
 
-# ---- replay equals live state ----------------------------------------------------------------------------------------
+# ---- replay equals live state --------------------------------------------------------------------------------------
 
 
 def image_of(node: Node) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:
             raise Broken(f"{name} was {before.get(name)} and is {after.get(name)} after the restart")
 
 
-# ---- the audit -------------------------------------------------------------------------------------------------------
+# ---- the audit -----------------------------------------------------------------------------------------------------
 
 
 def audit(workload: Workload, node: Node) -> None:

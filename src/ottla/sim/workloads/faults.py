@@ -57,7 +57,7 @@ class Faults:
             act()
         self.world.agenda.after(self.rng.randrange(2 * self._gap_us), self._next)
 
-    # ---- the clients and the clock -----------------------------------------------------------------------------------
+    # ---- the clients and the clock ---------------------------------------------------------------------------------
 
     def pause_client(self) -> None:
         client = self.rng.choice(self.workload.clients)
@@ -93,7 +93,7 @@ class Faults:
         """Nothing new goes wrong."""
         self.active = self.node.active = False
 
-    # ---- the end of it -----------------------------------------------------------------------------------------------
+    # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """From now on nothing goes wrong."""

@@ -123,7 +123,7 @@ class Run:
             self.workload.history.forget_beyond(fsynced)
         self.faults.node.node_died()
 
-    # ---- phases ------------------------------------------------------------------------------------------------------
+    # ---- phases ----------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
         """Raises Broken, or whatever the node lets out."""

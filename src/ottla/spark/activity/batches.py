@@ -180,7 +180,7 @@ class Batches:
             self.publish(f"{name}-{run or entry.batch}", frame)
         table.add(rows, None if run else entry.query, entry.batch)
 
-    # The beginning and the end of a run
+    # ---- the beginning and the end of a run ------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take back what was not final when the last run ended."""

@@ -231,7 +231,7 @@ class Reader:
         return "search" if target.searched else self.kinds[topic.lower()]
 
 
-# Why not
+# ---- why not -------------------------------------------------------------------------------------------------------
 
 
 def not_in(time: int, timestamp_us: int | None) -> bool:
@@ -245,7 +245,7 @@ def why_no_time(told: str | None, time: int | None) -> str:
     return "a time before 1970" if time < 0 else f"more than {AHEAD_MAX} after its record's timestamp"
 
 
-# Texts
+# ---- texts ---------------------------------------------------------------------------------------------------------
 
 
 def text_of_bytes(value: bytes) -> str:
@@ -314,7 +314,7 @@ def target_of(target: str, own_query: str | None) -> Target:
     return Target(page, query, asset, bool(searched))
 
 
-# JSON
+# ---- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def places_of() -> dict[str, tuple[int, int]]:

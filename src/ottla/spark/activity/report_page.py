@@ -105,7 +105,7 @@ def topics_of(queries: Queries) -> list[str]:
     return [row["topic"] for row in queries.rows(" union ".join(each))]
 
 
-# In all
+# ---- in all --------------------------------------------------------------------------------------------------------
 
 
 def events_in_all(queries: Queries) -> Row:
@@ -176,7 +176,7 @@ def headline(found: Totals, sums: Any, visits: Any, tables: Tables) -> list[tupl
     return told
 
 
-# Time
+# ---- time ----------------------------------------------------------------------------------------------------------
 
 
 def span_of(queries: Queries) -> Span | None:
@@ -254,7 +254,7 @@ def visits_over_time(series: dict[str, list[float]], begun: list[float], shown: 
     )
 
 
-# Names
+# ---- names ---------------------------------------------------------------------------------------------------------
 
 
 EVENT_NAMES = {
@@ -294,7 +294,7 @@ def pages(names: Counts, visits: Counts, views: int, found: Totals) -> Section:
     )
 
 
-# Answers
+# ---- answers -------------------------------------------------------------------------------------------------------
 
 
 def answers(names: Counts, series: dict[str, list[float]], sums: Any, shown: Span, found: Totals) -> Section:
@@ -316,7 +316,7 @@ def answers(names: Counts, series: dict[str, list[float]], sums: Any, shown: Spa
     )
 
 
-# Sessions
+# ---- sessions ------------------------------------------------------------------------------------------------------
 
 
 def visits_section(visits: Any, tables: Tables) -> Section:
@@ -336,7 +336,7 @@ def visits_section(visits: Any, tables: Tables) -> Section:
     return Section("Sessions", items, note)
 
 
-# What is odd
+# ---- what is odd ---------------------------------------------------------------------------------------------------
 
 
 def odd(queries: Queries, found: Totals) -> list[Section]:
@@ -366,7 +366,7 @@ def odd(queries: Queries, found: Totals) -> list[Section]:
     return [Section("Late and malformed", items)] if items else []
 
 
-# Texts
+# ---- texts ---------------------------------------------------------------------------------------------------------
 
 
 def whole(number: int) -> str:

@@ -176,7 +176,7 @@ def sound_files(table: Table, topics: Collection[str]) -> tuple[list[str], list[
     return found, problems
 
 
-# What is there
+# ---- what is there -------------------------------------------------------------------------------------------------
 
 
 def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -231,7 +231,7 @@ def log_windows(
     return windows
 
 
-# Comparing
+# ---- comparing -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -318,7 +318,7 @@ def below(runs: Runs, offsets: np.ndarray) -> np.ndarray:
     return before - np.maximum(inside, 0)
 
 
-# Contents
+# ---- contents ------------------------------------------------------------------------------------------------------
 
 
 def with_contents(

@@ -132,7 +132,7 @@ class Decoding:
                 del bodies
         return Decoded(batches, self.next_offset, sum(batch.num_rows for batch in batches))
 
-    # Batches
+    # ---- batches ---------------------------------------------------------------------------------------------------
 
     def tables(self) -> Iterator[Table]:
         """The whole batches that begin before `until`, some thousands at a time."""
@@ -211,7 +211,7 @@ class Decoding:
             raise self.corrupt(int(batch[at.BASE_OFFSET]), claim)
         return table
 
-    # Rows
+    # ---- rows ------------------------------------------------------------------------------------------------------
 
     def filled(self, table: Table) -> list[pa.RecordBatch]:
         """The rows of the batches, in batches of Arrow's."""
@@ -232,7 +232,7 @@ class Decoding:
             return [whole] if whole.num_rows else []
         return [whole.slice(start, ROWS_MAX) for start in range(0, whole.num_rows, ROWS_MAX)]
 
-    # Failures
+    # ---- failures --------------------------------------------------------------------------------------------------
 
     def corrupt(self, offset: int, what: str) -> CorruptRecords:
         return CorruptRecords(f"topic {self.topic}, partition {self.partition}, batch at offset {offset}: {what}")

@@ -109,7 +109,7 @@ def written(value: Any) -> str:
     return "null" if value is None else "true" if value is True else "false" if value is False else str(value)
 
 
-# logfmt
+# ---- logfmt --------------------------------------------------------------------------------------------------------
 
 
 IS_LOGFMT = re.compile(LOGFMT_REGEX, re.ASCII)

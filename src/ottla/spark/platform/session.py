@@ -194,7 +194,7 @@ def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict
     return {**wanted, key: options.strip()}
 
 
-# The JVM
+# ---- the JVM -------------------------------------------------------------------------------------------------------
 
 
 def launch(conf: Mapping[str, str]) -> None:
@@ -271,7 +271,7 @@ def pass_on(stream: IO[bytes]) -> None:
                     return  # nobody listens any more, and the JVM is about to end
 
 
-# What others have set
+# ---- what others have set ------------------------------------------------------------------------------------------
 
 
 def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -320,7 +320,7 @@ def log4j2_uri() -> str:
     return (Path(__file__).parent / "log4j2.properties").as_uri()
 
 
-# Masters
+# ---- masters -------------------------------------------------------------------------------------------------------
 
 
 def is_local(master: str) -> bool:

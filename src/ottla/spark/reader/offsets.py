@@ -71,7 +71,7 @@ class Cluster:
             attempt += 1
             time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
 
-    # Partitions
+    # ---- partitions ------------------------------------------------------------------------------------------------
 
     def places(self, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The partitions there are of what was subscribed to. Raises WrongOption for one that is not there, unless
@@ -121,7 +121,7 @@ class Cluster:
         ids = {topic.name: bytes(topic.topic_id) for topic in answer.topics if topic.error_code == 0}
         return {name: uuid_text(topic_id) if any(topic_id) else "" for name, topic_id in ids.items()}
 
-    # Offsets
+    # ---- offsets ---------------------------------------------------------------------------------------------------
 
     def offsets(self, places: Mapping[TopicPartition, int]) -> Offsets:
         """Each partition's offset for a time in ms, EARLIEST or LATEST; -1 where no record is that young.
@@ -186,7 +186,7 @@ class Cluster:
             )
         return found | self.offsets(dict.fromkeys(late, LATEST))
 
-    # Ranges
+    # ---- ranges ----------------------------------------------------------------------------------------------------
 
     def batch_ranges(self) -> list[Range]:
         """What a batch query reads."""

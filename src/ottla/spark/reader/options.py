@@ -171,7 +171,7 @@ def _read(given: Mapping[str, str], starting: Position, ending: Position) -> Sou
     )
 
 
-# What is read
+# ---- what is read --------------------------------------------------------------------------------------------------
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -210,7 +210,7 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(places)))
 
 
-# Where reading begins and ends
+# ---- where reading begins and ends ---------------------------------------------------------------------------------
 
 
 def _starting(given: Mapping[str, str], default: Edge) -> Position:
@@ -306,7 +306,7 @@ def _check_order(starting: Position, ending: Position) -> None:
             raise WrongOption(f"The starting {word} {start} of {topic}-{partition} is behind its ending {word} {end}.")
 
 
-# Single values
+# ---- single values -------------------------------------------------------------------------------------------------
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

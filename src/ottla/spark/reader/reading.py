@@ -150,7 +150,7 @@ class Reading:
             check_crcs=self.options.client.check_crcs,
         ).batches
 
-    # Asking
+    # ---- asking ----------------------------------------------------------------------------------------------------
 
     def ask(self, client: Client) -> None:
         """A request to every leader that has none to answer and something to give."""
@@ -214,7 +214,7 @@ class Reading:
             return most
         return min(most, int(density * (cursor.range.until - cursor.at) * 1.05) + SPARE_BYTES)
 
-    # Answers
+    # ---- answers ---------------------------------------------------------------------------------------------------
 
     def take(self, client: Client) -> list[Piece]:
         """The next answer, its cursors moved. Nothing where it failed or nobody could be asked."""
@@ -300,7 +300,7 @@ class Reading:
         else:
             self.wait(f"{cursor} was out of range at {cursor.at} and is not any more")
 
-    # Failures
+    # ---- failures --------------------------------------------------------------------------------------------------
 
     def failed(self, client: Client, error: ClientFailure) -> None:
         """A broker could not be asked: learn anew who leads, after a pause."""

@@ -187,7 +187,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     return Table(title, columns, [[shown(cell) for cell in row] for row in found], numeric, note)
 
 
-# Texts
+# ---- texts ---------------------------------------------------------------------------------------------------------
 
 
 def is_number(cell: object) -> bool:
@@ -233,7 +233,7 @@ def coloured(series: Sequence[Series]) -> list[str]:
     return [ROLES[each.role] if each.role in ROLES else next(free) for each in series]
 
 
-# Drawings
+# ---- drawings ------------------------------------------------------------------------------------------------------
 
 
 def drawn(chart: Any) -> str:

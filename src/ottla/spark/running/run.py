@@ -78,7 +78,7 @@ class Finished:
     stopped: bool
 
 
-# Topics
+# ---- topics --------------------------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
@@ -184,7 +184,7 @@ def read_stream(
     return session.readStream.format("ottla").options(**given).load()
 
 
-# Queries
+# ---- queries -------------------------------------------------------------------------------------------------------
 
 
 def run_queries(

@@ -165,7 +165,7 @@ class Redeliverer:
         """What is not settled, and when it was due."""
         self._broken = False
 
-    # Messages
+    # ---- messages --------------------------------------------------------------------------------------------------
 
     def redeliver(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
         """Do what is to be done with these, and note it."""
@@ -291,7 +291,7 @@ class Redeliverer:
         if text not in self._outcome.problems and len(self._outcome.problems) < 5:
             self._outcome.problems.append(text)
 
-    # Positions
+    # ---- positions -------------------------------------------------------------------------------------------------
 
     def commit(self, outcome: Outcome) -> None:
         """Keep the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a

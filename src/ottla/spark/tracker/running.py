@@ -173,7 +173,7 @@ def follow(
     return Tracked(finished, kept, left(properties, config))
 
 
-# The cluster
+# ---- the cluster ---------------------------------------------------------------------------------------------------
 
 
 def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[int, int], dict[int, int]]:

@@ -239,7 +239,7 @@ class Publisher:
                 return
             self._step(unfinished)
 
-    # Sending
+    # ---- sending ---------------------------------------------------------------------------------------------------
 
     def _step(self, queues: list[PartitionQueue]) -> None:
         """Post what may go out, then take one answer, or wait for the next attempt's time."""
@@ -318,7 +318,7 @@ class Publisher:
         names = {topic.topic_id: name for name, topic in topics.items()}
         self._pending.append(PendingRequest(connection, posted, parts, names))
 
-    # Answers
+    # ---- answers ---------------------------------------------------------------------------------------------------
 
     def _take(self, request: PendingRequest) -> None:
         answer = request.connection.take(request.posted)
@@ -369,7 +369,7 @@ class Publisher:
             queue.settle()
             queue.fail(f"{type(failure).__name__}: {failure}", now)
 
-    # Doubts
+    # ---- doubts ----------------------------------------------------------------------------------------------------
 
     def recover(self, queues: list[PartitionQueue]) -> None:
         """Skip what the logs hold already: for queues whose batches somebody may have sent before."""

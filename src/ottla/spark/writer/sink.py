@@ -228,7 +228,7 @@ def gathered(batches: Iterator[RecordBatch], columns: Sequence[str]) -> Iterator
         yield pa.Table.from_batches(kept)
 
 
-# In the worker
+# ---- in the worker -------------------------------------------------------------------------------------------------
 
 
 class Producer:
@@ -293,7 +293,7 @@ def micro_batch() -> tuple[int, str]:
     return int(batch_id), query
 
 
-# In the driver
+# ---- in the driver -------------------------------------------------------------------------------------------------
 
 
 def publish(

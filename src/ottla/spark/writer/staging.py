@@ -109,7 +109,7 @@ class Staging:
         self._done_path = self._root / "done.json"
         self._owner_path = self._root / "owner.json"
 
-    # Executors
+    # ---- executors -------------------------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, task: int, encoded: Iterable[tuple[str, int, int, Any]]) -> StagedFile | None:
         """Write batches (topic, partition, records, content) to a file of this attempt alone, durably. None of none."""
@@ -130,7 +130,7 @@ class Staging:
         sync_folder(self._batches)
         return StagedFile(name, tuple(pieces))
 
-    # The driver
+    # ---- the driver ------------------------------------------------------------------------------------------------
 
     def commit(self, batch_id: int, owner: str, staged: Sequence[StagedFile], publisher: Publisher) -> int:
         """Make micro-batch `batch_id` of query `owner` part of the topics, once. How many records this call sent."""
@@ -209,7 +209,7 @@ class Staging:
         write_json(self._done_path, asdict(done))
         return records
 
-    # Files
+    # ---- files -----------------------------------------------------------------------------------------------------
 
     def _manifest_path(self, batch_id: int) -> Path:
         return self._manifests / f"{batch_id:012d}.json"
