@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.channel import Channel, Owed
+from ottla.broker.cluster import store_work
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Ask, Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknown, Part, Reply, Reread, Store, Sync
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Parked, Session
 from ottla.log.files import DiskFiles, FileSystem
@@ -106,7 +107,8 @@ class Client:
 
 
 class NodeStage:
-    """A node in a directory. `hold_syncs` keeps fsyncs from ending, to look at what waits for them: `sync` ends one.
+    """A node in a directory. `hold_syncs` keeps fsyncs from ending, to look at what waits for them: `sync` ends one;
+    `hold_commits` does the same to commits of the metadata store, and `commit` ends one.
 
     `faults`: exceptions that nobody expected are told to this list; without one they go on up.
     """
@@ -130,6 +132,8 @@ class NodeStage:
         self.entropy = random.Random(1)
         self.hold_syncs = False
         self.syncs: list[Sync] = []
+        self.hold_commits = False
+        self.commits: list[Commit] = []
         self.mutes: list[Mute] = []
         """Those there have been."""
         self.asks: list[Ask] = []
@@ -144,6 +148,7 @@ class NodeStage:
     def start(self, *, same_boot: bool = True) -> None:
         """Begin a life of the node."""
         self.syncs.clear()
+        self.commits.clear()
         self.clients.clear()
         self.node = Node(
             BrokerSettings.load(self.settings, {}),
@@ -211,10 +216,22 @@ class NodeStage:
 
     def in_slices(self, parked: Parked) -> Sequence[Part]:
         """The answer to a request that the test handed in itself, whose work goes on a slice a tick."""
-        while self.node.slices.deadline() is not None:
-            self.node.tick(self.now)
-        (reply,) = (e for e in self.node.take_effects(self.now) if isinstance(e, Reply) and e.ticket == parked.ticket)
-        return reply.parts
+        replies: list[Reply] = []
+        while not replies:
+            assert self.node.deadline() is not None or self.commits
+            replies = [reply for reply in self.slice() if reply.ticket == parked.ticket]
+        return replies[0].parts
+
+    def slice(self) -> list[Reply]:
+        """A tick, and the commits it wants; returns the answers that are there."""
+        self.node.tick(self.now)
+        effects = self.node.take_effects(self.now)
+        for effect in effects:
+            if isinstance(effect, Commit | Reread):
+                self._carry_out(effect)
+        if self.commits:
+            self.commit()
+        return [effect for effect in effects if isinstance(effect, Reply)]
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 
@@ -244,6 +261,8 @@ class NodeStage:
                 self._carry_out(effect)
             if self.syncs and not self.hold_syncs:
                 self.sync()
+            elif self.commits and not self.hold_commits:
+                self.commit()
             elif not effects:
                 break
 
@@ -262,6 +281,10 @@ class NodeStage:
                 self.replace_file(path, content)
             case Ask():
                 self.asks.append(effect)
+            case Commit():
+                self.commits.append(effect)
+            case Reread():
+                self.node.reread(self.now, effect.token, store_work.reread(self.store, effect))
             case Mute(connection, until):
                 self.mutes.append(effect)
                 if connection in self.clients:
@@ -286,6 +309,18 @@ class NodeStage:
             if failed is not None:
                 failures[at] = failed
         self.node.synced(self.now, sync.token, failures)
+
+    def commit(self) -> None:
+        """The commit that is under way reaches the store, and the node is told."""
+        effect = self.commits.pop(0)
+        self.node.committed(self.now, effect.token, store_work.commit(self.store, effect))
+
+    def lose_commit(self, *, done: bool) -> None:
+        """The commit that is under way reaches the store or does not, and nobody is told which."""
+        effect = self.commits.pop(0)
+        if done:
+            store_work.commit(self.store, effect)
+        self.node.committed(self.now, effect.token, OutcomeUnknown("the connection to the store was lost"))
 
     def check(self) -> None:
         """The invariants of the coordinators that are in use."""

@@ -1,5 +1,6 @@
 """The configuration in force: who hears of a change, in which order, and what a change leaves alone."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.effects import Outbox
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.memory import MemoryStore
@@ -36,7 +38,7 @@ def settings() -> LiveSettings:
         metadata.move(delta)
         live.follow(now, delta)
 
-    metadata = Metadata(MemoryStore(), tell)
+    metadata = Metadata(MemoryStore(), Outbox(), tell, node_id=4, entropy=random.Random(1))
     live = LiveSettings(BrokerSettings.load({"node.id": "4"}), metadata, WallClock(), print)
     return live
 

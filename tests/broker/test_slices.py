@@ -198,7 +198,7 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
     parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     while "n1" not in stage.node.replicas.by_name:
-        stage.node.tick(stage.now)
+        stage.slice()
     assert "n5" not in stage.node.replicas.by_name
     stage.node.topics.create(stage.now, "late", 1, {})
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))

@@ -1,7 +1,7 @@
 """One node on a simulated disk whose store fails with it: for tests that say themselves when it dies."""
 
 from ottla.sim.clients.batches import decode_batches, encode_batch
-from ottla.sim.workloads.run import SimStore
+from ottla.sim.kernel.store import SimStore
 from tests.node_stage import DiskStage
 
 

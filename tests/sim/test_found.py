@@ -20,9 +20,10 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.store import SimStore
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import node_of
-from ottla.sim.workloads.run import SimStore, make_node
+from ottla.sim.workloads.run import make_node
 from ottla.sim.workloads.workload import draw_plan
 
 from .toy import WorstCase

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.log.answers import StorageFailed
 from ottla.sim.kernel.disk import Disk, PowerCut
-from ottla.sim.workloads.run import SimStore
+from ottla.sim.kernel.store import SimStore
 
 from .stage import Stage
 

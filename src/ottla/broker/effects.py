@@ -1,8 +1,9 @@
 """What a node wants its shell to do: effects as plain values, and the outbox that collects them.
 
 The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
-as an event (`Node.synced`, `Node.not_stored`, `Node.answered`). Also the parts of an answer: bytes-like objects and
-`FileSlice`s, which the shell sends in order, so that a fetch can leave without its records becoming Python objects.
+as an event (`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). Also the parts of an
+answer: bytes-like objects and `FileSlice`s, which the shell sends in order, so that a fetch can leave without its
+records becoming Python objects.
 
 Source: etcd/raft's Ready.
 """
@@ -14,6 +15,8 @@ from typing import TypeAlias
 from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
+from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.store import Guard, Write
 
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
@@ -75,7 +78,74 @@ class Ask:
     frame: bytes
 
 
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Do all these writes of the metadata store or none, if every guard holds, off the loop; then
+    `node.committed(now, token, outcome)`, exactly once. One is under way at a time."""
+
+    token: int
+    writes: Sequence[Write]
+    guards: Sequence[Guard] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Read what the metadata store has and `image` has not, off the loop; then `node.reread(now, token, answer)`.
+
+    Where it follows a commit whose outcome is unknown, it is read once nothing of that commit can come any more. `key`:
+    a row that is read with it.
+    """
+
+    token: int
+    image: MetadataImage
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit was done and is durable; `generation` is its number."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """A key was not at the version that a write or a guard expected: nothing was written."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """The store failed: nothing was written, and nothing will be."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """The store did not say what became of the commit."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a `Reread` found: the rows that are new, and the value of its key, None where there is none."""
+
+    delta: MetadataDelta
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The store could not be read."""
+
+    why: str
+
+
+CommitOutcome: TypeAlias = Committed | Conflicted | NotCommitted | OutcomeUnknown
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread
 
 
 class Outbox:

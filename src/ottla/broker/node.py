@@ -7,9 +7,12 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
     receive(now, session, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
-    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask
+    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask, Commit, Reread
     synced(now, token, failures)      ->
     answered(now, token, answer)      ->
+    committed(now, token, outcome)    ->
+    reread(now, token, answer)        ->
+    changed(now, delta)               ->
     wall_clock_is(now, ahead_ms)      ->
 
 `now` is a moment of the monotonic clock: every deadline is one, so that nobody who sets the wall clock makes a request
@@ -36,7 +39,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Effect, Outbox, Part
+from ottla.broker.effects import CommitOutcome, Effect, Outbox, Part, Reading, Unread
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.metrics import Metrics
@@ -125,13 +128,13 @@ class Node:
         self.notes = notes
         self.fault = faults
         self.wall = wall if wall is not None else WallClock()
-        self.metadata = Metadata(store, self.changed)
-        self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
         self.node_id: int = settings["node.id"]
+        self.outbox = Outbox()
+        self.metadata = Metadata(store, self.outbox, self.changed, node_id=self.node_id, entropy=entropy)
+        self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
         self.cluster_id = ""
         self.access = Access()
         self.metrics = Metrics()
-        self.outbox = Outbox()
         self.throttle = Throttle(self.outbox)
         self.parking = Parking(self.outbox, self.throttle, faults)
         self.environment = Environment(
@@ -157,7 +160,7 @@ class Node:
             self.environment, self.metadata, store, self.replicas, self.upkeep, self.parking, self.metrics, self
         )
         self.fetch_sessions = FetchSessions(self.settings, entropy)
-        self.slices = Slices(self.parking, self.outbox)
+        self.slices = Slices(self.parking, self.outbox, self.metadata)
         self._resting: dict[str, Millis] = {}
         self._served = served.load()
 
@@ -375,6 +378,7 @@ class Node:
         """What has timers, by name, in the order in which it is served."""
         in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
         return [
+            ("changes of the metadata", self.metadata),
             ("long requests", self.slices),
             ("requests to other nodes", self.peers),
             *self.topics.parts(),
@@ -421,6 +425,16 @@ class Node:
     def image(self) -> MetadataImage:
         """What the cluster agrees on, as far as this node was told."""
         return self.metadata.image
+
+    def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
+        """What became of a Commit effect."""
+        self.outbox.deadline_moved = True
+        self.metadata.committed(now, token, outcome)
+
+    def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
+        """What a Reread effect has found."""
+        self.outbox.deadline_moved = True
+        self.metadata.reread(now, token, answer)
 
     def changed(self, now: Millis, delta: MetadataDelta) -> None:
         """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""

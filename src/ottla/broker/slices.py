@@ -6,7 +6,8 @@ a tick, all such requests in turn, so that others are served in between. Slices 
 broker has no clock of its own: `SLICE_STEPS` of what takes some ten microseconds each.
 
 What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
-as any other, perhaps by way of a coordinator. The work yields it and is given its answer.
+as any other, perhaps by way of a coordinator. The work yields it and is given its answer. What changes the metadata is
+a `Change`: the work yields it and is given what its plan returned, however long the store takes.
 
 A request whose client is gone is dropped, unless it `outlives` that; a piece of it that is under way goes where such a
 request goes.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, TypeAlias, cast
 
+from ottla.broker.cluster.metadata import Change, Metadata
 from ottla.broker.effects import Outbox, Part
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Parked, Request
@@ -59,13 +61,14 @@ class Piece(Request):
         return True
 
 
-Work: TypeAlias = Generator[Piece | None, Any, Any]
+Work: TypeAlias = Generator[Piece | Change | None, Any, Any]
 
 
 class SlicedWork(ParkedWork):
-    """One request and how far its work has come. `reply`: the answer to the last piece."""
+    """One request and how far its work has come. `reply`: the answer to the last piece, or what the last change came
+    to; `error`: why there is none."""
 
-    __slots__ = ("_resume", "gone", "outlives", "reply", "request", "ticket", "work")
+    __slots__ = ("_resume", "error", "gone", "outlives", "reply", "request", "ticket", "work")
 
     def __init__(self, request: Request, work: Work, resume: Callable[[SlicedWork], None], outlives: bool) -> None:
         self._resume = resume
@@ -73,11 +76,20 @@ class SlicedWork(ParkedWork):
         self.work = work
         self.outlives = outlives
         self.reply: Any = None
+        self.error: Exception | None = None
         self.ticket: Ticket = 0
         self.gone = False
 
     def go_on(self) -> None:
         """What the last piece waited for is there."""
+        self._resume(self)
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        self.reply = result
+        self._resume(self)
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self.error = error
         self._resume(self)
 
     def abandon(self, ticket: Ticket) -> None:
@@ -87,9 +99,14 @@ class SlicedWork(ParkedWork):
 class Slices:
     """The requests of a node that are answered in slices."""
 
-    def __init__(self, parking: Parking, outbox: Outbox) -> None:
+    def __init__(self, parking: Parking, outbox: Outbox, metadata: Metadata) -> None:
         self._parking = parking
         self._outbox = outbox
+        self._metadata = metadata
+        self._asking: SlicedWork | None = None
+        """Whose change is being handed in."""
+        self._ended = False
+        """It has ended before that returned."""
         self._works: deque[SlicedWork] = deque()
 
     def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
@@ -111,10 +128,13 @@ class Slices:
         return Parked(sliced.ticket)
 
     def _step(self, now: Millis, sliced: SlicedWork) -> bool:
-        """The next slice; whether the one after it may follow. False: its piece waits for something."""
+        """The next slice; whether the one after it may follow. False: its piece or change waits for something."""
         reply, sliced.reply = sliced.reply, None
-        piece = sliced.work.send(reply)
+        error, sliced.error = sliced.error, None
+        piece = sliced.work.send(reply) if error is None else sliced.work.throw(error)
         while piece is not None:
+            if not isinstance(piece, Piece):
+                return self._change(now, sliced, piece)
             piece.now = now
             piece.whole = sliced
             answer = piece.serve(piece)
@@ -126,8 +146,18 @@ class Slices:
             piece = sliced.work.send(answer)
         return True
 
+    def _change(self, now: Millis, sliced: SlicedWork, change: Change) -> bool:
+        """Ask for this change; whether it has ended already."""
+        self._asking, self._ended = sliced, False
+        self._metadata.change(now, change, sliced)
+        self._asking = None
+        return self._ended
+
     def _go_on(self, sliced: SlicedWork) -> None:
         """What its last piece waited for is there."""
+        if sliced is self._asking:
+            self._ended = True
+            return
         self._works.append(sliced)
         self._outbox.deadline_moved = True
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
@@ -62,14 +63,15 @@ _DAMAGED: Final = (11, 26)
 
 
 class SqliteStore:
-    """See `store.MetadataStore`. Calls come from one thread at a time. Raises StoreFailed."""
+    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed."""
 
-    __slots__ = ("_connection", "_failure", "_floor", "_mark", "_patience_ms", "_waits_ms", "lost", "place")
+    __slots__ = ("_connection", "_failure", "_floor", "_mark", "_one", "_patience_ms", "_waits_ms", "lost", "place")
 
     def __init__(self, path: str, *, busy_timeout_ms: int = 10_000) -> None:
         import sqlite3
 
         self.place = path
+        self._one = threading.Lock()
         # The second where a message of SQLite's own quotes what is damaged.
         self._failure = (sqlite3.Error, UnicodeDecodeError)
         self._patience_ms = self._waits_ms = busy_timeout_ms
@@ -118,6 +120,10 @@ class SqliteStore:
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         check_batch(writes)
+        with self._one:
+            return self._commit(writes, guards)
+
+    def _commit(self, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -246,11 +252,12 @@ class SqliteStore:
         return key.decode(), Versioned(value, version)
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> Sequence[Any]:
-        try:
-            rows = self._connection.execute(query, values).fetchall()
-            self._wait_at_most(self._patience_ms)
-        except self._failure as error:
-            raise self._failed("read", error) from error
+        with self._one:
+            try:
+                rows = self._connection.execute(query, values).fetchall()
+                self._wait_at_most(self._patience_ms)
+            except self._failure as error:
+                raise self._failed("read", error) from error
         return rows
 
     def _failed(self, done: str, error: Exception) -> StoreFailed:

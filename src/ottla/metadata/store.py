@@ -79,6 +79,10 @@ class StoreFailed(Exception):
     """
 
 
+class CommitUnknown(Exception):
+    """Nobody knows whether the commit was done: its answer was lost. No StoreFailed, as it may have been."""
+
+
 class StoreBusy(StoreFailed):
     """Another process has the store locked: the same call may succeed soon."""
 
@@ -126,7 +130,8 @@ class MetadataStore(Protocol):
         ...
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Do all writes or none; returns the new generation. Raises Conflict. A key may be written once a batch."""
+        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown where the store is not
+        on this machine. A key may be written once a batch."""
         ...
 
     def changes_since(self, generation: int) -> Changes | None:

@@ -20,7 +20,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
-from ottla.broker.effects import Ask, Close, Mute, Reply, Store, Sync
+from ottla.broker.effects import (
+    Ask,
+    Close,
+    Commit,
+    CommitOutcome,
+    Mute,
+    Reading,
+    Reply,
+    Reread,
+    Store,
+    Sync,
+    Unread,
+)
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
 from ottla.broker.upkeep.identity import StartRefused
@@ -45,6 +57,7 @@ from ottla.server.listeners import (
     split_address,
 )
 from ottla.server.peers import Peers
+from ottla.server.store import StoreThread
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -101,6 +114,7 @@ class Server:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
+        self._store: StoreThread
         self._peers = Peers(self._address_of, self._answered)
         self._settling = False
         self._stopped = False
@@ -177,6 +191,7 @@ class Server:
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
             store.hurry()
+            self._store = StoreThread(store, self._loop, self._committed, self._reread)
         except BaseException as error:
             if store is not None:
                 store.close()
@@ -203,6 +218,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self._disk.stop()
+        self._store.stop()
         self.decoding.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
@@ -303,6 +319,8 @@ class Server:
                                 connection.mute(max(0, until - moment()) / 1000)
                         case Ask(token, node_id, frame):
                             self._peers.send(token, node_id, frame)
+                        case Commit() | Reread():
+                            self._store.carry_out(effect)
         finally:
             self._settling = False
         if node.outbox.deadline_moved:
@@ -336,6 +354,16 @@ class Server:
     def _answered(self, token: int, answer: bytes | Unanswered) -> None:
         if not self._stopped:
             self.node.answered(self.now(), token, answer)
+            self.settle()
+
+    def _committed(self, token: int, outcome: CommitOutcome) -> None:
+        if not self._stopped:
+            self.node.committed(self.now(), token, outcome)
+            self.settle()
+
+    def _reread(self, token: int, answer: Reading | Unread) -> None:
+        if not self._stopped:
+            self.node.reread(self.now(), token, answer)
             self.settle()
 
     def _synced(self, token: int, failures: dict[int, str]) -> None:

@@ -1,8 +1,9 @@
 """CreateTopics, key 19, versions 2 to 7: make topics.
 
 What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
-or none where the request only validates. Names that stand twice in a request fail, once each. The answer is immediate:
-the request's timeout never comes to bear on one node.
+or none where the request only validates. Names that stand twice in a request fail, once each. Of two clients that ask
+for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. The request's timeout is passed
+over: the answer leaves when the store has said what became of the last commit.
 
 What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
 topic's configuration, 7 and its id.
@@ -25,10 +26,12 @@ from ottla.broker.api.topic_creation import (
     check_room,
     plan_topic,
 )
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
+from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import (
@@ -74,7 +77,7 @@ def _answer(node: Node, request: Request) -> Work:
     for first in range(0, len(wanted), TOPICS_AT_ONCE):
         if len(wanted) > TOPICS_AT_ONCE:
             yield
-        made = _make(node, request, wanted[first : first + TOPICS_AT_ONCE])
+        made = yield from _make(node, request, wanted[first : first + TOPICS_AT_ONCE])
         results.update(zip(made, encoded(made.values(), request.version), strict=True))
     answers = [results[name] for name in times]
     if len(answers) > TOPICS_AT_ONCE:
@@ -105,11 +108,16 @@ def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str
         planned.clear()
 
 
-def _make(node: Node, request: Request, wanted: list[NewTopic]) -> dict[str, CreatableTopicResult]:
-    """Make these, in one commit, and say so. They are checked again, as others may have been served since."""
-    results: dict[str, CreatableTopicResult] = {}
+def _make(node: Node, request: Request, wanted: list[NewTopic]) -> Work:
+    """Make these, in one commit, and say so."""
     if request.body.validate_only:
         return {new.name: _made(node, request, new) for new in wanted}
+    return (yield lambda now: _making(node, request, now, wanted))
+
+
+def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -> Planned:
+    """The plan to make these. They are checked again, as others may have been served since."""
+    results: dict[str, CreatableTopicResult] = {}
     good: list[NewTopic] = []
     for new in wanted:
         try:
@@ -120,7 +128,7 @@ def _make(node: Node, request: Request, wanted: list[NewTopic]) -> dict[str, Cre
         else:
             good.append(new)
     try:
-        node.topics.create_all(request.now, good)
+        yield from node.topics.creating(now, good)
     except StoreFailed as failed:
         node.notes(f"topics could not be created: {failed}")
         return results | {new.name: _failed(new.name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) for new in good}

@@ -1,17 +1,45 @@
 """The metadata that this node knows, and its way to change it.
 
-Knows the newest image and the store behind it. A change is a batch of rows, committed all or none; once it is, the node
-is told the delta like one of anybody else's, and everything follows from that. Does not know what follows.
+Knows the newest image, and the changes that wait for their turn. A change is planned from the newest image when all
+changes before it have ended, and writes batches of rows, each all or none; once one is committed the image moves on by
+it, as by anybody else's. So who asks for the same thing twice is told what the first one has made, even if both ask at
+once. Does not know what follows when the image moves: `tell` does.
 
-Invariant: the image is at the generation of the last delta that the node was told of, and deltas come in order.
+    def make_topic(now):                    # a `Change`: planned anew where another writer was faster
+        if "t" in metadata.image.topics:
+            return "it is there"
+        yield Batch([RowChange(...)])       # raises StoreFailed where that was not done
+        return "made"
+
+Every batch writes the node's mark too, a row of its own: where nobody knows what became of a commit, the store is read
+again, and the mark says whether it was done.
+
+Invariants: the image is at the generation of the last delta that the node was told of, and deltas come in order; at
+most one commit of this node is under way.
+
+Source: Kafka's QuorumController.java: one event at a time, each seeing the state after those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ottla.machine import Millis
+from ottla.broker.effects import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    NotCommitted,
+    Outbox,
+    OutcomeUnknown,
+    Reading,
+    Reread,
+    Unread,
+)
+from ottla.machine import Entropy, Millis
 from ottla.metadata.image import (
     MetadataDelta,
     MetadataImage,
@@ -22,7 +50,14 @@ from ottla.metadata.image import (
     encoded,
     read_image,
 )
-from ottla.metadata.store import Delete, Guard, MetadataStore, Put, Write
+from ottla.metadata.store import Delete, Guard, MetadataStore, Put, StoreFailed, Write
+
+PLANS_MAX: Final = 10
+"""How often a change is planned while others are faster."""
+CHANGES_MAX: Final = 10_000
+"""How many changes may wait for their turn; more of them fail."""
+RETRY_MS: Final = 500
+"""How long a store that could not be read is left alone."""
 
 
 class RowChange(NamedTuple):
@@ -33,13 +68,81 @@ class RowChange(NamedTuple):
     expected: int | None = None
 
 
-class Metadata:
-    """`tell` is given every delta of this node's own commits, before `commit` returns."""
+class Batch(NamedTuple):
+    """What a change writes at once; `also`: rows that no image has; `guards`: as in `MetadataStore.commit`."""
 
-    def __init__(self, store: MetadataStore, tell: Callable[[Millis, MetadataDelta], None]) -> None:
+    rows: Sequence[RowChange]
+    also: Sequence[Write] = ()
+    guards: Sequence[Guard] = ()
+
+    def writes(self) -> list[Write]:
+        rows: list[Write] = [
+            Delete(key, expected) if record is None else Put(key, encoded(record), expected)
+            for key, record, expected in self.rows
+        ]
+        return [*rows, *self.also]
+
+    def delta(self, generation: int) -> MetadataDelta:
+        """What the image learns from it."""
+        written = {key: None if record is None else Row(record, generation) for key, record, _ in self.rows}
+        return MetadataDelta(generation, written)
+
+
+Planned: TypeAlias = Generator[Batch, None, Any]
+Change: TypeAlias = Callable[[Millis], Planned]
+
+
+class AwaitsChange(Protocol):
+    """Who waits for a change; told exactly once, perhaps before `Metadata.change` returns."""
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        """The change is through, and this is what its plan returned."""
+        ...
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        """The plan ended with this exception: StoreFailed where it let that out, else one that nobody expected."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A change whose turn has come. `token` None: its commit was not done as it is known, and the store is read."""
+
+    change: Change
+    awaits: AwaitsChange
+    plans: int = 0
+    planned: Planned | None = None
+    batch: Batch = field(default=Batch(()))
+    mark: bytes = b""
+    token: int = 0
+    outcome: CommitOutcome | None = None
+    """Why the store is read again."""
+
+
+class Metadata:
+    """`tell` is given every delta that the image moves by. `node_id`: whose mark the batches write."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        outbox: Outbox,
+        tell: Callable[[Millis, MetadataDelta], None],
+        *,
+        node_id: int,
+        entropy: Entropy,
+    ) -> None:
         self._store = store
+        self._outbox = outbox
         self._tell = tell
+        self._entropy = entropy
+        self._mark_key = f"commits/{node_id}"
+        self._life = b""
+        self._waiting: deque[tuple[Change, AwaitsChange]] = deque()
+        self._turn: _Turn | None = None
+        self._retry_at: Millis | None = None
         self.image = MetadataImage()
+
+    # ---- the image -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """At start: read all that is there. Raises StoreFailed."""
@@ -50,18 +153,173 @@ class Metadata:
         before, self.image = self.image, changed(self.image, delta)
         return before
 
+    def at_once(self, now: Millis, planned: Planned) -> Any:
+        """Carry out this plan while no shell carries out effects: at start, before anybody is served, and at a clean
+        stop. Raises StoreFailed, Conflict, and what the plan raises."""
+        failed: StoreFailed | None = None
+        while True:
+            try:
+                batch = next(planned) if failed is None else planned.throw(failed)
+            except StopIteration as ended:
+                return ended.value
+            try:
+                generation = self._store.commit(batch.writes(), batch.guards)
+            except StoreFailed as error:
+                failed = error
+                continue
+            failed = None
+            is_next = generation == self.image.generation + 1
+            self._tell(now, batch.delta(generation) if is_next else delta_since(self._store, self.image))
+
     def commit(
         self, now: Millis, rows: Sequence[RowChange], also: Sequence[Write] = (), guards: Sequence[Guard] = ()
     ) -> None:
-        """Write these rows in one batch; `also`: rows that no image has. Raises StoreFailed, Conflict."""
-        writes: list[Write] = [
-            Delete(key, expected) if record is None else Put(key, encoded(record), expected)
-            for key, record, expected in rows
-        ]
-        generation = self._store.commit([*writes, *also], guards)
-        if generation == self.image.generation + 1:
-            written = {row.key: None if row.record is None else Row(row.record, generation) for row in rows}
-            delta = MetadataDelta(generation, written)
+        """Write these rows in one batch, on the loop. Raises StoreFailed, Conflict."""
+
+        def planned() -> Planned:
+            yield Batch(rows, also, guards)
+
+        self.at_once(now, planned())
+
+    # ---- changes ---------------------------------------------------------------------------------------------------
+
+    def change(self, now: Millis, change: Change, awaits: AwaitsChange) -> None:
+        """Make this change once all before it have ended."""
+        if len(self._waiting) >= CHANGES_MAX:
+            self._refuse(now, change, awaits)
+            return
+        self._waiting.append((change, awaits))
+        self._go_on(now)
+
+    def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
+        """What became of the commit of this token."""
+        turn = self._turn_of(token)
+        match outcome:
+            case Committed(generation):
+                if self.image.generation < generation - 1:
+                    self._read_again(turn, outcome)
+                else:
+                    self._done(now, turn, generation)
+            case NotCommitted(why):
+                self._step(now, turn, StoreFailed(why))
+            case Conflicted() | OutcomeUnknown():
+                self._read_again(turn, outcome)
+        self._go_on(now)
+
+    def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
+        """What the store has that the image had not, after a commit that was not done, or not known to be."""
+        turn = self._turn_of(token)
+        if isinstance(answer, Unread):
+            self._retry_at = now + RETRY_MS
+            self._outbox.deadline_moved = True
+            return
+        outcome, turn.outcome = turn.outcome, None
+        try:
+            self._tell(now, answer.delta)
+        except Exception as error:
+            self._end_badly(now, turn, error)
         else:
-            delta = delta_since(self._store, self.image)
-        self._tell(now, delta)
+            match outcome:
+                case Committed(generation):
+                    self._done(now, turn, generation)
+                case OutcomeUnknown() if answer.value == turn.mark:
+                    self._step(now, turn)
+                case Conflicted(why) | OutcomeUnknown(why):
+                    self._plan_again(now, turn, why)
+                case _:
+                    raise AssertionError(f"the store was read again after {outcome}")
+        self._go_on(now)
+
+    def deadline(self) -> Millis | None:
+        """When the store is read again that could not be read."""
+        return self._retry_at
+
+    def tick(self, now: Millis) -> None:
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            turn = self._turn
+            assert turn is not None
+            assert turn.outcome is not None
+            self._read_again(turn, turn.outcome)
+
+    # ---- the change whose turn it is -------------------------------------------------------------------------------
+
+    def _turn_of(self, token: int) -> _Turn:
+        turn = self._turn
+        assert turn is not None, f"no commit is under way, and {token} ended"
+        assert turn.token == token, f"commit {turn.token} is under way, and {token} ended"
+        return turn
+
+    def _go_on(self, now: Millis) -> None:
+        """Let those have their turn who wait, as long as nobody has to wait for a commit."""
+        while self._turn is None and self._waiting:
+            turn = self._turn = _Turn(*self._waiting.popleft())
+            self._plan(now, turn)
+
+    def _plan(self, now: Millis, turn: _Turn) -> None:
+        turn.plans += 1
+        turn.planned = turn.change(now)
+        self._step(now, turn)
+
+    def _plan_again(self, now: Millis, turn: _Turn, why: str) -> None:
+        if turn.plans == PLANS_MAX:
+            self._step(now, turn, StoreFailed(f"other nodes change the metadata all the time: {why}"))
+        else:
+            assert turn.planned is not None
+            turn.planned.close()
+            self._plan(now, turn)
+
+    def _done(self, now: Millis, turn: _Turn, generation: int) -> None:
+        """The batch of this turn is committed."""
+        try:
+            if self.image.generation < generation:
+                self._tell(now, turn.batch.delta(generation))
+        except Exception as error:
+            self._end_badly(now, turn, error)
+        else:
+            self._step(now, turn)
+
+    def _step(self, now: Millis, turn: _Turn, failed: StoreFailed | None = None) -> None:
+        """Go on with the plan of this turn: to its next batch, or to its end."""
+        assert turn.planned is not None
+        try:
+            turn.batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
+        except StopIteration as ended:
+            self._turn = None
+            turn.awaits.change_ended(now, ended.value)
+        except Exception as error:
+            self._end_badly(now, turn, error)
+        else:
+            turn.token = self._outbox.new_token()
+            turn.mark = b"%s-%d" % (self._name_of_life(), turn.token)
+            writes = [*turn.batch.writes(), Put(self._mark_key, turn.mark)]
+            self._outbox.add(Commit(turn.token, writes, turn.batch.guards))
+
+    def _end_badly(self, now: Millis, turn: _Turn, error: Exception) -> None:
+        self._turn = None
+        turn.awaits.change_failed(now, error)
+
+    def _read_again(self, turn: _Turn, why: CommitOutcome) -> None:
+        """Bring the image up to the store before this turn goes on."""
+        turn.outcome = why
+        self._outbox.add(Reread(turn.token, self.image, self._mark_key))
+
+    def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange) -> None:
+        """Let a change fail that is one too many, as where the store does."""
+        planned = change(now)
+        try:
+            next(planned)
+            planned.throw(StoreFailed(f"{CHANGES_MAX} changes of the metadata wait already"))
+        except StopIteration as ended:
+            awaits.change_ended(now, ended.value)
+        except Exception as error:
+            awaits.change_failed(now, error)
+        else:
+            planned.close()
+            awaits.change_failed(now, StoreFailed("the metadata store does not keep up"))
+
+    def _name_of_life(self) -> bytes:
+        """What tells the marks of this life from those of others."""
+        if not self._life:
+            self._life = self._entropy.randbytes(8).hex().encode()
+        return self._life

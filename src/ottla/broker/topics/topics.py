@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ottla.broker.cluster.metadata import Metadata, RowChange
+from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
@@ -102,7 +102,11 @@ class Topics:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def create_all(self, now: Millis, wanted: Sequence[NewTopic]) -> None:
-        """Make these topics in one commit. Names, overrides and counts are checked already."""
+        """As `creating`, on the loop."""
+        self._metadata.at_once(now, self.creating(now, wanted))
+
+    def creating(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
+        """Make these topics in one batch. Names, overrides and counts are checked already."""
         if not wanted:
             return
         records = {
@@ -118,7 +122,7 @@ class Topics:
         for (name, _), why in self._placement.logs.unowned.items():
             if name in records:
                 raise StoreFailed(f"a directory is in the way of {name}: {why}")
-        self._metadata.commit(now, [RowChange(key_of(name), record, ABSENT) for name, record in records.items()])
+        yield Batch([RowChange(key_of(name), record, ABSENT) for name, record in records.items()])
 
     def create(
         self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None

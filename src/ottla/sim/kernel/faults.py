@@ -103,6 +103,15 @@ class HostFaults:
             self._tell("has a disk that is well again")
             self.host.kill(power_cut=False)
 
+    # ---- the metadata store ----------------------------------------------------------------------------------------
+
+    def slow_store(self) -> None:
+        store = self.host.store
+        if store is not None:
+            store.latency_max_us = self.rng.choice((100, 1_000, 4_000)) * MS
+            self._tell("has a slow way to the metadata store")
+            self._agenda.after(self.rng.randrange(4_000 * MS), store.heal)
+
     # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -111,6 +120,8 @@ class HostFaults:
         self.host.disk.fuse = None
         self._cure_disk()
         self._quicken_disk()
+        if self.host.store is not None:
+            self.host.store.heal()
         if self.host.life is not None:
             self.host.life.resume()
 

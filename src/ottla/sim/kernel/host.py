@@ -14,7 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ottla.broker.channel import Channel, Owed
-from ottla.broker.effects import Ask, Close, Effect, Mute, Part, Reply, Store, Sync
+from ottla.broker.cluster import store_work
+from ottla.broker.effects import (
+    Ask,
+    Close,
+    Commit,
+    CommitOutcome,
+    Effect,
+    Mute,
+    Part,
+    Reading,
+    Reply,
+    Reread,
+    Store,
+    Sync,
+    Unread,
+)
 from ottla.broker.requests import Address, Parked, Refused, Session
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket, Unanswered
@@ -23,6 +38,7 @@ from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.clock import MS, Booking, HostClock, Micros
 from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
 from ottla.sim.kernel.network import Connection, End, Endpoint
+from ottla.sim.kernel.store import FarStore
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 
@@ -56,6 +72,10 @@ class NodeUnderTest(Protocol):
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None: ...
 
     def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None: ...
+
+    def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None: ...
+
+    def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None: ...
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
 
@@ -103,6 +123,7 @@ class Life:
         self._disk_work: deque[Sync | Store] = deque()
         self._lines: dict[int, PeerLine] = {}
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
+        self._unsent_commit: Commit | None = None
         self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
 
     # ---- from the network ------------------------------------------------------------------------------------------
@@ -210,6 +231,10 @@ class Life:
                 self._begin_disk_work()
             case Ask(token, node_id, frame):
                 self.world.agenda.after(0, self._ask, token, node_id, frame)
+            case Commit() | Reread():
+                if isinstance(effect, Commit):
+                    self._unsent_commit = effect
+                self.world.agenda.after(self._store_latency(), self._reach_store, effect)
 
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
@@ -349,8 +374,46 @@ class Life:
     def _synced(self, now: Millis, token: int, failures: dict[int, str]) -> None:
         self.node.synced(now, token, failures)
 
+    # ---- the metadata store ----------------------------------------------------------------------------------------
+
+    def _store_latency(self) -> Micros:
+        assert self.host.store is not None, f"{self.host.name} has no metadata store"
+        return self.host.store.latency(self.host.disk_latency_max_us)
+
+    def _reach_store(self, effect: Commit | Reread) -> None:
+        """The call arrives there; what comes of it is on its way back for a while. Who is killed meanwhile never hears
+        of it."""
+        store = self.host.store
+        if not self.alive or store is None:
+            return
+        try:
+            if isinstance(effect, Commit):
+                self._unsent_commit = None
+                outcome = store_work.commit(store, effect)
+                self.world.agenda.after(self._store_latency(), self._hear_of_store, self._committed, effect, outcome)
+            else:
+                answer = store_work.reread(store, effect)
+                self.world.agenda.after(self._store_latency(), self._hear_of_store, self._reread, effect, answer)
+        except PowerCut:
+            self.host.fell()
+
+    def _hear_of_store(self, act: Callable[..., None], effect: Commit | Reread, what: object) -> None:
+        if self.paused:
+            self.world.agenda.after(10 * MS, self._hear_of_store, act, effect, what)
+        else:
+            self.enter(act, effect.token, what)
+
+    def _committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
+        self.node.committed(now, token, outcome)
+
+    def _reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
+        self.node.reread(now, token, answer)
+
     def finish_disk_work(self) -> None:
-        """A clean stop waits for the disk thread, and tells the node nothing any more."""
+        """A clean stop waits for the threads of the disk and of the store, and tells the node nothing any more."""
+        if self._unsent_commit is not None and self.host.store is not None:
+            commit, self._unsent_commit = self._unsent_commit, None
+            store_work.commit(self.host.store, commit)
         if self._disk_busy is not None:
             self._do_disk_work(*self._disk_busy)
             self._disk_busy = None
@@ -432,6 +495,8 @@ class Host:
         self.disk_latency_max_us: Micros = CALM_DISK_US
         self.peers: dict[int, Endpoint] = {}
         """Where the other nodes of the cluster are, by id."""
+        self.store: FarStore | None = None
+        """The way to the metadata store while clients are served; None where no node here commits."""
         self._build = build
         self._boot = 1
         self._boot_noted = 0

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.machine import WallClock
-from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import Guard, StoreFailed, Write
 from ottla.sim.clients.consumers import GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, NodeUnderTest
+from ottla.sim.kernel.store import FarStore, SimStore
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
@@ -33,8 +31,6 @@ NODE_ITSELF = -1
 """The connection of requests that the node makes by itself."""
 LIVENESS_MS = 60_000
 LIVENESS_STEP_MS = 250
-STORE_ROW_BYTES = 200
-"""What a commit of the store needs of the disk, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +49,6 @@ class Outcome:
     plan: Plan
     deliveries: int = 0
     """To members of share groups."""
-
-
-class SimStore(MemoryStore):
-    """The metadata store, durable with every commit; the power may go before a commit or right after it, and a disk
-    that fails fails it too."""
-
-    __slots__ = ("disk",)
-
-    def __init__(self, disk: Disk) -> None:
-        super().__init__()
-        self.disk = disk
-
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        self.disk.burn()
-        if self.disk.room(STORE_ROW_BYTES) < STORE_ROW_BYTES or self.disk.draws_sync_failure():
-            raise StoreFailed("the metadata store can't be written: the simulated disk is not well")
-        generation = super().commit(writes, guards)
-        self.disk.burn()
-        return generation
 
 
 NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
@@ -100,6 +77,7 @@ class Run:
         self.host = Host(self.world, "node", self._build)
         self.host.disk.lies = lies
         self.store = SimStore(self.host.disk)
+        self.host.store = FarStore(self.store, self.host.stream("store"))
         self.plan = self.make_plan()
         self.workload = self.make_workload()
         self.faults = Faults(self.host, self.workload, self.plan)

@@ -1,0 +1,40 @@
+"""What a shell does for the effects `Commit` and `Reread`: calls of the metadata store, and what came of them.
+
+Does not know the node. Calls to one store come from one thread at a time.
+"""
+
+from ottla.broker.effects import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    NotCommitted,
+    OutcomeUnknown,
+    Reading,
+    Reread,
+    Unread,
+)
+from ottla.metadata.image import delta_since
+from ottla.metadata.store import CommitUnknown, Conflict, MetadataStore, StoreFailed
+
+
+def commit(store: MetadataStore, effect: Commit) -> CommitOutcome:
+    """Carry out a Commit."""
+    try:
+        return Committed(store.commit(effect.writes, effect.guards))
+    except Conflict as conflict:
+        return Conflicted(str(conflict))
+    except StoreFailed as failed:
+        return NotCommitted(str(failed))
+    except CommitUnknown as unknown:
+        return OutcomeUnknown(str(unknown))
+
+
+def reread(store: MetadataStore, effect: Reread) -> Reading | Unread:
+    """Carry out a Reread."""
+    try:
+        delta = delta_since(store, effect.image)
+        row = store.get(effect.key)
+    except StoreFailed as failed:
+        return Unread(str(failed))
+    return Reading(delta, None if row is None else row.value)

@@ -1,0 +1,58 @@
+"""The store thread: commits of the metadata store and looks at it, beside the loop, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ottla.broker.cluster import store_work
+from ottla.broker.effects import Commit, CommitOutcome, OutcomeUnknown, Reading, Reread, Unread
+from ottla.metadata.store import MetadataStore
+
+log = logging.getLogger("ottla.metadata")
+
+
+class StoreThread:
+    """Carries out `Commit` and `Reread`; `committed` and `reread` are called on the loop, with the token first."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[int, CommitOutcome], None],
+        reread: Callable[[int, Reading | Unread], None],
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._committed = committed
+        self._reread = reread
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
+
+    def carry_out(self, effect: Commit | Reread) -> None:
+        """Begin this once everything before it has ended."""
+        if isinstance(effect, Commit):
+            self._pool.submit(self._commit, effect)
+        else:
+            self._pool.submit(self._read, effect)
+
+    def _commit(self, effect: Commit) -> None:
+        try:
+            outcome = store_work.commit(self._store, effect)
+        except Exception as error:  # nobody expected it: what it left behind is read from the store
+            log.exception("a commit of the metadata store failed; what became of it is looked up")
+            outcome = OutcomeUnknown(repr(error))
+        self._loop.call_soon_threadsafe(self._committed, effect.token, outcome)
+
+    def _read(self, effect: Reread) -> None:
+        try:
+            answer = store_work.reread(self._store, effect)
+        except Exception as error:
+            log.exception("the metadata store can't be read; it is tried again")
+            answer = Unread(repr(error))
+        self._loop.call_soon_threadsafe(self._reread, effect.token, answer)
+
+    def stop(self) -> None:
+        """Wait for what is under way."""
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,95 @@
+"""The simulated metadata store: durable with every commit, and reached by the shell as if it stood somewhere else.
+
+`SimStore` is what is stored; a node's start and its clean stop use it themselves. `FarStore` is how the shell carries
+out a node's commits while clients are served: they take a while, other writers are faster, answers are lost.
+"""
+
+import random
+from collections.abc import Sequence
+
+from ottla.metadata.memory import MemoryStore
+from ottla.metadata.store import Changes, CommitUnknown, Guard, Put, StoreFailed, Versioned, Write
+from ottla.sim.kernel.clock import Micros
+from ottla.sim.kernel.disk import Disk
+
+STORE_ROW_BYTES = 200
+"""What a commit of the store needs of the disk, about."""
+
+
+class SimStore(MemoryStore):
+    """The power may go before a commit or right after it, and a disk that fails fails it too."""
+
+    __slots__ = ("disk",)
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self.disk = disk
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        self.disk.burn()
+        if self.disk.room(STORE_ROW_BYTES) < STORE_ROW_BYTES or self.disk.draws_sync_failure():
+            raise StoreFailed("the metadata store can't be written: the simulated disk is not well")
+        generation = super().commit(writes, guards)
+        self.disk.burn()
+        return generation
+
+
+class FarStore:
+    """A `MetadataStore` that is `store`, with what goes wrong on the way to it.
+
+    `latency_max_us`: how long the way there, or back, may take. `lost_answers`: of how many commits nobody hears again,
+    done or not. `rivals`: before how many another writer writes one of their rows.
+    """
+
+    def __init__(self, store: SimStore, rng: random.Random) -> None:
+        self._store = store
+        self._rng = rng
+        self.place = store.place
+        self.lost = 0
+        self.latency_max_us: Micros = 0
+        self.lost_answers = 0.0
+        self.rivals = 0.0
+
+    def latency(self, at_most_us: Micros) -> Micros:
+        """How long the next call is on its way; `at_most_us` where the way is good."""
+        return self._rng.randrange(50, max(at_most_us, self.latency_max_us))
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+        self.latency_max_us, self.lost_answers, self.rivals = 0, 0.0, 0.0
+
+    @property
+    def generation(self) -> int:
+        return self._store.generation
+
+    def get(self, key: str) -> Versioned | None:
+        return self._store.get(key)
+
+    def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
+        return self._store.list(prefix)
+
+    def changes_since(self, generation: int) -> Changes | None:
+        return self._store.changes_since(generation)
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        if self.rivals and self._rng.random() < self.rivals:
+            self._rival(writes)
+        if not self.lost_answers or self._rng.random() >= self.lost_answers:
+            return self._store.commit(writes, guards)
+        if self._rng.random() < 0.5:
+            self._store.commit(writes, guards)
+        raise CommitUnknown("the answer of the metadata store was lost")
+
+    def _rival(self, writes: Sequence[Write]) -> None:
+        """Another node writes one of these rows: as it is, or as it is going to be where there is none."""
+        bound = [write for write in writes if write.expected is not None]
+        if bound:
+            write = self._rng.choice(bound)
+            row = self._store.get(write.key)
+            if row is not None:
+                MemoryStore.commit(self._store, [Put(write.key, row.value)])
+            elif isinstance(write, Put):
+                MemoryStore.commit(self._store, [Put(write.key, write.value)])
+
+    def close(self) -> None:
+        """Nothing to close."""
