@@ -33,11 +33,6 @@ from tests.node_stage import NodeStage
 NOBODY = b"\1" * 16
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> NodeStage:
-    return NodeStage(tmp_path / "node")
-
-
 def create(stage: NodeStage, *topics: CreatableTopic, validate_only: bool = False) -> list[CreatableTopicResult]:
     return stage.ask(CreateTopicsRequest(list(topics), validate_only=validate_only)).topics
 

@@ -1,7 +1,5 @@
 """What a client may ask for before it has said who it is, on a listener that requires that and on one that does not."""
 
-from pathlib import Path
-
 import pytest
 
 from ottla.broker.requests import Address, Refused, Session
@@ -11,11 +9,6 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.wire import Message
 from tests.node_stage import NodeStage
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> NodeStage:
-    return NodeStage(tmp_path / "node")
 
 
 def session_of(security_protocol: str) -> Session:

@@ -79,11 +79,6 @@ class PlainFiles(DiskFiles):
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> NodeStage:
-    return NodeStage(tmp_path / "node")
-
-
-@pytest.fixture
 def ailing(tmp_path: Path) -> tuple[NodeStage, PlainFiles]:
     files = PlainFiles()
     return NodeStage(tmp_path / "node", files=files), files

@@ -1,7 +1,6 @@
 """Long requests are read apart from serving them, and refused where they are longer than anybody needs."""
 
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,6 @@ from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import Message
 from tests.node_stage import SESSION, NodeStage
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> NodeStage:
-    return NodeStage(tmp_path / "node")
 
 
 def framed(message: Message, version: int) -> memoryview:

@@ -1,7 +1,6 @@
 """The life of topics across restarts: epochs, directories, deletions, records in the store."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.node_stage import NodeStage
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> NodeStage:
-    return NodeStage(tmp_path / "node")
 
 
 def create(stage: NodeStage, name: str, partitions: int = 1) -> None:

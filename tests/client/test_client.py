@@ -17,12 +17,6 @@ from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.testing import EmbeddedBroker
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        yield running
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     with Client(broker.bootstrap_servers) as made:

@@ -30,12 +30,6 @@ from ottla.testing import EmbeddedBroker
 Answer = Callable[[socket.socket], None]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        yield running
-
-
 @pytest.fixture
 def connection(broker: EmbeddedBroker) -> Iterator[Connection]:
     with Connection("127.0.0.1", broker.port) as made:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from ottla.client import Client, ConnectionClosed
@@ -11,12 +9,6 @@ from ottla.client.fetching import Wanted, post_fetch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.testing import EmbeddedBroker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        yield running
 
 
 def values(records: memoryview) -> list[bytes | None]:

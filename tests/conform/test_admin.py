@@ -44,12 +44,6 @@ from ottla.testing import EmbeddedBroker
 WAIT_S = 30
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        yield running
-
-
 @pytest.fixture
 def topic() -> str:
     return f"admin-{uuid.uuid4().hex[:8]}"

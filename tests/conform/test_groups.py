@@ -1,7 +1,7 @@
 """Consumer groups of real clients: librdkafka, kafka-python and aiokafka, alone and in one group."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -14,12 +14,6 @@ from ottla.testing import EmbeddedBroker
 
 PARTITIONS = 6
 CLIENTS = [Librdkafka, KafkaPython, Aiokafka]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        yield running
 
 
 @pytest.fixture

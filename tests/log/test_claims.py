@@ -7,24 +7,12 @@ import pytest
 from ottla.log.answers import AppendRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, set_crc
-from ottla.protocol.records.compression import compress
 from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch
+from tests.lying_batches import claiming
 
 from .support import NOW, disk, open_log, put
 
 _int32 = Struct(">i").pack_into
-
-
-def claiming(count: int, body: bytes, codec: int) -> memoryview:
-    batch = build_batch([Record(timestamp_ms=NOW, key=b"k", value=b"v")])
-    packed = compress(codec, body) if codec else body
-    batch[HEADER_BYTES:] = packed
-    _int32(batch, 8, HEADER_BYTES - 12 + len(packed))
-    batch[22] |= codec
-    _int32(batch, 23, count - 1)
-    _int32(batch, 57, count)
-    set_crc(batch)
-    return memoryview(batch)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +30,7 @@ def claiming(count: int, body: bytes, codec: int) -> memoryview:
 def test_more_records_than_bytes_can_hold_are_refused(count: int, body: bytes, codec: int) -> None:
     log = open_log(disk())
     with pytest.raises(AppendRefused, match=f"reports {count} records in") as refused:
-        put(log, claiming(count, body, codec))
+        put(log, memoryview(claiming(count, body, codec=codec, timestamp_ms=NOW)))
     assert refused.value.error_code is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
 
@@ -54,7 +42,7 @@ def test_broken_compression_with_more_records_than_bytes_is_refused_as_kafka_doe
 
 
 def _broken() -> memoryview:
-    batch = bytearray(claiming(10_000, b"?" * 100, 0))
+    batch = claiming(10_000, b"?" * 100, timestamp_ms=NOW)
     batch[22] |= 4
     set_crc(batch)
     return memoryview(batch)

@@ -1,6 +1,5 @@
 """Batches that claim more records than their bytes can hold: stored ones cost a share group no walk and no letters."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -10,34 +9,12 @@ from share_stage import REJECT, ShareStage
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, PendingRange
 from ottla.log.answers import Origin
-from ottla.protocol.records.batch import HEADER_BYTES, set_crc
-from ottla.protocol.records.compression import compress
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Record, build_batch
+from tests.lying_batches import claiming
 
 COUNT_MAX = 2**31 - 1
 DEAD = {"errors_deadletterqueue_topic_name": "dlq.jobs"}
 _int32 = Struct(">i").pack_into
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ShareStage]:
-    made = ShareStage(tmp_path)
-    yield made
-    made.node.share.check()
-
-
-def claiming(count: int, body: bytes, *, codec: int = 0) -> bytearray:
-    """A batch with this body whose header claims so many records, under a good checksum."""
-    batch = build_batch([Record(timestamp_ms=1, key=b"k", value=b"v")])
-    packed = compress(codec, body) if codec else body
-    batch[HEADER_BYTES:] = packed
-    _int32(batch, 8, HEADER_BYTES - 12 + len(packed))
-    batch[22] |= codec
-    _int32(batch, 23, count - 1)
-    _int32(batch, 57, count)
-    set_crc(batch)
-    return batch
 
 
 BODIES = {

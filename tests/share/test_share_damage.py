@@ -1,8 +1,5 @@
 """A damaged log under a share group: the group hears of it, and passes over nothing that it was not given."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from share_stage import ACCEPT, Member, ShareStage
 
@@ -12,13 +9,6 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.records.batch import iter_batches
 
 HEADER_BYTES = {"length": 8, "a length too long": 10, "magic": 16, "a far offset": 0}
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ShareStage]:
-    made = ShareStage(tmp_path)
-    yield made
-    made.node.share.check()
 
 
 def damaged(stage: ShareStage, at: int, **configs: str) -> tuple[bytes, Member]:

@@ -1,6 +1,5 @@
 """What Kafka lacks: dead letters that are not lost, a breaker, pause, delayed messages, records in sight."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,6 @@ from share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 from ottla.broker.config.key import ConfigRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ShareStage]:
-    made = ShareStage(tmp_path)
-    yield made
-    made.node.share.check()
 
 
 def begun(stage: ShareStage, count: int = 10, *, headers: object = (), **overrides: str) -> Member:

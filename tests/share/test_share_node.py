@@ -17,13 +17,6 @@ from tests.node_stage import NOW
 from tests.other_writer import place
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ShareStage]:
-    made = ShareStage(tmp_path)
-    yield made
-    made.node.share.check()
-
-
 def earliest(stage: ShareStage, group: str = "g", **overrides: str) -> None:
     stage.configure(group, share_auto_offset_reset="earliest", **overrides)
 

@@ -1,8 +1,5 @@
 """Parts of large batches: sent alone, shared by members, and never twice in one answer."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,13 +11,6 @@ from ottla.protocol.records.batch import has_valid_crc, peek
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ShareStage]:
-    made = ShareStage(tmp_path)
-    yield made
-    made.node.share.check()
 
 
 def begun(stage: ShareStage, count: int, **overrides: str) -> tuple[bytes, Member]:

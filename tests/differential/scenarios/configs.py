@@ -14,6 +14,17 @@ def resource(kind: int, name: str, keys: list[str] | None = None) -> dict[str, A
     return {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
 
 
+def given(s: Stage, name: str, what: str) -> None:
+    """Ask for the configs that were set on a topic."""
+    s.ask(
+        what,
+        "DescribeConfigs",
+        4,
+        resources=[resource(TOPIC, name)],
+        keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1],
+    )
+
+
 def describe_topic(s: Stage) -> None:
     api = "DescribeConfigs"
     name = s.create("t", retention_ms="1234", cleanup_policy="compact")
@@ -71,29 +82,20 @@ def alter_topic(s: Stage) -> None:
         s.ask(what, api, versions, resources=[entry], **more)
         s.settle()
 
-    def given(what: str) -> None:
-        s.ask(
-            what,
-            "DescribeConfigs",
-            4,
-            resources=[resource(TOPIC, name)],
-            keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1],
-        )
-
     alter("validate only", "all", ("retention.ms", "77"), validate_only=True)
-    given("nothing changed")
+    given(s, name, "nothing changed")
     alter("good", "all", ("segment.bytes", "1048576"))
-    given("the others are gone")
+    given(s, name, "the others are gone")
     alter("null value", "all", ("retention.ms", None))
     alter("unknown name", "all", ("no.such", "1"))
     alter("illegal value", "all", ("retention.ms", "soon"))
     alter("one good one bad", "all", ("retention.ms", "5"), ("segment.bytes", "1"))
-    given("a refused request changes nothing")
+    given(s, name, "a refused request changes nothing")
     alter("name twice", "all", ("retention.ms", "5"), ("retention.ms", "6"))
     alter("unknown topic", "all", ("retention.ms", "5"), target=s.name("nope"))
     alter("illegal topic name", "all", ("retention.ms", "5"), target="a b")
     alter("empty list", "all")
-    given("nothing left")
+    given(s, name, "nothing left")
     # The same topic twice is not asked: Kafka never answers it.
     one = {"resource_type": TOPIC, "resource_name": name, "configs": [{"name": "retention.ms", "value": "5"}]}
     s.ask("none", api, "all", resources=[])
@@ -110,24 +112,15 @@ def incremental_topic(s: Stage) -> None:
         )
         s.settle()
 
-    def given(what: str) -> None:
-        s.ask(
-            what,
-            "DescribeConfigs",
-            4,
-            resources=[resource(TOPIC, name)],
-            keep=lambda a: [c for c in a["results"][0]["configs"] if c.get("config_source") == 1],
-        )
-
     alter("validate only", ("retention.ms", SET, "77"), validate_only=True)
-    given("nothing changed")
+    given(s, name, "nothing changed")
     alter("set", ("segment.bytes", SET, "1048576"))
-    given("the others stay")
+    given(s, name, "the others stay")
     alter("append", ("cleanup.policy", APPEND, "compact"))
-    given("a list grew")
+    given(s, name, "a list grew")
     alter("append what is there", ("cleanup.policy", APPEND, "compact"))
     alter("subtract", ("cleanup.policy", SUBTRACT, "delete"))
-    given("a list shrank")
+    given(s, name, "a list shrank")
     alter("subtract what is not there", ("cleanup.policy", SUBTRACT, "delete"))
     alter("append an illegal value", ("cleanup.policy", APPEND, "hope"))
     alter("append to a config that is no list", ("retention.ms", APPEND, "5"))
@@ -135,7 +128,7 @@ def incremental_topic(s: Stage) -> None:
     alter("remove", ("retention.ms", REMOVE, None))
     alter("remove what is not set", ("retention.bytes", REMOVE, None))
     alter("remove with a value", ("segment.bytes", REMOVE, "1"))
-    given("what is left")
+    given(s, name, "what is left")
     alter("set null", ("retention.ms", SET, None))
     alter("append null", ("cleanup.policy", APPEND, None))
     alter("unknown name", ("no.such", SET, "1"))
@@ -146,7 +139,7 @@ def incremental_topic(s: Stage) -> None:
     alter("one good one bad", ("retention.ms", SET, "5"), ("segment.bytes", SET, "1"))
     alter("unknown topic", ("retention.ms", SET, "5"), target=s.name("nope"))
     alter("no changes")
-    given("a refused request changes nothing")
+    given(s, name, "a refused request changes nothing")
     change = {
         "resource_type": TOPIC,
         "resource_name": name,

@@ -375,9 +375,8 @@ def static_leader_old_version(s: Stage) -> None:
         s.ask("the leader comes back", "JoinGroup", version, on="b", **joining(group, instance="i1"))
 
 
-def static_follower(s: Stage) -> None:
-    """A static follower that comes back does not disturb the group."""
-    group = s.group()
+def joined_by_static_follower(s: Stage, group: str) -> tuple[str, Pending]:
+    """A static leader has heard that a static follower joins; the leader's member id and the parked join."""
     one = s.send("JoinGroup", 9, **joining(group, instance="i1")).member_id
     s.send("SyncGroup", 5, **syncing(group, 1, one, {one: b"all"}, group_instance_id="i1"))
     held = s.post("JoinGroup", 9, on="b", **joining(group, instance="i2"))
@@ -390,6 +389,13 @@ def static_follower(s: Stage) -> None:
         member_id=one,
         group_instance_id="i1",
     )
+    return one, held
+
+
+def static_follower(s: Stage) -> None:
+    """A static follower that comes back does not disturb the group."""
+    group = s.group()
+    one, held = joined_by_static_follower(s, group)
     s.ask("leader joins", "JoinGroup", 9, **joining(group, one, instance="i1"), keep=joined_as)
     two = s.take("follower has joined", held, keep=joined_as).member_id
     s.send("SyncGroup", 5, **syncing(group, 2, one, {one: b"1", two: b"2"}, group_instance_id="i1"))
@@ -418,18 +424,7 @@ def static_follower(s: Stage) -> None:
 def replaced_while_joining(s: Stage) -> None:
     """A static member that joins while its older self still waits: the older one is fenced."""
     group = s.group()
-    one = s.send("JoinGroup", 9, **joining(group, instance="i1")).member_id
-    s.send("SyncGroup", 5, **syncing(group, 1, one, {one: b"all"}, group_instance_id="i1"))
-    held = s.post("JoinGroup", 9, on="b", **joining(group, instance="i2"))
-    s.until(
-        lambda a: a.error_code != 0,
-        "Heartbeat",
-        4,
-        group_id=group,
-        generation_id=1,
-        member_id=one,
-        group_instance_id="i1",
-    )
+    one, held = joined_by_static_follower(s, group)
     newer = s.post("JoinGroup", 9, on="c", **joining(group, instance="i2"))
     s.take("the older join", held)
     s.ask("the leader joins", "JoinGroup", 9, **joining(group, one, instance="i1"), keep=joined_as)
