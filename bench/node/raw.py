@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from bench.brokers import BenchFailed, Broker
+from bench.bulk import SIZE, size_in
 from bench.figures import Figures, Scale, cpu_figures
 from bench.frames import IN_FLIGHT, Reader, connect, pipeline, produce_frame, record_batch
 from ottla.protocol.records.batch import peek
@@ -22,9 +23,7 @@ WARM_UP_REQUESTS = 20
 FETCHED_BYTES = 200_000_000
 """How much is in the log that a raw fetch reads over and over."""
 
-_NAME = re.compile(
-    r"raw-(?P<what>produce|fetch)-(?P<count>\d+)x(?P<size>\d+)(?P<unit>B|kB)(-(?P<connections>\d+)conn)?"
-)
+_NAME = re.compile(rf"raw-(?P<what>produce|fetch)-(?P<count>\d+)x{SIZE}(-(?P<connections>\d+)conn)?")
 
 NAMES = [
     "raw-produce-1x200B",
@@ -49,8 +48,7 @@ class RawLoad:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        size = int(found["size"]) * (1000 if found["unit"] == "kB" else 1)
-        return cls(found["what"], int(found["count"]), size, int(found["connections"] or 1))
+        return cls(found["what"], int(found["count"]), size_in(found), int(found["connections"] or 1))
 
     def describe(self) -> str:
         batches = f"batches of {self.count} x {self.size} B"

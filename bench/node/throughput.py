@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 import time
-import uuid
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from bench.brokers import BenchFailed, Broker
+from bench.bulk import SIZE, bulk_consumer, size_in
 from bench.figures import Figures, Scale, cpu_figures
 
 BYTES_PER_S = 250_000_000
@@ -29,7 +29,7 @@ FLUSH_TIMEOUT_S = 300
 
 SIZES = {"100B": 100, "200B": 200, "1kB": 1_000, "10kB": 10_000}
 _NAME = re.compile(
-    r"throughput-(?P<size>\d+)(?P<unit>B|kB)(-(?P<partitions>\d+)p)?(-acks(?P<acks>0|1|all))?(-(?P<idempotent>idempotent))?"
+    rf"throughput-{SIZE}(-(?P<partitions>\d+)p)?(-acks(?P<acks>0|1|all))?(-(?P<idempotent>idempotent))?"
     r"(-(?P<compression>gzip|snappy|lz4|zstd))?"
 )
 
@@ -58,7 +58,7 @@ class Load:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        size = int(found["size"]) * (1000 if found["unit"] == "kB" else 1)
+        size = size_in(found)
         idempotent = found["idempotent"] is not None
         acks = found["acks"] or ("all" if idempotent else "1")
         return cls(size, int(found["partitions"] or 1), acks, idempotent, found["compression"] or "none")
@@ -118,19 +118,7 @@ class Load:
 
     def _consume(self, broker: Broker, topic: str, count: int) -> float:
         """Seconds from the assignment to the last message."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": broker.address,
-                "group.id": f"bench-{uuid.uuid4().hex[:12]}",
-                "enable.auto.commit": False,
-                "fetch.max.bytes": 52_428_800,
-                "max.partition.fetch.bytes": 10_485_760,
-                "queued.max.messages.kbytes": 400_000,
-                "queued.min.messages": 1_000_000,
-                "log_level": 3,
-            }
-        )
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(self.partitions)])
+        consumer = bulk_consumer(broker, topic, self.partitions)
         began, seen = time.perf_counter(), 0
         while seen < count:
             messages = consumer.consume(min(10_000, count - seen), 10)

@@ -20,17 +20,17 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from bench import program
 from bench.brokers import BenchFailed, Broker, Nodes, default_data
+from bench.bulk import bulk_consumer
 from bench.figures import Figures, Rounds, spread
 from bench.machine import version_of
 from bench.program import Floor, first_line, in_words, parser, scaled
@@ -208,19 +208,7 @@ def archive(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
 
 
 def plain_loop(broker: Broker, topic: str, rows: int) -> Figures:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.address,
-            "group.id": f"bench-{uuid.uuid4().hex[:12]}",
-            "enable.auto.commit": False,
-            "fetch.max.bytes": 52_428_800,
-            "max.partition.fetch.bytes": 10_485_760,
-            "queued.max.messages.kbytes": 400_000,
-            "queued.min.messages": 1_000_000,
-            "log_level": 3,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    consumer = bulk_consumer(broker, topic, PARTITIONS)
     began, cpu, seen, size = time.perf_counter(), time.process_time(), 0, 0
     while seen < rows:
         messages = consumer.consume(min(10_000, rows - seen), 10)

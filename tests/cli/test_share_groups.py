@@ -74,7 +74,7 @@ def test_states_lists_and_members(ottla: Run, queue: str, ottla_broker: Embedded
     ottla("share-groups", "describe", queue, "--state", "--members", code=2)
 
 
-def test_what_members_hold_is_in_sight(ottla: Run) -> None:
+def test_what_members_hold_is_shown(ottla: Run) -> None:
     with Measured() as broker:
         assert broker.server.metrics is not None
         metrics, bootstrap = broker.server.metrics.address, broker.bootstrap_servers

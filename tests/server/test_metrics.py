@@ -162,7 +162,7 @@ def test_quantiles_lie_in_their_bucket() -> None:
     assert quantile_micros([0] * 64, 0.5) == 0
 
 
-def test_share_groups_are_in_sight(broker: Measured) -> None:
+def test_share_groups_are_shown(broker: Measured) -> None:
     from confluent_kafka import ShareConsumer
 
     topic = broker.create_topic()

@@ -1,4 +1,4 @@
-"""What Kafka lacks: dead letters that are not lost, a breaker, pause, delayed messages, records in sight."""
+"""What Kafka lacks: dead letters that are not lost, a breaker, pause, delayed messages, records described."""
 
 from pathlib import Path
 
@@ -317,10 +317,10 @@ def test_a_record_limit_counts_what_is_not_held_back(stage: ShareStage) -> None:
     assert member.fetch() == [(1, 1, 1)]
 
 
-# ---- in sight ------------------------------------------------------------------------------------------------------
+# ---- described -----------------------------------------------------------------------------------------------------
 
 
-def test_who_holds_what_is_in_sight(stage: ShareStage) -> None:
+def test_who_holds_what_is_described(stage: ShareStage) -> None:
     member = begun(stage)
     member.fetch(records=4, exactly=True)
     stage.run(7000)

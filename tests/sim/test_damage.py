@@ -40,7 +40,7 @@ class Damage:
         world.run(world.clock.now_us + 2_000 * MS)
         self.workload.wind_down()
         self._live()
-        self._reckon()
+        self._check_at_rest()
 
 
 class DamagedGroups(Damage, Run):

@@ -164,7 +164,7 @@ class Segment:
         """Headers of the batches from `position` on, with their positions.
 
         Stops where a batch is not whole, or its offsets are not of this segment or do not rise: they stand outside the
-        checksum, and nobody is to reckon with them.
+        checksum, and nobody may rely on them.
         """
         expected, offset_max = self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
         for at, header in walk_headers(self.file, position, self.size if end is None else end, chunk):

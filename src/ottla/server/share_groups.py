@@ -1,4 +1,4 @@
-"""Share groups in sight: who holds which records, for how long, how often delivered; as JSON and as metrics.
+"""Shows share groups as JSON and as metrics: who holds which records, for how long, how often delivered.
 
 Knows how the broker's figures are shown. Does not know how they come about (`broker/delivery`). As with the other
 metrics, `take` reads the node on its event loop, and what it gives can be printed in any thread.

@@ -2,10 +2,10 @@
 
     kernel/      the world: time, the network, hosts with a disk, a clock and a node each; knows nothing of Kafka
     clients/     simulated client processes that speak Kafka, and what they were told, held against the promises
-    workloads/   one run: who is there, what goes wrong, what must hold, the reckoning
+    workloads/   one run: who is there, what goes wrong, what must hold
     __main__.py  `python -m ottla.sim`
 
 Imports go one way: workloads -> clients -> kernel. One run is one seed: safety under faults, liveness after they heal,
-then a reckoning. A run's trace has the same hash wherever it runs. Models: TigerBeetle's VOPR, FoundationDB's
-simulation.
+then the last checks at rest. A run's trace has the same hash wherever it runs.
+Models: TigerBeetle's VOPR, FoundationDB's simulation.
 """

@@ -13,12 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import by_shard, call_of
-from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
-from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -26,28 +24,11 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-class Describe(CoordinatorRequest):
-    """`described` holds the groups that the client may not see, and comes to hold all."""
-
-    __slots__ = ("described", "node", "order")
-
-    def __init__(
-        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]
-    ) -> None:
-        super().__init__(calls)
-        self.node = node
-        self.order = order
-        self.described = refused
+class Describe(DescribeGroups):
+    """DescribeGroups under way."""
 
     def finish(self, request: Request) -> DescribeGroupsResponse:
-        for reply in self.replies:
-            for group in reply.groups:
-                if request.body.include_authorized_operations and group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = self.node.access.authorized_operations(
-                        request, ResourceType.GROUP, group.group_id
-                    )
-                self.described[group.group_id] = group
-        return DescribeGroupsResponse(groups=[self.described[group_id] for group_id in self.order])
+        return DescribeGroupsResponse(groups=self.in_order(request))
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import by_shard, call_of
-from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.machine import Call
+from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_describe import (
     DescribedGroup,
@@ -31,42 +29,24 @@ if TYPE_CHECKING:
 _HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 
 
-class Describe(CoordinatorRequest):
-    """`described` holds the groups that the client may not see, and comes to hold all."""
+class Describe(DescribeGroups):
+    """ShareGroupDescribe under way."""
 
-    __slots__ = ("described", "node", "order")
-
-    def __init__(
-        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, DescribedGroup]
-    ) -> None:
-        super().__init__(calls)
-        self.node = node
-        self.order = order
-        self.described = refused
+    def as_seen(self, request: Request, group: DescribedGroup) -> DescribedGroup:
+        topics = {
+            name
+            for member in group.members
+            for name in (
+                *member.subscribed_topic_names,
+                *(part.topic_name for part in (member.assignment.topic_partitions if member.assignment else ())),
+            )
+        }
+        if not all(self.node.access.on_topic(request, Operation.DESCRIBE, name) for name in sorted(topics)):
+            return DescribedGroup(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS, group.group_id)
+        return super().as_seen(request, group)
 
     def finish(self, request: Request) -> ShareGroupDescribeResponse:
-        for reply in self.replies:
-            for group in reply.groups:
-                self.described[group.group_id] = _as_seen(self.node, request, group)
-        return ShareGroupDescribeResponse(groups=[self.described[group_id] for group_id in self.order])
-
-
-def _as_seen(node: Node, request: Request, group: DescribedGroup) -> DescribedGroup:
-    if group.error_code:
-        return group
-    topics = {
-        name
-        for member in group.members
-        for name in (
-            *member.subscribed_topic_names,
-            *(part.topic_name for part in (member.assignment.topic_partitions if member.assignment else ())),
-        )
-    }
-    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in sorted(topics)):
-        return DescribedGroup(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS, group.group_id)
-    if request.body.include_authorized_operations:
-        group.authorized_operations = node.access.authorized_operations(request, ResourceType.GROUP, group.group_id)
-    return group
+        return ShareGroupDescribeResponse(groups=self.in_order(request))
 
 
 def handle(node: Node, request: Request) -> Any:

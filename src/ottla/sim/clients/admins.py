@@ -24,7 +24,7 @@ from ottla.sim.clients.kafka import (
     INCREMENTAL_ALTER_CONFIGS,
     KafkaClient,
 )
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
 
@@ -56,7 +56,7 @@ HARMLESS_CONFIGS = (
 class Admin(KafkaClient):
     """Creates the workload's topics, then disturbs."""
 
-    def __init__(self, workload: Surroundings, name: str) -> None:
+    def __init__(self, workload: WorkloadView, name: str) -> None:
         super().__init__(workload, name)
         self.created = False
         self.disturbs = True

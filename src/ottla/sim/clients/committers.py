@@ -18,7 +18,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, GROUPS_LIST_SINCE, OUTCOME_UNKNOWN
 from ottla.sim.clients.history import NOTHING_COMMITTED, Commit, TopicPartition
 from ottla.sim.clients.kafka import DELETE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, KafkaClient
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
@@ -26,7 +26,7 @@ from ottla.sim.kernel.trace import Broken
 class Committer(KafkaClient):
     """One client, one group, one partition; one request at a time."""
 
-    def __init__(self, workload: Surroundings, name: str, group: str, where: TopicPartition) -> None:
+    def __init__(self, workload: WorkloadView, name: str, group: str, where: TopicPartition) -> None:
         super().__init__(workload, name)
         self.group = group
         self.where = where

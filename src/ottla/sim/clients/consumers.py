@@ -42,7 +42,7 @@ from ottla.sim.clients.kafka import (
     SYNC_GROUP,
 )
 from ottla.sim.clients.readers import Reader
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
@@ -81,7 +81,7 @@ class GroupMember(Reader):
     """One member of a group. `instance`: a static member's id."""
 
     def __init__(
-        self, workload: Surroundings, name: str, group: str, topics: tuple[str, ...], *, instance: str | None = None
+        self, workload: WorkloadView, name: str, group: str, topics: tuple[str, ...], *, instance: str | None = None
     ) -> None:
         super().__init__(workload, name, topics)
         self.group = group
@@ -181,13 +181,16 @@ class GroupMember(Reader):
         elif code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = message.member_id
             self._join()
-        elif code in FENCED:
-            self._forget_membership()
-            self.after(RETRY_US, self._again, self._round)
-        elif code in COORDINATOR_AWAY or code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.after(RETRY_US, self._again, self._round)
         else:
-            raise Broken(f"{self.name}: JoinGroup answers {code}")
+            self._refused("JoinGroup", code)
+
+    def _refused(self, api: str, code: int) -> None:
+        """Begin again in a while, where the answer is one that a member may get."""
+        if code in FENCED:
+            self._forget_membership()
+        elif code not in COORDINATOR_AWAY and code != ErrorCode.REBALANCE_IN_PROGRESS:
+            raise Broken(f"{self.name}: {api} answers {code}")
+        self.after(RETRY_US, self._again, self._round)
 
     def _forget_membership(self) -> None:
         self.member_id = ""
@@ -244,13 +247,8 @@ class GroupMember(Reader):
         self.state = "unjoined"
         if code == ErrorCode.NONE:
             self._assigned(bytes(message.assignment))
-        elif code in FENCED:
-            self._forget_membership()
-            self.after(RETRY_US, self._again, self._round)
-        elif code in COORDINATOR_AWAY or code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.after(RETRY_US, self._again, self._round)
         else:
-            raise Broken(f"{self.name}: SyncGroup answers {code}")
+            self._refused("SyncGroup", code)
 
     def _assigned(self, assignment: bytes) -> None:
         mine: list[TopicPartition] = []

@@ -15,7 +15,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from ottla.protocol.wire import Message
 from ottla.sim.clients.client import Client
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
@@ -68,7 +68,7 @@ class Pending:
 class KafkaClient(Client):
     """See the module. `connected` is final here: subclasses begin in `ready`, when metadata is known."""
 
-    def __init__(self, workload: Surroundings, name: str, topics: tuple[str, ...] = ()) -> None:
+    def __init__(self, workload: WorkloadView, name: str, topics: tuple[str, ...] = ()) -> None:
         super().__init__(workload.world, name, workload.bootstrap)
         self.workload = workload
         self.history = workload.history

@@ -17,7 +17,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.history import Content
 from ottla.sim.clients.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
@@ -121,7 +121,7 @@ class Producer(KafkaClient):
 
     def __init__(
         self,
-        workload: Surroundings,
+        workload: WorkloadView,
         name: str,
         topic: str,
         *,

@@ -16,7 +16,7 @@ from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, KafkaClient
-from ottla.sim.clients.surroundings import Surroundings
+from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
@@ -50,7 +50,7 @@ SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 class Reader(KafkaClient):
     """Fetches `positions`. Subclasses fill them and look at `read`."""
 
-    def __init__(self, workload: Surroundings, name: str, topics: tuple[str, ...]) -> None:
+    def __init__(self, workload: WorkloadView, name: str, topics: tuple[str, ...]) -> None:
         super().__init__(workload, name, topics)
         self.positions: dict[TopicPartition, int] = {}
         self.gap_us: Micros = self.rng.choice((20, 60, 150)) * MS
@@ -271,7 +271,7 @@ class Reader(KafkaClient):
 class Scanner(Reader):
     """Reads a whole topic again and again, at times without taking what it asked for."""
 
-    def __init__(self, workload: Surroundings, name: str, topic: str) -> None:
+    def __init__(self, workload: WorkloadView, name: str, topic: str) -> None:
         super().__init__(workload, name, (topic,))
         self.topic = topic
         self.running_scan = True

@@ -21,7 +21,7 @@ from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
 from ottla.sim.clients.share_history import Place
-from ottla.sim.clients.surroundings import ShareSurroundings
+from ottla.sim.clients.workload_view import ShareWorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
 
@@ -58,9 +58,9 @@ Said = dict[TopicPartition, list[tuple[int, int]]]
 class ShareMember(KafkaClient):
     """One member. `naughty`: how likely it misbehaves at each turn."""
 
-    workload: ShareSurroundings
+    workload: ShareWorkloadView
 
-    def __init__(self, workload: ShareSurroundings, name: str, group: str, topic: str) -> None:
+    def __init__(self, workload: ShareWorkloadView, name: str, group: str, topic: str) -> None:
         super().__init__(workload, name, (topic,))
         self.shares = workload.shares[group]
         self.group = group
@@ -339,9 +339,9 @@ class ShareMember(KafkaClient):
 class ShareAdmin(KafkaClient):
     """Makes the dead-letter topic, configures the groups, and keeps changing both until everything heals."""
 
-    workload: ShareSurroundings
+    workload: ShareWorkloadView
 
-    def __init__(self, workload: ShareSurroundings, name: str) -> None:
+    def __init__(self, workload: ShareWorkloadView, name: str) -> None:
         super().__init__(workload, name)
         self.disturbs = True
         self.at_rest = False

@@ -1,8 +1,8 @@
-"""One run: a seed, a node, its clients, a time of trouble, a time of peace, and the reckoning.
+"""Runs one seed: a node and its clients, faults, a time without faults, and the last checks.
 
     safety     faults strike; what must never happen is checked at every step
     liveness   everything heals; producers get rid of what they have, groups become stable and read to the end
-    reckoning  replay equals live state; after one more death the audit reads everything
+    at rest    replay equals live state; after one more death the audit reads everything
 
 A failure is a `Broken` promise, or any other exception that the node lets out: its own assertions are checkers too.
 """
@@ -112,7 +112,7 @@ class Run:
         self.faults.heal()
         self.workload.wind_down()
         self._live()
-        self._reckon()
+        self._check_at_rest()
 
     def _live(self) -> None:
         world = self.world
@@ -161,7 +161,7 @@ class Run:
                 return f"the members of {group} are in different generations"
         return None
 
-    def _reckon(self) -> None:
+    def _check_at_rest(self) -> None:
         world, host = self.world, self.host
         node = node_of(host.life)
         assert host.life is not None

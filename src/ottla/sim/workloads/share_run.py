@@ -78,8 +78,8 @@ class ShareRun(Run):
         for partition, _ in node.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        in_sight = node.share.describe(self.host.clock.now_ms)
-        seen = {(each.group_id, each.topic, each.partition): each for each in in_sight}
+        described = node.share.describe(self.host.clock.now_ms)
+        seen = {(each.group_id, each.topic, each.partition): each for each in described}
         for group in workload.shares:
             for partition in node.replicas.by_name[JOBS].partitions.values():
                 each = seen.get((group, JOBS, partition.index))
@@ -92,11 +92,11 @@ class ShareRun(Run):
                     )
         return None
 
-    def _reckon(self) -> None:
+    def _check_at_rest(self) -> None:
         node = node_of(self.host.life)
         self._nothing_is_lost(node)
         before = _state_of(node)
-        super()._reckon()
+        super()._check_at_rest()
         node = node_of(self.host.life)
         while node.share_state.deadline() == 0:
             node.share_state.tick(self.host.clock.now_ms)

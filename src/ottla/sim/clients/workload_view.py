@@ -9,7 +9,7 @@ from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.world import World
 
 
-class Surroundings(Protocol):
+class WorkloadView(Protocol):
     """A workload, as its clients see it."""
 
     @property
@@ -50,7 +50,7 @@ class Surroundings(Protocol):
         ...
 
 
-class ShareSurroundings(Surroundings, Protocol):
+class ShareWorkloadView(WorkloadView, Protocol):
     """A workload with share groups, as its clients see it."""
 
     @property
