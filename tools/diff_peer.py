@@ -60,9 +60,8 @@ def node(given: str | None) -> Iterator[tuple[str, int]]:
     if given:
         yield address(given)
         return
-    from differential.node import CONFIG
-
     from ottla.testing import EmbeddedBroker
+    from tests.differential.node import CONFIG
 
     with EmbeddedBroker(settings=CONFIG) as broker:
         yield address(broker.bootstrap_servers)

@@ -267,7 +267,8 @@ def test_python_cluster(python: KafkaAdminClient) -> None:
     assert python.api_versions()
     features = python.describe_features()
     assert {name: (each["supported"], each["finalized"]) for name, each in features.items()} == {
-        "share.version": ((0, 1), (1, 1))
+        "group.version": ((0, 1), (1, 1)),
+        "share.version": ((0, 1), (1, 1)),
     }
 
 

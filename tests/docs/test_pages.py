@@ -13,7 +13,14 @@ from ottla.testing import EmbeddedBroker
 
 from .reader import READ_ONLY, TOP, Reader, blocks_of
 
-PAGES = ["docs/durability.md", "docs/kmq.md", "docs/queues.md", "docs/testing.md", "docs/pipelines/ship.md"]
+PAGES = [
+    "docs/durability.md",
+    "docs/groups.md",
+    "docs/kmq.md",
+    "docs/queues.md",
+    "docs/testing.md",
+    "docs/pipelines/ship.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

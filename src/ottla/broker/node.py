@@ -211,7 +211,9 @@ class Node:
     @cached_property
     def groups(self) -> ShardHost:
         """The coordinator of consumer and share groups."""
-        return self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards)
+        host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards)
+        self.group_shards.metadata.shards = host.shards
+        return host
 
     @cached_property
     def share_state(self) -> ShardHost:

@@ -58,6 +58,8 @@ SERVED: Final[dict[int, tuple[str, int, int]]] = {
     61: ("k61_describe_producers", 0, 0),
     65: ("k65_describe_transactions", 0, 0),
     66: ("k66_list_transactions", 0, 2),
+    68: ("k68_consumer_group_heartbeat", 0, 1),
+    69: ("k69_consumer_group_describe", 0, 1),
     74: ("k74_list_config_resources", 0, 1),
     75: ("k75_describe_topic_partitions", 0, 0),
     76: ("k76_share_group_heartbeat", 1, 1),

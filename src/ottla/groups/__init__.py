@@ -10,6 +10,7 @@ A pure room: one `GroupShard` per partition of `__consumer_offsets`, whose recor
     records.py         which kind of record of `__consumer_offsets` is read where
 
     classic/           groups of the classic protocol: join, sync, heartbeat, leave
+    consumer/          consumer groups whose assignment the coordinator makes
     share/             share groups: heartbeats, assignments, share partitions
 
     offset_records.py  records of committed offsets to values and back
@@ -18,8 +19,9 @@ A pure room: one `GroupShard` per partition of `__consumer_offsets`, whose recor
     metadata_view.py   what a shard sees of topics and of groups' configuration
     settings.py        the configuration that a shard reads
 
-`classic` and `share` do not know each other; what stands above them in this list may import them, what stands below
+The kinds of groups do not know each other; what stands above them in this list may import them, what stands below
 may not.
 
-Sources: Kafka's group-coordinator module; KIP-62, 134, 211, 345, 394, 447, 800, 814, 932.
+Sources: Kafka's group-coordinator module; KIP-62, 134, 211, 345, 394, 447, 800, 814, 848,
+932.
 """

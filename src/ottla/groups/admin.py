@@ -3,8 +3,11 @@
 Source: Kafka's GroupMetadataManager.java (describeGroups, listGroups), GroupCoordinatorShard.java (deleteGroups).
 """
 
+from collections.abc import Container
+
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.records import encode_group
+from ottla.groups.consumer.groups import ConsumerGroups
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.offsets import Offsets
 from ottla.groups.settings import GroupSettings
@@ -29,14 +32,14 @@ def describe(
     call: Call,
     body: DescribeGroupsRequest,
     groups: dict[str, Group],
-    share: ShareGroups,
+    others: Container[str],
     decision: DecisionBuilder,
 ) -> None:
-    described = [_described(call, group_id, groups.get(group_id), group_id in share) for group_id in body.groups]
+    described = [_described(call, group_id, groups.get(group_id), group_id in others) for group_id in body.groups]
     decision.answer(ticket, DescribeGroupsResponse(groups=described))
 
 
-def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -> DescribedGroup:
+def _described(call: Call, group_id: str, group: Group | None, is_other: bool) -> DescribedGroup:
     """Metadata and the protocol are shown of a Stable group only. An unknown group is Dead, since v6 an error."""
     if group is None:
         if call.version < _GROUP_ID_NOT_FOUND_SINCE:
@@ -45,7 +48,7 @@ def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -
             group_id=group_id,
             group_state=GroupState.DEAD.value,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} is not a classic group." if is_share else f"Group {group_id} not found.",
+            error_message=f"Group {group_id} is not a classic group." if is_other else f"Group {group_id} not found.",
         )
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if stable else ""
@@ -69,7 +72,12 @@ def _described(call: Call, group_id: str, group: Group | None, is_share: bool) -
 
 
 def list_groups(
-    ticket: Ticket, body: ListGroupsRequest, groups: dict[str, Group], share: ShareGroups, decision: DecisionBuilder
+    ticket: Ticket,
+    body: ListGroupsRequest,
+    groups: dict[str, Group],
+    consumer: ConsumerGroups,
+    share: ShareGroups,
+    decision: DecisionBuilder,
 ) -> None:
     """Filters compare without case; a state or type that does not exist matches nothing."""
     states = {state.strip().lower() for state in body.states_filter}
@@ -78,6 +86,7 @@ def list_groups(
         ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
         for group in groups.values()
     ]
+    listed += consumer.listed()
     listed += share.listed()
     found = [
         each
@@ -92,6 +101,7 @@ def delete_groups(
     body: DeleteGroupsRequest,
     groups: dict[str, Group],
     offsets: Offsets,
+    consumer: ConsumerGroups,
     share: ShareGroups,
     settings: GroupSettings,
     decision: DecisionBuilder,
@@ -103,10 +113,13 @@ def delete_groups(
         records: list[ShardRecord] | None = None
         if group_id in share:
             records = share.deletion(group_id)
+        elif group_id in consumer:
+            tombstones = consumer.deletion(group_id)
+            records = None if tombstones is None else [*offsets.delete_all(group_id), *tombstones]
         elif group is not None and group.state is GroupState.EMPTY:
             records = [*offsets.delete_all(group_id), encode_group(group_id, None)]
         error = ErrorCode.NONE
-        if group is None and group_id not in share:
+        if group is None and group_id not in share and group_id not in consumer:
             error = ErrorCode.GROUP_ID_NOT_FOUND
         elif records is None:
             error = ErrorCode.NON_EMPTY_GROUP

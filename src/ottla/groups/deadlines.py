@@ -18,6 +18,12 @@ class Deadline(IntEnum):
     """Of the shard: delete offsets of topics that are no more, or go on doing so."""
     SHARE_SESSION = 5
     """Of a member of a share group."""
+    CONSUMER_SESSION = 6
+    """Of a member of a consumer group."""
+    CONSUMER_REVOCATION = 7
+    """Of a member of a consumer group: it has let go of its partitions by then, or is out."""
+    CONSUMER_ASSIGNMENT = 8
+    """Of a consumer group: its next target assignment is made."""
 
 
 GroupTimer = tuple[str, int, str]

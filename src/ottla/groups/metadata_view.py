@@ -20,22 +20,57 @@ class ShareGroupConfig:
     members_max: int = 200
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupConfig:
+    """One consumer group's configuration, as far as the coordinator needs it. Defaults are Kafka's (GroupConfig)."""
+
+    session_timeout_ms: Millis = 45_000
+    heartbeat_interval_ms: Millis = 5_000
+    assignment_interval_ms: Millis = 1_000
+    members_max: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+
+
 class MetadataView(Protocol):
+    @property
+    def topics_version(self) -> object:
+        """Another value whenever topics may have changed."""
+        ...
+
     def topic(self, name: str) -> tuple[bytes, int] | None:
         """Id and number of partitions; None where there is no such topic."""
         ...
 
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
     def share_group_config(self, group_id: str) -> ShareGroupConfig: ...
+
+    def consumer_group_config(self, group_id: str) -> ConsumerGroupConfig: ...
+
+    def heartbeating(self) -> int:
+        """About how many members of consumer groups send heartbeats to this node."""
+        ...
 
 
 class _NoMetadata:
     """No topics, and Kafka's defaults."""
 
+    topics_version: object = None
+
     def topic(self, name: str) -> tuple[bytes, int] | None:
+        return None
+
+    def topic_name(self, topic_id: bytes) -> str | None:
         return None
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         return ShareGroupConfig()
+
+    def consumer_group_config(self, group_id: str) -> ConsumerGroupConfig:
+        return ConsumerGroupConfig()
+
+    def heartbeating(self) -> int:
+        return 0
 
 
 NO_METADATA: Final[MetadataView] = _NoMetadata()

@@ -1,7 +1,7 @@
 """How far each group has read: committed offsets, those of transactions still open, and their end.
 
-Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group
-whether a commit may be taken.
+Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group,
+a classic one or a consumer group, whether a commit may be taken.
 
 Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id;
 `_open` finds the producers of a group. A marker ends a transaction: on commit its offsets replace those whose record is
@@ -10,12 +10,14 @@ older (KIP-447, KAFKA-5027).
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
+from ottla.groups.consumer import offsets as consumer_rules
+from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.decision import DecisionBuilder, fits, size_of
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, encode_offset
 from ottla.groups.settings import GroupSettings
@@ -118,15 +120,20 @@ class OffsetsSeen:
 class Offsets:
     """The offsets of all groups of a shard."""
 
-    __slots__ = ("_committed", "_groups", "_open", "_pending", "_rebalances", "_settings")
+    __slots__ = ("_committed", "_consumer", "_groups", "_open", "_pending", "_rebalances", "_settings")
 
-    def __init__(self, rebalances: Rebalances) -> None:
+    def __init__(self, rebalances: Rebalances, consumer: Mapping[str, ConsumerGroup]) -> None:
         self._rebalances = rebalances
+        self._consumer = consumer
         self._groups = rebalances.groups
         self._settings = rebalances.settings
         self._committed: dict[str, _Topics] = {}
         self._pending: dict[int, dict[str, _Topics]] = {}
         self._open: dict[str, dict[int, None]] = {}
+
+    def knows(self, group_id: str) -> bool:
+        """Whether the group has committed anything, or may do so with a transaction that is open."""
+        return group_id in self._committed or group_id in self._open
 
     def count(self, group_id: str) -> int:
         """How many offsets the group has committed."""
@@ -138,8 +145,7 @@ class Offsets:
         self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, decision: DecisionBuilder
     ) -> None:
         """Its topics exist and carry names and ids: whoever calls has seen to that."""
-        group = self._groups.get(body.group_id)
-        error = _commit_error(call, body, group)
+        error = self._commit_error(call, body)
         if error is not ErrorCode.NONE:
             decision.answer(ticket, commit_error(body, error))
             return
@@ -147,28 +153,35 @@ class Offsets:
         if not fits(records, self._settings):
             decision.answer(ticket, commit_error(body, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        self._take(now, group, body, records, decision)
+        self._take(now, body, records, decision)
         decision.answer(ticket, OffsetCommitResponse(topics=topics))
 
     def commit_prepared(
         self, now: Millis, ticket: Ticket, call: Call, prepared: PreparedCommit, decision: DecisionBuilder
     ) -> None:
-        group = self._groups.get(prepared.asked.group_id)
-        error = _commit_error(call, prepared.asked, group)
+        error = self._commit_error(call, prepared.asked)
         if error is ErrorCode.NONE and not fits(prepared.records, self._settings):
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         if error is ErrorCode.NONE:
-            self._take(now, group, prepared.asked, prepared.records, decision)
+            self._take(now, prepared.asked, prepared.records, decision)
         decision.answer(ticket, error)
+
+    def _commit_error(self, call: Call, body: OffsetCommitRequest) -> ErrorCode:
+        consumer = self._consumer.get(body.group_id)
+        if consumer is None:
+            return _commit_error(call, body, self._groups.get(body.group_id))
+        places = ((topic.topic_id, each.partition_index) for topic in body.topics for each in topic.partitions)
+        epoch = body.generation_id_or_member_epoch
+        return consumer_rules.commit_error(consumer, call.version, body.member_id, epoch, places)
 
     def _take(
         self,
         now: Millis,
-        group: Group | None,
         body: OffsetCommitRequest,
         records: list[ShardRecord],
         decision: DecisionBuilder,
     ) -> None:
+        group = self._groups.get(body.group_id)
         if group is not None and body.member_id in group.members:
             self._rebalances.touch(now, group, group.members[body.member_id])
         decision.records += records
@@ -185,6 +198,11 @@ class Offsets:
         decision.answer(ticket, OffsetFetchResponse(groups=groups))
 
     def _fetch_group(self, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        consumer = self._consumer.get(asked.group_id)
+        if consumer is not None:
+            error = consumer_rules.fetch_error(consumer, asked.member_id, asked.member_epoch)
+            if error is not ErrorCode.NONE:
+                return OffsetFetchResponseGroup(asked.group_id, error_code=error)
         committed = self._committed.get(asked.group_id, {})
         seen = OffsetsSeen(committed, self._pending_of(asked.group_id))
         wanted = asked.topics
@@ -206,7 +224,7 @@ class Offsets:
 
     def delete(self, ticket: Ticket, body: OffsetDeleteRequest, decision: DecisionBuilder) -> None:
         """Refused per topic as long as a consumer of the group subscribes to it."""
-        group = self._groups.get(body.group_id)
+        group = self._consumer.get(body.group_id) or self._groups.get(body.group_id)
         error = _delete_error(body, group)
         if error is not ErrorCode.NONE or group is None:
             decision.answer(ticket, OffsetDeleteResponse(error_code=error))
@@ -254,10 +272,10 @@ class Offsets:
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
 
-    def expired(self, wall_ms: WallMillis, group: Group) -> tuple[list[ShardRecord], bool]:
+    def expired(self, wall_ms: WallMillis, group: Group | ConsumerGroup) -> tuple[list[ShardRecord], bool]:
         """Tombstones for what has expired, and whether nothing of the group is left."""
         topics = self._committed.get(group.group_id, {})
-        if topics and not _may_expire(group):
+        if topics and isinstance(group, Group) and not _may_expire(group):
             return [], False
         records: list[ShardRecord] = []
         left = self.has_open_transaction(group.group_id)
@@ -271,11 +289,11 @@ class Offsets:
                     records.append(encode_offset(group.group_id, topic, index, None))
         return records, not left
 
-    def _is_expired(self, wall_ms: WallMillis, group: Group, committed: CommittedOffset) -> bool:
+    def _is_expired(self, wall_ms: WallMillis, group: Group | ConsumerGroup, committed: CommittedOffset) -> bool:
         if committed.expire_timestamp_ms != NO_TIMESTAMP:
             return wall_ms >= committed.expire_timestamp_ms
         since = committed.commit_timestamp_ms
-        if group.protocol_type is not None and group.state is GroupState.EMPTY:
+        if isinstance(group, Group) and group.protocol_type is not None and group.state is GroupState.EMPTY:
             # A group that had members keeps its offsets for the retention time after the last one left.
             since = since if group.state_timestamp_ms == NO_TIMESTAMP else group.state_timestamp_ms
         return wall_ms - since >= self._settings.offsets_retention_ms
@@ -344,7 +362,8 @@ class Offsets:
         return self._committed, self._pending
 
     def check(self) -> None:
-        missing = [group_id for group_id in (*self._committed, *self._open) if group_id not in self._groups]
+        named = (*self._committed, *self._open)
+        missing = [group_id for group_id in named if group_id not in self._groups and group_id not in self._consumer]
         assert not missing, f"offsets of groups that do not exist: {missing}"
         found = {(group_id, producer_id) for producer_id, pending in self._pending.items() for group_id in pending}
         known = {(group_id, producer_id) for group_id, producers in self._open.items() for producer_id in producers}
@@ -461,12 +480,12 @@ def _committed_offset(
     )
 
 
-def _delete_error(body: OffsetDeleteRequest, group: Group | None) -> ErrorCode:
+def _delete_error(body: OffsetDeleteRequest, group: Group | ConsumerGroup | None) -> ErrorCode:
     if not body.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+    if isinstance(group, Group) and group.state is not GroupState.EMPTY and not group.is_consumer_group:
         return ErrorCode.NON_EMPTY_GROUP
     return ErrorCode.NONE
 

@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets`: which kind is read where.
 
-Knows the types of Kafka's that are kept here: committed offsets (1, and 0, the older one), classic groups (2) and those
-of share groups (10 to 15). A record of another type, written by a later version or by Kafka itself, is `Unknown`:
-replay passes over it and keeps it in the log.
+Knows the types of Kafka's that are kept here: committed offsets (1, and 0, the older one), those of classic groups (2),
+of consumer groups (3 to 8, and 16) and of share groups (10 to 15). A record of another type, written by a later version
+or by Kafka itself, is `Unknown`: replay passes over it and keeps it in the log.
 
 A key is an int16 type and the key's fields, a value an int16 version and the value's fields; without a value it is a
 tombstone.
@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ottla.groups import offset_records
 from ottla.groups.classic import records as classic
+from ottla.groups.consumer import records as consumer
 from ottla.groups.share import records as share
 from ottla.protocol.coordinator_records import type_of
 
@@ -26,7 +27,9 @@ class Unknown:
     record_type: int
 
 
-Record: TypeAlias = offset_records.OffsetRecord | classic.GroupRecord | share.ShareRecord | Unknown
+Record: TypeAlias = (
+    offset_records.OffsetRecord | classic.GroupRecord | consumer.ConsumerRecord | share.ShareRecord | Unknown
+)
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
@@ -36,6 +39,8 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
         return offset_records.decode(key, value, record_offset)
     if record_type == classic.GROUP_METADATA_TYPE:
         return classic.decode(key, value)
+    if record_type in consumer.CONSUMER_TYPES:
+        return consumer.decode(key, value)
     if record_type in share.SHARE_TYPES:
         return share.decode(key, value)
     return Unknown(record_type)

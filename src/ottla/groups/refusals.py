@@ -10,6 +10,15 @@ from ottla.groups.offsets import OffsetsSeen, PreparedCommit, SeeOffsets, commit
 from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from ottla.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from ottla.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -62,6 +71,12 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return DeleteGroupsResponse(
                 results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in body.groups_names]
             )
+        case ConsumerGroupHeartbeatRequest():
+            return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+        case ConsumerGroupDescribeRequest() as body:
+            return ConsumerGroupDescribeResponse(
+                groups=[DescribedConsumerGroup(error, error.message, group_id) for group_id in body.group_ids]
+            )
         case ShareGroupHeartbeatRequest():
             return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)
         case ShareGroupDescribeRequest() as body:
@@ -74,8 +89,8 @@ def refuse(call: Call, error: ErrorCode) -> object:
             raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
 
 
-def refuse_share_group(call: Call) -> object:
-    """The answer to a request of the classic protocol that names a share group."""
+def refuse_other_kind(call: Call) -> object:
+    """The answer to a request of the classic protocol that names a group of another kind."""
     match call.body:
         case JoinGroupRequest():
             return refuse(call, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

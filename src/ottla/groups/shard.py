@@ -13,7 +13,7 @@ Source: Kafka's GroupCoordinatorShard.java.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from ottla.groups.admin import delete_groups, describe, list_groups
@@ -21,6 +21,9 @@ from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
 from ottla.groups.classic.records import GroupRecord, encode_group
 from ottla.groups.classic.requests import ClassicProtocol
+from ottla.groups.consumer import records as consumer_records
+from ottla.groups.consumer.group import ConsumerGroup
+from ottla.groups.consumer.groups import ConsumerGroups
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
@@ -28,7 +31,7 @@ from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets
 from ottla.groups.records import Unknown, decode
-from ottla.groups.refusals import refuse, refuse_share_group
+from ottla.groups.refusals import refuse, refuse_other_kind
 from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.share.groups import ShareGroups
 from ottla.groups.share.records import (
@@ -54,6 +57,8 @@ from ottla.machine import (
 from ottla.machine.timers import Timers
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
@@ -86,6 +91,31 @@ def _silent(note: str) -> None:
     """Nobody listens to the notes."""
 
 
+class _AnyOf:
+    """Whether an id is that of a group of any of these kinds."""
+
+    __slots__ = ("_kinds",)
+
+    def __init__(self, kinds: list[Container[str]]) -> None:
+        self._kinds = kinds
+
+    def __contains__(self, group_id: object) -> bool:
+        return any(str(group_id) in kind for kind in self._kinds)
+
+
+class _InUse:
+    """Whether an id is that of a classic group that does not give way to a group of another kind."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        self._groups = groups
+
+    def __contains__(self, group_id: object) -> bool:
+        group = self._groups.get(str(group_id))
+        return group is not None and not (group.state is GroupState.EMPTY and not group.pending_members)
+
+
 class GroupShard:
     """A `machine.Shard`. See the module's docstring."""
 
@@ -106,8 +136,21 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._rebalances = Rebalances(settings, self._groups, self._timers, wall)
         self._classic = ClassicProtocol(self._rebalances, entropy)
-        self._offsets = Offsets(self._rebalances)
-        self._share = ShareGroups(settings, metadata, self._groups, self._timers, wall)
+        self._consumer_groups: dict[str, ConsumerGroup] = {}
+        self._offsets = Offsets(self._rebalances, self._consumer_groups)
+        beside_share = _AnyOf([self._groups, self._consumer_groups])
+        self._share = ShareGroups(settings, metadata, beside_share, self._timers, wall)
+        self._beside_classic = _AnyOf([self._consumer_groups, self._share])
+        self._consumer = ConsumerGroups(
+            settings,
+            metadata,
+            self._consumer_groups,
+            _AnyOf([self._groups, self._share]),
+            _AnyOf([_InUse(self._groups), self._share]),
+            self._timers,
+            wall,
+            entropy,
+        )
         self._to_expire: deque[str] = deque()
         self._deleted_topics = DeletedTopicsSweep()
         self._unknown_types: set[int] = set()
@@ -134,8 +177,8 @@ class GroupShard:
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
         decision = DecisionBuilder()
-        if self._share and self._is_for_a_share_group(call):
-            decision.answer(ticket, refuse_share_group(call))
+        if (self._share or self._consumer) and self._is_for_another_kind(call):
+            decision.answer(ticket, refuse_other_kind(call))
             return decision.build()
         match call.body:
             case HeartbeatRequest() as body:
@@ -150,17 +193,23 @@ class GroupShard:
             case SeeOffsets(group_id):
                 decision.answer(ticket, self._offsets.seen(group_id))
             case JoinGroupRequest() as body:
-                self._classic.join(now, ticket, call, body, decision)
+                self._join_classic(now, ticket, call, body, decision)
+            case ConsumerGroupHeartbeatRequest() as body:
+                self._consumer_heartbeat(now, ticket, call, body, decision)
+            case ConsumerGroupDescribeRequest() as body:
+                self._consumer.describe(ticket, body, decision)
             case SyncGroupRequest() as body:
                 self._classic.sync(now, ticket, call, body, decision)
             case LeaveGroupRequest() as body:
                 self._classic.leave(now, ticket, call, body, decision)
             case DescribeGroupsRequest() as body:
-                describe(ticket, call, body, self._groups, self._share, decision)
+                describe(ticket, call, body, self._groups, self._beside_classic, decision)
             case ListGroupsRequest() as body:
-                list_groups(ticket, body, self._groups, self._share, decision)
+                list_groups(ticket, body, self._groups, self._consumer, self._share, decision)
             case DeleteGroupsRequest() as body:
-                delete_groups(ticket, body, self._groups, self._offsets, self._share, self._settings, decision)
+                delete_groups(
+                    ticket, body, self._groups, self._offsets, self._consumer, self._share, self._settings, decision
+                )
             case OffsetDeleteRequest() as body:
                 self._offsets.delete(ticket, body, decision)
             case TopicsDeleted(names):
@@ -172,21 +221,42 @@ class GroupShard:
                     raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
         return decision.build()
 
-    def _is_for_a_share_group(self, call: Call) -> bool:
-        """Whether a request of the classic protocol names a share group."""
+    def _is_for_another_kind(self, call: Call) -> bool:
+        """Whether a request of the classic protocol names a group that does not serve it."""
         match call.body:
+            case JoinGroupRequest(group_id=group_id):
+                consumer = self._consumer.of(group_id)
+                return group_id in self._share or (consumer is not None and bool(consumer.members))
             case (
                 HeartbeatRequest(group_id=group_id)
-                | OffsetCommitRequest(group_id=group_id)
-                | PreparedCommit(asked=OffsetCommitRequest(group_id=group_id))
-                | JoinGroupRequest(group_id=group_id)
                 | SyncGroupRequest(group_id=group_id)
                 | LeaveGroupRequest(group_id=group_id)
+                | OffsetCommitRequest(group_id=group_id)
+                | PreparedCommit(asked=OffsetCommitRequest(group_id=group_id))
                 | OffsetDeleteRequest(group_id=group_id)
             ):
                 return group_id in self._share
             case _:
                 return False
+
+    # ---- groups that give way to one of another kind ---------------------------------------------------------------
+
+    def _join_classic(
+        self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, decision: DecisionBuilder
+    ) -> None:
+        """An empty consumer group becomes a classic one, with its offsets."""
+        consumer = self._consumer.of(body.group_id)
+        self._classic.join(now, ticket, call, body, decision)
+        if consumer is not None and body.group_id in self._groups:
+            decision.records[:0] = self._consumer.deletion(body.group_id) or []
+
+    def _consumer_heartbeat(
+        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerGroupHeartbeatRequest, decision: DecisionBuilder
+    ) -> None:
+        """An empty classic group becomes a consumer group, with its offsets."""
+        self._consumer.heartbeat(now, ticket, call, body, decision)
+        if decision.records and body.group_id in self._groups:
+            decision.records.insert(0, encode_group(body.group_id, None))
 
     def abandon(self, ticket: Ticket) -> None:
         """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
@@ -215,6 +285,8 @@ class GroupShard:
                 self._rebalances.join_deadline(now, self._groups[group_id], decision)
             elif kind == Deadline.SHARE_SESSION:
                 self._share.session_deadline(group_id, member_id, decision)
+            elif kind >= Deadline.CONSUMER_SESSION:
+                self._consumer.expire(now, timer, decision)
             elif kind == Deadline.SYNC:
                 self._rebalances.sync_deadline(now, self._groups[group_id], decision)
             else:
@@ -225,22 +297,28 @@ class GroupShard:
         """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
+            self._to_expire.extend(self._consumer.ids())
         left, wall_ms = _OFFSETS_PER_STEP, self._wall.at(now)
         while self._to_expire and left > 0:
-            group = self._groups.get(self._to_expire.popleft())
+            group_id = self._to_expire.popleft()
+            group = self._consumer.of(group_id) or self._groups.get(group_id)
             if group is not None:
-                left -= 1 + self._offsets.count(group.group_id)
+                left -= 1 + self._offsets.count(group_id)
                 records, is_left_empty = self._offsets.expired(wall_ms, group)
                 decision.records += records
-                if is_left_empty and group.state is GroupState.EMPTY and not group.pending_members:
-                    decision.records.append(encode_group(group.group_id, None))
+                if not is_left_empty:
+                    continue
+                if isinstance(group, ConsumerGroup):
+                    decision.records += self._consumer.deletion(group_id) or []
+                elif group.state is GroupState.EMPTY and not group.pending_members:
+                    decision.records.append(encode_group(group_id, None))
         later = _PAUSE_MS if self._to_expire else self._settings.offsets_retention_check_interval_ms
         self._timers.set(_EXPIRE, now + later)
 
     def _delete_offsets_of_deleted_topics(self, now: Millis, decision: DecisionBuilder) -> None:
         """A sweep over all groups for what they committed in topics that are gone, in steps."""
         looks, records = _OFFSETS_PER_STEP, list[ShardRecord]()
-        while looks > 0 and (group_id := self._deleted_topics.next_group(self._groups)) is not None:
+        while looks > 0 and (group_id := self._next_to_sweep()) is not None:
             topics = self._offsets.topics_of(group_id)
             looks -= 1 + len(topics)
             for topic in topics:
@@ -252,6 +330,9 @@ class GroupShard:
         decision.records += records
         if self._deleted_topics:
             self._timers.set(_DELETED_TOPICS, now + _PAUSE_MS)
+
+    def _next_to_sweep(self) -> str | None:
+        return self._deleted_topics.next_group((*self._groups, *self._consumer.ids()))
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 
@@ -290,6 +371,21 @@ class GroupShard:
                 self._share.apply(record)
             case SharesRecord() as record:
                 self._share.apply(record)
+            case consumer_records.EpochRecord(group_id, None) as record:
+                self._consumer.apply(record)
+                if self._offsets.knows(group_id) and group_id not in self._groups:
+                    self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
+            case (
+                consumer_records.EpochRecord()
+                | consumer_records.MemberRecord()
+                | consumer_records.TargetEpochRecord()
+                | consumer_records.TargetRecord()
+                | consumer_records.CurrentRecord()
+                | consumer_records.RegexRecord()
+                | consumer_records.PassedOver()
+            ) as record:
+                self._consumer.apply(record)
+                self._drop_simple(record)
             case Unknown(record_type):
                 self._pass_over(record_type)
             case other:
@@ -298,7 +394,7 @@ class GroupShard:
     def _apply_offset(
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int
     ) -> None:
-        if committed is not None and group_id not in self._groups:
+        if committed is not None and group_id not in self._groups and group_id not in self._consumer:
             self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
         self._offsets.apply(group_id, topic, partition, committed, producer_id)
 
@@ -307,6 +403,14 @@ class GroupShard:
         if group is not None:
             self._rebalances.forget(group)
 
+    def _drop_simple(self, record: consumer_records.ConsumerRecord) -> None:
+        """A classic group that only offsets told of, before compaction's first record of the group, never was one."""
+        if isinstance(record, consumer_records.PassedOver) or record.group_id not in self._consumer:
+            return
+        group = self._groups.get(record.group_id)
+        if group is not None and group.stored is None and not group.members:
+            self._remove(record.group_id)
+
     def _pass_over(self, record_type: int) -> None:
         if record_type not in self._unknown_types:
             self._unknown_types.add(record_type)
@@ -314,7 +418,7 @@ class GroupShard:
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         for group_id in self._offsets.apply_marker(producer_id, committed):
-            if group_id not in self._groups:
+            if group_id not in self._groups and group_id not in self._consumer:
                 self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
 
     def loaded(self, now: Millis) -> Decision:
@@ -327,6 +431,7 @@ class GroupShard:
                 self._rebalances.touch(now, group, member)
             if len(group.members) > self._settings.group_size_max:
                 self._rebalances.prepare(now, group, decision)
+        self._consumer.loaded(now)
         self._share.loaded(now)
         self._timers.set(_EXPIRE, now + self._settings.offsets_retention_check_interval_ms)
         return decision.build()
@@ -337,8 +442,12 @@ class GroupShard:
     def share(self) -> ShareGroups:
         return self._share
 
+    @property
+    def consumer(self) -> ConsumerGroups:
+        return self._consumer
+
     def states(self) -> list[str]:
-        """The state of each group, in Kafka's words."""
+        """The state of each classic group, in Kafka's words."""
         return [group.state.value for group in self._groups.values()]
 
     def positions(self) -> Iterator[tuple[str, str, int, int]]:
@@ -350,7 +459,7 @@ class GroupShard:
     def image(self) -> object:
         """The durable state as plain values; two shards that applied the same log have equal images."""
         stored = {group_id: group.stored for group_id, group in self._groups.items()}
-        return stored, self._offsets.image(), self._share.image()
+        return stored, self._offsets.image(), self._share.image(), self._consumer.image()
 
     def owners(self) -> dict[str, tuple[int, str, dict[str, bytes]]]:
         """Of each Stable group: its generation, its leader, and the assignment of each member."""
@@ -370,11 +479,13 @@ class GroupShard:
         for group in self._groups.values():
             self._rebalances.check(group)
         self._share.check()
+        self._consumer.check()
 
     def check_durable(self) -> None:
         """The part of `check` that holds before `loaded` too, when no session runs yet."""
         self._offsets.check()
         self._share.check_durable()
+        self._consumer.check_durable()
         for group_id, group in self._groups.items():
             assert group.group_id == group_id, group_id
             group.check()

@@ -5,12 +5,12 @@ Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataMana
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
 from ottla.broker.config.values import group_value
-from ottla.groups.metadata_view import ShareGroupConfig
+from ottla.groups.metadata_view import ConsumerGroupConfig, ShareGroupConfig
 from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.shard import GroupShard
 from ottla.machine import Call, Entropy, Millis, WallClock
@@ -24,11 +24,38 @@ class NodeMetadataView(Subscriber):
         self._metadata = metadata
         self._settings = settings
         self._share_groups: dict[str, ShareGroupConfig] = {}
+        self._consumer_groups: dict[str, ConsumerGroupConfig] = {}
+        self.shards: Callable[[], Iterable[object]] = tuple
+        """The shards of groups that the node has loaded."""
         settings.subscribe("group coordinator", self)
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
         topic = self._metadata.image.topics.get(name)
         return None if topic is None else (topic.id, len(topic.partitions))
+
+    @property
+    def topics_version(self) -> object:
+        return self._metadata.image.generation
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._metadata.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def consumer_group_config(self, group_id: str) -> ConsumerGroupConfig:
+        config = self._consumer_groups.get(group_id)
+        if config is None:
+            settings, overrides = self._settings, self._settings.of_group(group_id)
+            config = self._consumer_groups[group_id] = ConsumerGroupConfig(
+                session_timeout_ms=group_value(settings, overrides, "consumer.session.timeout.ms"),
+                heartbeat_interval_ms=group_value(settings, overrides, "consumer.heartbeat.interval.ms"),
+                assignment_interval_ms=group_value(settings, overrides, "consumer.assignment.interval.ms"),
+                members_max=settings["group.consumer.max.size"],
+                assignors=settings["group.consumer.assignors"],
+            )
+        return config
+
+    def heartbeating(self) -> int:
+        return sum(shard.consumer.members() for shard in self.shards() if isinstance(shard, GroupShard))
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         config = self._share_groups.get(group_id)
@@ -44,9 +71,11 @@ class NodeMetadataView(Subscriber):
 
     def settings_changed(self, now: Millis) -> None:
         self._share_groups.clear()
+        self._consumer_groups.clear()
 
     def group_configured(self, group_id: str) -> None:
         self._share_groups.pop(group_id, None)
+        self._consumer_groups.pop(group_id, None)
 
 
 class GroupShards:

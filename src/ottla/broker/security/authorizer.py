@@ -123,6 +123,8 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     66: (),
     74: ((_O.DESCRIBE_CONFIGS, _T.CLUSTER),),
     75: ((_O.DESCRIBE, _T.TOPIC),),
+    68: ((_O.READ, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
+    69: ((_O.DESCRIBE, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
     76: ((_O.READ, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
     77: ((_O.DESCRIBE, _T.GROUP), (_O.DESCRIBE, _T.TOPIC)),
     78: ((_O.READ, _T.GROUP), (_O.READ, _T.TOPIC)),

@@ -11,7 +11,7 @@ Source: Kafka's GroupMetadataManager.java (sharePartitionsEligibleForOffsetDelet
 shareGroupBuildPartitionDeleteRequest), ShareGroup.java; KIP-932.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,7 +86,7 @@ def answer_question(
     ticket: Ticket,
     question: ShareQuestion,
     groups: Mapping[str, ShareGroup],
-    other_groups: Mapping[str, object],
+    other_groups: Container[str],
     decision: DecisionBuilder,
 ) -> None:
     group = groups.get(question.group_id)
@@ -150,7 +150,7 @@ def describe(
     ticket: Ticket,
     body: wire.ShareGroupDescribeRequest,
     groups: Mapping[str, ShareGroup],
-    other_groups: Mapping[str, object],
+    other_groups: Container[str],
     metadata: MetadataView,
     decision: DecisionBuilder,
 ) -> None:
@@ -159,7 +159,7 @@ def describe(
 
 
 def _described(
-    group_id: str, groups: Mapping[str, ShareGroup], other_groups: Mapping[str, object], metadata: MetadataView
+    group_id: str, groups: Mapping[str, ShareGroup], other_groups: Container[str], metadata: MetadataView
 ) -> wire.DescribedGroup:
     group = groups.get(group_id)
     if group is None:

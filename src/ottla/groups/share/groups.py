@@ -6,7 +6,7 @@ taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 
 from ottla.groups.deadlines import GroupTimer
 from ottla.groups.decision import DecisionBuilder
@@ -50,7 +50,7 @@ class ShareGroups:
         self,
         settings: GroupSettings,
         metadata: MetadataView,
-        other_groups: Mapping[str, object],
+        other_groups: Container[str],
         timers: Timers[GroupTimer],
         wall: WallClock,
     ) -> None:

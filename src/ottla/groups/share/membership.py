@@ -14,7 +14,7 @@ Source: Kafka's GroupMetadataManager.java (shareGroupHeartbeat, shareGroupLeave,
 KIP-1263.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
@@ -75,7 +75,7 @@ class ShareMembership:
         settings: GroupSettings,
         metadata: MetadataView,
         groups: dict[str, ShareGroup],
-        other_groups: Mapping[str, object],
+        other_groups: Container[str],
         timers: Timers[GroupTimer],
         wall: WallClock,
     ) -> None:

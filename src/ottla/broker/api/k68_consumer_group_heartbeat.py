@@ -1,0 +1,42 @@
+"""ConsumerGroupHeartbeat, key 68, versions 0 to 1: join a consumer group, stay in it, leave it.
+
+What it does: a member joins with epoch 0, goes on with the epoch it was told, and leaves with -1; the coordinator says
+what it is to read, and how soon it is to ask again.
+
+What changed per version: 1 members make their ids themselves; regular expressions.
+
+What is skipped: nothing.
+
+Source: KafkaApis.scala handleConsumerGroupHeartbeat; KIP-848, KIP-1082.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: ConsumerGroupHeartbeatRequest = request.body
+    if not node.access.on_group(request, Operation.READ, body.group_id):
+        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
+        return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    asked = CoordinatorRequest([(node.groups.partition_for(body.group_id), call_of(request))])
+    return node.groups.submit(request.now, request, asked)
+
+
+def _refusal(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)

@@ -1,0 +1,108 @@
+"""When a consumer group's target assignment is made anew, and the records of it.
+
+Knows groups, topics and assignors. Does not know requests.
+
+The first assignment of a group that had no members is made at once, later ones `group.consumer.assignment.interval.ms`
+after the one before, and a millisecond for each member: a crowd that joins is assigned to in a few steps. Whatever is
+not assigned to yet waits for a deadline, not for the next heartbeat.
+
+Source: Kafka's TargetAssignmentBuilder.java, GroupMetadataManager.java (updateTargetAssignment); KIP-848.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TypeAlias
+
+from ottla.groups.consumer.assignors import ASSIGNORS, Subscriber
+from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Target
+from ottla.groups.consumer.records import ConsumerRecord, TargetEpochRecord, TargetRecord
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.metadata_view import MetadataView
+from ottla.machine import Millis, WallClock
+from ottla.machine.timers import Timers
+
+Topics: TypeAlias = dict[str, tuple[bytes, int]]
+"""Id and number of partitions of topics that exist, by name."""
+
+
+class Assignments:
+    """Makes the target assignments of all consumer groups of a shard."""
+
+    __slots__ = ("_made_at", "_metadata", "_timers", "_wall")
+
+    def __init__(self, metadata: MetadataView, timers: Timers[GroupTimer], wall: WallClock) -> None:
+        self._metadata = metadata
+        self._timers = timers
+        self._wall = wall
+        self._made_at: dict[str, Millis] = {}
+        """Soft: when the last assignment of a group was made."""
+
+    def topics(self, names: list[str]) -> Topics:
+        found = ((name, self._metadata.topic(name)) for name in names)
+        return {name: topic for name, topic in found if topic is not None}
+
+    def is_due(self, now: Millis, group: ConsumerGroup, members: int) -> bool:
+        """Whether a new assignment may be made now; if not, a deadline is set for it."""
+        return not group.members or self.plan(now, group, members) <= now
+
+    def plan(self, now: Millis, group: ConsumerGroup, members: int) -> Millis:
+        """Set the deadline of the next assignment, which is returned; it is never before `now`."""
+        made_at = self._made_at.get(group.group_id)
+        due = now
+        if made_at is not None:
+            interval_ms = self._metadata.consumer_group_config(group.group_id).assignment_interval_ms
+            due = max(now, made_at + (max(interval_ms, members) if interval_ms else 0))
+        self._timers.set((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""), due)
+        return due
+
+    def make(
+        self, now: Millis, group: ConsumerGroup, members: Mapping[str, ConsumerMember], epoch: int
+    ) -> tuple[dict[str, Target], list[ConsumerRecord]]:
+        """Targets for these members, in this epoch of the group, and the records of what that changes."""
+        topics = self.topics(group.subscribed(members))
+        ids = {name: topic_id for name, (topic_id, _) in topics.items()}
+        known: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for member_id, member in members.items():
+            wanted = known.get((member.topics, member.regex))
+            if wanted is None:
+                wanted = tuple(sorted(ids[name] for name in group.subscription(member) if name in ids))
+                known[member.topics, member.regex] = wanted
+            subscribers[member_id] = Subscriber(member.instance_id, wanted, group.targets.get(member_id, ()))
+        assignor = ASSIGNORS[self.assignor(group.group_id, members)]
+        targets = assignor(subscribers, dict(topics.values())) if subscribers else {}
+        records: list[ConsumerRecord] = [
+            TargetRecord(group.group_id, member_id, target)
+            for member_id, target in targets.items()
+            if group.targets.get(member_id) != target
+        ]
+        records.append(TargetEpochRecord(group.group_id, epoch, self._wall.at(now)))
+        self._made_at[group.group_id] = now
+        self._timers.cancel((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""))
+        return targets, records
+
+    def assignor(self, group_id: str, members: Mapping[str, ConsumerMember]) -> str:
+        """The name that most members ask for, the first of `group.consumer.assignors` where nobody does."""
+        served = self._metadata.consumer_group_config(group_id).assignors
+        votes: dict[str, int] = {}
+        for member in members.values():
+            if member.assignor in served:
+                votes[member.assignor] = votes.get(member.assignor, 0) + 1
+        return max(votes, key=votes.__getitem__) if votes else served[0]
+
+    def changed_at(self, group_id: str) -> Millis | None:
+        """When the group's last assignment was made, in this life of the shard."""
+        return self._made_at.get(group_id)
+
+    def forget(self, group_id: str) -> None:
+        """The group is no more."""
+        self._made_at.pop(group_id, None)
+        self._timers.cancel((group_id, Deadline.CONSUMER_ASSIGNMENT, ""))
+
+
+def hash_of(topics: Topics) -> int:
+    """What the group's members read, as far as it exists, in 63 bits; 0 is nothing."""
+    if not topics:
+        return 0
+    text = repr(sorted(topics.items())).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest()) >> 1

@@ -1,0 +1,463 @@
+"""Heartbeats of consumer groups: members come, stay, change their subscription, and go.
+
+Knows what a heartbeat may say, its answer, and the records that follow from it; and when a silent member is out. Who is
+to own what is `assignment`'s, how a member gets there `reconciliation`'s.
+
+A member joins with epoch 0 and hears its epoch and its partitions; it goes on with the epoch it was told, and says what
+it owns where that has changed. One that hears FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID lets go of everything and joins
+again. It leaves with -1; a static member that means to be back leaves with -2, and who joins next under its instance id
+inherits its place.
+
+Source: Kafka's GroupMetadataManager.java (consumerGroupHeartbeat, consumerGroupLeave, consumerGroupFenceMember),
+GroupCoordinatorService.java (what a request must say); KIP-848.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ottla.groups.consumer.assignment import Assignments, hash_of
+from ottla.groups.consumer.group import (
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Owned,
+    Place,
+)
+from ottla.groups.consumer.pace import UNSETTLED_MS, interval_ms
+from ottla.groups.consumer.reconciliation import reconciled
+from ottla.groups.consumer.records import (
+    ConsumerRecord,
+    CurrentRecord,
+    EpochRecord,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetRecord,
+    by_topic,
+    encode,
+)
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView
+from ottla.groups.settings import GroupSettings
+from ottla.machine import Call, Entropy, Millis, Ticket, WallClock
+from ottla.machine.timers import Timers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ResponseTopicPartitions,
+)
+from ottla.protocol.uuids import uuid_text
+
+JOIN_EPOCH: Final = 0
+_FIRST_EPOCH: Final = 1
+_MEMBER_MAKES_ITS_ID_SINCE: Final = 1
+
+
+class _Refused(Exception):
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        self.error = error
+        self.message = error.message if message is None else message
+
+
+class ConsumerMembership:
+    """Serves the members of all consumer groups of a shard."""
+
+    __slots__ = ("_assignments", "_entropy", "_metadata", "_settings", "_timers", "groups", "in_the_way")
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        metadata: MetadataView,
+        groups: dict[str, ConsumerGroup],
+        in_the_way: Container[str],
+        timers: Timers[GroupTimer],
+        wall: WallClock,
+        entropy: Entropy,
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._timers = timers
+        self._entropy = entropy
+        self._assignments = Assignments(metadata, timers, wall)
+        self.groups = groups
+        self.in_the_way = in_the_way
+        """Groups of another kind whose ids are taken."""
+
+    # ---- ConsumerGroupHeartbeat ------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerGroupHeartbeatRequest, decision: DecisionBuilder
+    ) -> None:
+        try:
+            _check(call, body, self._metadata.consumer_group_config(body.group_id))
+            if body.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+                answer, records = self._leave(now, body)
+            else:
+                answer, records = self._stay(now, call, body)
+        except _Refused as refused:
+            answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
+            records = []
+        encoded = [encode(record) for record in records]
+        if fits(encoded, self._settings):
+            decision.records += encoded
+        else:
+            if body.group_id in self.groups:
+                self.groups[body.group_id].topics_version = None
+            answer = ConsumerGroupHeartbeatResponse(
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+                error_message=f"The records of group {body.group_id} do not fit into one batch.",
+            )
+        decision.answer(ticket, answer)
+
+    def _leave(
+        self, now: Millis, body: ConsumerGroupHeartbeatRequest
+    ) -> tuple[ConsumerGroupHeartbeatResponse, list[ConsumerRecord]]:
+        group = self._known(body.group_id)
+        member = self._member(group, body)
+        answer = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
+        if body.instance_id is None or body.member_epoch == LEAVE_EPOCH:
+            return answer, self._removal(now, group, member)
+        # Its session goes on: the place is kept for so long.
+        self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id))
+        gone = replace(member, state=MemberState.STABLE, member_epoch=STATIC_LEAVE_EPOCH, revoking={})
+        return answer, [CurrentRecord(group.group_id, member.member_id, gone)]
+
+    def _stay(
+        self, now: Millis, call: Call, body: ConsumerGroupHeartbeatRequest
+    ) -> tuple[ConsumerGroupHeartbeatResponse, list[ConsumerRecord]]:
+        config = self._metadata.consumer_group_config(body.group_id)
+        joins = body.member_epoch == JOIN_EPOCH
+        group = self._known_or_new(body.group_id) if joins else self._known(body.group_id)
+        if body.member_id not in group.members and len(group.members) >= config.members_max:
+            raise _Refused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {config.members_max} members.",
+            )
+        records: list[ConsumerRecord] = []
+        owned = None if body.topic_partitions is None else _places(body)
+        known, replaced = self._join(group, body, records) if joins else (self._member(group, body), None)
+        if known is not None:
+            _check_epoch(known, body.member_epoch, owned)
+        before = known or ConsumerMember(body.member_id or uuid_text(self._entropy.randbytes(16)))
+        member = _told(before, call, body)
+        resubscribed = (member.topics, member.regex) != (before.topics, before.regex)
+        if known is None or not member.described_as(before):
+            records.append(MemberRecord(group.group_id, member.member_id, member))
+        members = {**group.members, member.member_id: member}
+        if replaced is not None:
+            del members[replaced]
+        member = self._move(now, group, member, members, resubscribed, owned, records)
+        self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + config.session_timeout_ms)
+        answer = ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(now, group, member, config, records),
+        )
+        is_full = body.rebalance_timeout_ms != -1 and owned is not None and not (
+            body.subscribed_topic_names is None and body.subscribed_topic_regex is None
+        )  # fmt: skip
+        if joins or is_full or member.assigned != before.assigned:
+            answer.assignment = _assignment(member.assigned)
+        return answer, records
+
+    def _move(
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        members: dict[str, ConsumerMember],
+        resubscribed: bool,
+        owned: list[Place] | None,
+        records: list[ConsumerRecord],
+    ) -> ConsumerMember:
+        """The member on its way to its target; whatever follows for it and the group goes to `records`."""
+        group_id, member_id = group.group_id, member.member_id
+        epoch = self._epoch(group, members, resubscribed, records)
+        assignment_epoch, target = group.assignment_epoch, group.targets.get(member_id, ())
+        for record in records:
+            if isinstance(record, TargetRecord) and record.member_id == member_id:
+                target = record.target or ()
+        if epoch > assignment_epoch and self._assignments.is_due(now, group, len(members)):
+            targets, made = self._assignments.make(now, group, members, epoch)
+            records += made
+            assignment_epoch, target = epoch, targets[member_id]
+        if not resubscribed and member.is_reconciled_to(assignment_epoch):
+            return member
+        topics = self._assignments.topics(list(group.subscription(member)))
+        subscribed = {topic_id: None for topic_id, _ in topics.values()}
+        moved = reconciled(
+            member, assignment_epoch, target, group.owner_of, subscribed, owned, resubscribed=resubscribed
+        )
+        if not moved.owns_what(member):
+            records.append(CurrentRecord(group_id, member_id, moved))
+            self._watch_revocation(now, group, moved)
+        return moved
+
+    def _epoch(
+        self,
+        group: ConsumerGroup,
+        members: Mapping[str, ConsumerMember],
+        resubscribed: bool,
+        records: list[ConsumerRecord],
+    ) -> int:
+        """The group's epoch from now on: another one where members, subscriptions or topics have changed."""
+        version = self._metadata.topics_version
+        bumps = resubscribed or group.group_id not in self.groups
+        if not bumps and group.topics_version == version:
+            return group.epoch
+        group.topics_version = version
+        metadata_hash = hash_of(self._assignments.topics(group.subscribed(members)))
+        if not bumps and metadata_hash == group.metadata_hash:
+            return group.epoch
+        records.append(EpochRecord(group.group_id, group.epoch + 1, metadata_hash))
+        return group.epoch + 1
+
+    def _interval_ms(
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        config: ConsumerGroupConfig,
+        records: list[ConsumerRecord],
+    ) -> Millis:
+        epoch, assignment_epoch = group.epoch, group.assignment_epoch
+        for record in records:
+            if isinstance(record, EpochRecord):
+                epoch = record.epoch or 0
+            elif isinstance(record, TargetEpochRecord):
+                assignment_epoch = record.epoch or 0
+        changed_at = self._assignments.changed_at(group.group_id)
+        is_young = changed_at is not None and now < changed_at + UNSETTLED_MS
+        moving = is_young or epoch > assignment_epoch or not member.is_reconciled_to(assignment_epoch)
+        return interval_ms(self._metadata.heartbeating(), config.heartbeat_interval_ms, moving=moving)
+
+    # ---- groups and members that a heartbeat names -----------------------------------------------------------------
+
+    def _known(self, group_id: str) -> ConsumerGroup:
+        group = self.groups.get(group_id)
+        if group is None and group_id in self.in_the_way:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        if group is None:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        return group
+
+    def _known_or_new(self, group_id: str) -> ConsumerGroup:
+        """A new group begins as if it had been assigned nothing in epoch 1 (KAFKA-20268)."""
+        if group_id in self.groups or group_id in self.in_the_way:
+            return self._known(group_id)
+        group = ConsumerGroup(group_id)
+        group.epoch = group.assignment_epoch = _FIRST_EPOCH
+        return group
+
+    def _member(self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+        """The member that goes on or leaves. Raises _Refused."""
+        if body.instance_id is None:
+            member = group.members.get(body.member_id)
+            if member is None:
+                text = f"Member {body.member_id} is not a member of group {body.group_id}."
+                raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, text)
+            return member
+        member = group.static_member(body.instance_id)
+        if member is None:
+            raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
+        if member.member_id != body.member_id:
+            raise _Refused(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {body.member_id} with instance id {body.instance_id} was fenced by member "
+                f"{member.member_id}.",
+            )
+        return member
+
+    def _join(
+        self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest, records: list[ConsumerRecord]
+    ) -> tuple[ConsumerMember | None, str | None]:
+        """Who joins, None where nobody is known by this id, and the id of the static member whose place it takes."""
+        holder = group.static_member(body.instance_id)
+        if holder is None or holder.member_id == body.member_id:
+            return group.members.get(body.member_id), None
+        if holder.member_epoch != STATIC_LEAVE_EPOCH:
+            raise _Refused(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {body.member_id} with instance id {body.instance_id} cannot join the group because the "
+                f"instance id is owned by {holder.member_id} member.",
+            )
+        successor = replace(holder, member_id=body.member_id, member_epoch=0, previous_member_epoch=0)
+        records += _gone(group.group_id, holder.member_id)
+        records += [
+            MemberRecord(group.group_id, successor.member_id, successor),
+            TargetRecord(group.group_id, successor.member_id, group.targets.get(holder.member_id, ())),
+            CurrentRecord(group.group_id, successor.member_id, successor),
+        ]
+        self._unwatch(group, holder.member_id)
+        return successor, holder.member_id
+
+    # ---- members that go -------------------------------------------------------------------------------------------
+
+    def _removal(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> list[ConsumerRecord]:
+        """The records that end a membership. A group left empty is assigned to at once (KAFKA-20442)."""
+        group_id = group.group_id
+        left = {member_id: each for member_id, each in group.members.items() if member_id != member.member_id}
+        self._unwatch(group, member.member_id)
+        metadata_hash = hash_of(self._assignments.topics(group.subscribed(left)))
+        records = [*_gone(group_id, member.member_id), EpochRecord(group_id, group.epoch + 1, metadata_hash)]
+        if left:
+            self._assignments.plan(now, group, len(left))
+        else:
+            records.append(TargetEpochRecord(group_id, group.epoch + 1, group.assigned_at_ms))
+        return records
+
+    def fence(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+        """No sign of life for the length of a session, or partitions kept beyond the rebalance timeout."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is not None and member is not None:
+            decision.records += [encode(record) for record in self._removal(now, group, member)]
+
+    def assignment_deadline(self, now: Millis, group_id: str, decision: DecisionBuilder) -> None:
+        """What has changed since the last assignment is to be assigned now."""
+        group = self.groups.get(group_id)
+        if group is not None and group.members and group.epoch > group.assignment_epoch:
+            _, records = self._assignments.make(now, group, group.members, group.epoch)
+            encoded = [encode(record) for record in records]
+            if fits(encoded, self._settings):
+                decision.records += encoded
+            else:
+                self._assignments.plan(now, group, len(group.members))
+
+    # ---- watches ---------------------------------------------------------------------------------------------------
+
+    def _watch_revocation(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> None:
+        timer = (group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id)
+        if member.state is MemberState.UNREVOKED:
+            self._timers.set(timer, now + member.rebalance_timeout_ms)
+        else:
+            self._timers.cancel(timer)
+
+    def loaded(self, now: Millis, group: ConsumerGroup) -> None:
+        """Sessions and revocations begin anew for all members, and what is not assigned to is to be."""
+        timeout_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
+        for member in group.members.values():
+            self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + timeout_ms)
+            self._watch_revocation(now, group, member)
+        if group.members and group.epoch > group.assignment_epoch:
+            self._timers.set((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""), now)
+
+    def _unwatch(self, group: ConsumerGroup, member_id: str) -> None:
+        self._timers.cancel((group.group_id, Deadline.CONSUMER_SESSION, member_id))
+        self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member_id))
+
+    def forget(self, group: ConsumerGroup) -> None:
+        """The group is no more."""
+        self._assignments.forget(group.group_id)
+        for member_id in group.members:
+            self._unwatch(group, member_id)
+
+    def assignor(self, group: ConsumerGroup) -> str:
+        """The assignor that the group's next assignment is made by."""
+        return self._assignments.assignor(group.group_id, group.members)
+
+    def check(self, group: ConsumerGroup) -> None:
+        group.check()
+        for member_id, member in group.members.items():
+            watched = (group.group_id, Deadline.CONSUMER_SESSION, member_id) in self._timers
+            assert watched, f"{group.group_id}: nobody watches member {member_id}"
+            if member.state is MemberState.UNREVOKED:
+                timer = (group.group_id, Deadline.CONSUMER_REVOCATION, member_id)
+                assert timer in self._timers, f"{group.group_id}: {member_id} may keep its partitions for ever"
+        if group.members and group.epoch > group.assignment_epoch:
+            timer = (group.group_id, Deadline.CONSUMER_ASSIGNMENT, "")
+            assert timer in self._timers, f"{group.group_id}: nobody makes the next assignment"
+
+
+def _gone(group_id: str, member_id: str) -> list[ConsumerRecord]:
+    return [
+        CurrentRecord(group_id, member_id, None),
+        TargetRecord(group_id, member_id, None),
+        MemberRecord(group_id, member_id, None),
+    ]
+
+
+def _places(body: ConsumerGroupHeartbeatRequest) -> list[Place]:
+    return [(bytes(part.topic_id), index) for part in body.topic_partitions or () for index in part.partitions]
+
+
+def _assignment(assigned: Owned) -> Assignment:
+    parts = by_topic(assigned).items()
+    return Assignment([ResponseTopicPartitions(topic_id, indexes) for topic_id, indexes in parts])
+
+
+# ---- what a heartbeat must say -------------------------------------------------------------------------------------
+
+
+def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGroupConfig) -> None:
+    """Raises _Refused."""
+    needs_id = call.version >= _MEMBER_MAKES_ITS_ID_SINCE or body.member_epoch > 0 or body.member_epoch == LEAVE_EPOCH
+    if needs_id and not body.member_id.strip():
+        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    for name, text in (("GroupId", body.group_id), ("InstanceId", body.instance_id), ("RackId", body.rack_id)):
+        if text is not None and not text.strip():
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
+    if body.member_epoch == JOIN_EPOCH:
+        _check_join(body)
+    elif body.member_epoch == STATIC_LEAVE_EPOCH and body.instance_id is None:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
+    elif body.member_epoch < STATIC_LEAVE_EPOCH:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+    if body.server_assignor is not None and body.server_assignor not in config.assignors:
+        raise _Refused(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: "
+            f"{', '.join(config.assignors)}.",
+        )
+
+
+def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
+    if body.rebalance_timeout_ms == -1:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+    if body.topic_partitions is None or body.topic_partitions:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+    if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
+        raise _Refused(
+            ErrorCode.INVALID_REQUEST,
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+        )
+
+
+def _check_epoch(member: ConsumerMember, epoch: int, owned: list[Place] | None) -> None:
+    """The present epoch; 0 to begin again (KAFKA-19233); the one before where it owns no more than it was given, as the
+    answer with the present one may have been lost. Raises _Refused."""
+    if epoch in (member.member_epoch, JOIN_EPOCH):
+        return
+    lost_answer = epoch == member.previous_member_epoch and owned is not None
+    if epoch > member.member_epoch or not (lost_answer and all(place in member.assigned for place in owned or ())):
+        size = "greater" if epoch > member.member_epoch else "smaller"
+        raise _Refused(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group "
+            f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _told(member: ConsumerMember, call: Call, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+    """The member with what its heartbeat says of it; null is as before."""
+    names = body.subscribed_topic_names
+    regex = body.subscribed_topic_regex
+    return replace(
+        member,
+        instance_id=member.instance_id if body.instance_id is None else body.instance_id,
+        rack_id=member.rack_id if body.rack_id is None else body.rack_id,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        topics=member.topics if names is None else tuple(sorted(set(names))),
+        regex=member.regex if regex is None else regex,
+        rebalance_timeout_ms=member.rebalance_timeout_ms
+        if body.rebalance_timeout_ms == -1
+        else body.rebalance_timeout_ms,
+        assignor=member.assignor if body.server_assignor is None else body.server_assignor,
+        classic=None,
+    )

@@ -1,0 +1,99 @@
+"""The way of a member from what it owns to its target: let go first, then take what is free.
+
+Knows one member, its target and who else owns what. Does not know why the target is what it is, or time.
+
+    keep        what it has and is to have
+    revoking    what it has and is not to have: it stays in its epoch, UNREVOKED, until it says that it owns none
+    new         what it is to have and nobody has: it moves to the target's epoch and gets them
+    held        what it is to have and another still has: UNRELEASED, it waits in the target's epoch
+
+What a member itself has not let go of counts as its own and not as held (KAFKA-19449), and stays its own when it is
+given back to it before it let go (KAFKA-16147). A topic that it no longer subscribes to is taken away at once, before
+there is a new target (KAFKA-19431).
+
+Source: Kafka's CurrentAssignmentBuilder.java; KIP-848, KIP-1251.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from ottla.groups.consumer.group import ConsumerMember, MemberState, Owned, Place, Target
+
+
+def reconciled(
+    member: ConsumerMember,
+    assignment_epoch: int,
+    target: Target,
+    owner_of: Callable[[Place], str | None],
+    subscribed: Collection[bytes],
+    owned: Collection[Place] | None,
+    *,
+    resubscribed: bool,
+) -> ConsumerMember:
+    """The member as it is after this heartbeat.
+
+    `subscribed`: the ids of the topics that it reads. `owned`: what it says it has; None where it does not say.
+    `resubscribed`: this heartbeat has changed its subscription.
+    """
+    match member.state:
+        case MemberState.STABLE if member.member_epoch == assignment_epoch:
+            return _unsubscribed(member, subscribed, owned) if resubscribed else member
+        case MemberState.STABLE | MemberState.UNRELEASED:
+            epoch = member.member_epoch
+        case MemberState.UNREVOKED:
+            if _still_owns(member.revoking, owned):
+                return _unsubscribed(member, subscribed, owned) if resubscribed else member
+            # It became UNREVOKED perhaps for its own subscription, for which there is no target yet.
+            epoch = min(member.member_epoch + 1, assignment_epoch)
+    return _towards(member, epoch, assignment_epoch, target, owner_of, subscribed, owned)
+
+
+def _still_owns(revoking: Collection[Place], owned: Collection[Place] | None) -> bool:
+    """Whether the member may still have any of these; one that does not say may have them all."""
+    return owned is None or any(place in revoking for place in owned)
+
+
+def _towards(
+    member: ConsumerMember,
+    epoch: int,
+    assignment_epoch: int,
+    target: Target,
+    owner_of: Callable[[Place], str | None],
+    subscribed: Collection[bytes],
+    owned: Collection[Place] | None,
+) -> ConsumerMember:
+    wanted = dict.fromkeys(place for place in target if place[0] in subscribed)
+    kept = {place: given for place, given in member.assigned.items() if place in wanted}
+    revoking = {place: given for place, given in member.assigned.items() if place not in wanted}
+    if revoking and _still_owns(revoking, owned):
+        return _moved(member, MemberState.UNREVOKED, epoch, kept, revoking)
+    missing = [place for place in wanted if place not in kept]
+    free = [place for place in missing if owner_of(place) in (None, member.member_id)]
+    state = MemberState.UNRELEASED if len(free) < len(missing) else MemberState.STABLE
+    assigned = dict(sorted((kept | dict.fromkeys(free, assignment_epoch)).items()))
+    return _moved(member, state, assignment_epoch, assigned, {})
+
+
+def _unsubscribed(
+    member: ConsumerMember, subscribed: Collection[bytes], owned: Collection[Place] | None
+) -> ConsumerMember:
+    """Without the topics that it no longer subscribes to; in its epoch, for there is no new target."""
+    gone = {place: given for place, given in member.assigned.items() if place[0] not in subscribed}
+    if not gone:
+        return member
+    kept = {place: given for place, given in member.assigned.items() if place not in gone}
+    revoking = dict(sorted((member.revoking | gone).items()))
+    if _still_owns(revoking, owned):
+        return replace(member, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+    return replace(member, assigned=kept)
+
+
+def _moved(member: ConsumerMember, state: MemberState, epoch: int, assigned: Owned, revoking: Owned) -> ConsumerMember:
+    return replace(
+        member,
+        state=state,
+        member_epoch=epoch,
+        previous_member_epoch=member.member_epoch,
+        assigned=assigned,
+        revoking=revoking,
+    )
