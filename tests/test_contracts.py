@@ -1,5 +1,6 @@
 """The one direction of imports, without a circle, and that no pure room was forgotten where purity is checked."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from grimp import ImportGraph, build_graph
 
 TOP = Path(__file__).resolve().parent.parent
 CONFIG: dict[str, Any] = tomllib.loads((TOP / "pyproject.toml").read_text())
+DESIGN = (TOP / "ARCHITECTURE.md").read_text()
 PURE = {"protocol", "machine", "log", "groups", "share", "txn", "replica", "broker"}
 
 
@@ -55,3 +57,27 @@ def test_every_room_has_its_place() -> None:
     rooms = {path.parent.name for path in (TOP / "src" / "ottla").glob("*/__init__.py")}
     placed = {room.strip() for layer in contract("direction")["layers"] for room in layer.split("|")}
     assert rooms == placed
+
+
+def section_of_rooms() -> tuple[str, str]:
+    """ARCHITECTURE.md, section 3: the tree of rooms, and which may import which."""
+    section = DESIGN[DESIGN.index("\n## 3. ") : DESIGN.index("\n## 4. ")]
+    at = section.index("\nOne direction")
+    return section[:at], section[at:]
+
+
+def test_the_design_says_the_layers() -> None:
+    said = re.findall(r"(?:^    \w.* -> .*\n)(?:^        -> .*\n)*", section_of_rooms()[1], re.MULTILINE)
+    assert [layers(each.split("->")) for each in said] == [
+        layers(contract(name)["layers"]) for name in ("direction", "broker")
+    ]
+
+
+def layers(said: list[str]) -> list[set[str]]:
+    return [{room.strip() for room in layer.split("|")} for layer in said]
+
+
+def test_the_design_lists_the_rooms() -> None:
+    said = set(re.findall(r"(?<![\w./])([a-z]+)/", section_of_rooms()[0]))
+    rooms = {path.parent.name for path in (TOP / "src" / "ottla").rglob("__init__.py")} - {"ottla"}
+    assert said - {"src"} == rooms - {"pipeline"}, "`cli/pipeline` has no line of its own"

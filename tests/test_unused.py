@@ -64,7 +64,6 @@ FROM_OUTSIDE = {
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),
     "ottla/log/log.py": ("append_as_follower", "followers"),
-    "ottla/machine/__init__.py": ("Machine", "the contract, in words"),
     "ottla/protocol/records/control.py": ("build_marker_batch", "the end of a transaction"),
     "ottla/sim/kernel/*.py": ("(bad|cut|mend)_path", "runs of several nodes"),
 }

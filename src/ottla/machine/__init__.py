@@ -144,20 +144,6 @@ class Call:
     body: object
 
 
-class Machine(Protocol):
-    """A pure state machine: events in, effects out."""
-
-    def step(self, now: Millis, event: object) -> list[object]: ...
-
-    def deadline(self) -> Millis | None:
-        """When to step with an expiry event; None is never."""
-        ...
-
-    def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        ...
-
-
 class Shard(Protocol):
     """A machine whose memory is a log partition.
 

@@ -4,7 +4,7 @@ Knows: which offsets are committed, and therefore which parked requests may be a
 bytes of a request, its topic, other partitions.
 
 Invariants: requests that wait for a commit stand in the order of the offset they wait for; they were parked under the
-leader epoch that still holds (a change of leadership ends their waiting first, cluster rule 8).
+leader epoch that still holds (a change of leadership ends their waiting first).
 
 Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 """
