@@ -14,20 +14,49 @@ from ottla.broker.api import (
     k08_offset_commit,
     k09_offset_fetch,
     k10_find_coordinator,
-    k15_describe_groups,
     k19_create_topics,
+    k20_delete_topics,
+    k21_delete_records,
     k23_offset_for_leader_epoch,
     k32_describe_configs,
+    k35_describe_log_dirs,
     k42_delete_groups,
+    k50_describe_user_scram_credentials,
+    k61_describe_producers,
+    k75_describe_topic_partitions,
 )
+from ottla.broker.coordinators import rounds
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
+from ottla.log.files import DiskFiles
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, RequestEntityData, RequestEntryData
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
+from ottla.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, RequestCursor
+from ottla.protocol.messages.describe_topic_partitions import TopicRequest as TopicNamed
+from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.offset_commit import (
@@ -46,6 +75,9 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.protocol.messages.read_share_group_state import PartitionData as StateAsked
+from ottla.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStateData
+from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from ottla.protocol.wire import ZERO_UUID, Message
 from tests.node_stage import SESSION, NodeStage, versions_of
 
@@ -118,7 +150,49 @@ def long_requests() -> list[tuple[Message, int]]:
         (OffsetCommitRequest("a", 7, topics=committed((3, 99, 1))), 9),
         (OffsetCommitRequest("a", -1, topics=committed((98, 99))), 8),
         (DeleteGroupsRequest(["x", "b", "y", "x"]), 2),
+        (
+            DeleteRecordsRequest(
+                [DeleteRecordsTopic(n, deleted_to(i)) for i, n in enumerate(("t3", "no", "t1", "t3"))]
+            ),
+            2,
+        ),
+        (DescribeLogDirsRequest(None), 4),
+        (DescribeLogDirsRequest([DescribableLogDirTopic(name, [4, 0, 99, 4]) for name in ("t3", "no", "t1", "t3")]), 4),
+        (ElectLeadersRequest(0, [TopicPartitions(name, [*range(5)]) for name in ("t3", "no", "t1", "t1", "t2")]), 2),
+        (AlterPartitionReassignmentsRequest(1, True, [ReassignableTopic(n, moved()) for n in ("t3", "no", "t1")]), 1),
+        (AlterClientQuotasRequest([RequestEntryData([RequestEntityData("user", n)], []) for n in names]), 1),
+        (DescribeUserScramCredentialsRequest([UserName(name) for name in names]), 0),
+        (DescribeQuorumRequest([RequestTopicData(n, [RequestPartitionData(i) for i in range(5)]) for n in names]), 2),
+        (DescribeProducersRequest([TopicRequest(name, [*range(5)]) for name in ("t3", "no", "t1", "a/b", "t1")]), 0),
+        (DescribeTransactionsRequest(names), 0),
+        (DescribeTopicPartitionsRequest([TopicNamed(name) for name in ("t3", "no", "t1", "a/b", "t11", "t2")]), 0),
+        (DescribeTopicPartitionsRequest([], 15), 0),
+        (DescribeTopicPartitionsRequest([], 10, RequestCursor("t3", 4)), 0),
+        (DescribeTopicPartitionsRequest([TopicNamed(name) for name in names], 10, RequestCursor("none", 4)), 0),
+        (ShareGroupDescribeRequest(["", *names]), 1),
+        (LeaveGroupRequest("a", members=[MemberIdentity(name) for name in names]), 5),
+        (DeleteTopicsRequest(topics=[DeleteTopicState(name) for name in ("no", "a", "no", "b", "c")]), 6),
+        (DeleteTopicsRequest(topic_names=["no", "a", "no", "b", "c"]), 1),
+        (DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(n, lags()) for n in names]), 1),
+        (
+            ReadShareGroupStateRequest(
+                "a", [ReadStateData(n.encode() * 16, [StateAsked(i) for i in (1, 2, 3)]) for n in names[3:]]
+            ),
+            0,
+        ),
     ]
+
+
+def deleted_to(offset: int) -> list[DeleteRecordsPartition]:
+    return [DeleteRecordsPartition(index, offset) for index in (0, 1, 99, 0)]
+
+
+def moved() -> list[ReassignablePartition]:
+    return [ReassignablePartition(index, replicas) for index in (0, 99) for replicas in ([1], [2], None)]
+
+
+def lags() -> list[DescribeShareGroupOffsetsRequestTopic]:
+    return [DescribeShareGroupOffsetsRequestTopic(name, [*range(5)]) for name in ("t3", "no")]
 
 
 def committed(topics: Iterable[int]) -> list[OffsetCommitRequestTopic]:
@@ -133,11 +207,17 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         k08_offset_commit,
         k09_offset_fetch,
         k10_find_coordinator,
-        k15_describe_groups,
+        k21_delete_records,
         k23_offset_for_leader_epoch,
+        k35_describe_log_dirs,
         k42_delete_groups,
+        k50_describe_user_scram_credentials,
+        k61_describe_producers,
+        k75_describe_topic_partitions,
     ):
         monkeypatch.setattr(module, "SLICE_STEPS", steps)
+    monkeypatch.setattr(k20_delete_topics, "TOPICS_AT_ONCE", steps)
+    monkeypatch.setattr(rounds, "CALLS_AT_ONCE", steps)
 
 
 @pytest.mark.parametrize("at", range(len(long_requests())))
@@ -146,23 +226,26 @@ def test_what_names_many_is_answered_in_slices_as_in_one_go(
 ) -> None:
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
     stage.ask(OffsetCommitRequest("a", -1, topics=committed((3,))), 8)
-    begun: list[Request] = []
+    monkeypatch.setattr(DiskFiles, "space", lambda files, path: (2, 1))  # others write to the disk meanwhile
+    begun: list[tuple[bool, bool]] = []
+    """Who is long, who is not through at once."""
     begin = stage.node.slices.begin
 
-    def counted(request: Request, work: slices.Work, *, is_long: bool) -> Any:
-        if is_long:
-            begun.append(request)
-        return begin(request, work, is_long=is_long)
+    def counted(request: Request, work: slices.Work, **how: bool) -> Any:
+        answer = begin(request, work, **how)
+        begun.append((how["is_long"], isinstance(answer, Parked)))
+        return answer
 
     monkeypatch.setattr(stage.node.slices, "begin", counted)
     request, version = long_requests()[at]
     monkeypatch.setattr(k02_list_offsets, "SEARCHES_AT_ONCE", 99)
     whole = stage.ask(request, version)
-    assert not begun
+    assert not any(is_long for is_long, _ in begun)
+    begun.clear()
     cut_small(monkeypatch, 2)
     request, _ = long_requests()[at]
     assert stage.ask(request, version) == whole
-    assert begun
+    assert any(goes_on for _, goes_on in begun)
 
 
 def test_one_commit_in_slices_is_one_batch(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,9 @@ def test_work_in_rounds_is_answered_when_the_last_one_is_durable() -> None:
     assert not asked.answered
     rounds = 0
     while not asked.answered:
-        stage.sync()
-        stage.settle()
+        for _ in tuple(stage.syncs):
+            stage.sync()
+        stage.run()
         rounds += 1
     assert rounds == 2, "one fsync for the group's record, one for the share coordinator's"
     assert asked.answer.responses[0].partitions[0].error_code == ErrorCode.NONE
@@ -99,7 +100,7 @@ def test_work_in_rounds_goes_on_when_its_client_is_gone() -> None:
     stage.hold_syncs = False
     while stage.syncs:
         stage.sync()
-        stage.settle()
+        stage.run()
     assert start_offset(stage) == 5
     assert len(stage.node.parking) == 0
 
@@ -109,7 +110,7 @@ def test_a_fsync_that_fails_between_rounds_is_told_and_leaves_nobody_waiting() -
     stage.hold_syncs = True
     asked = alter(stage, 5)
     stage.sync("No space left on device")
-    stage.settle()
+    stage.run()
     assert asked.answer.error_code == ErrorCode.NOT_COORDINATOR
     assert len(stage.node.parking) == 0
 

@@ -18,8 +18,9 @@ What a slice has seen may have changed by the next one: the handler looks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 from ottla.broker.cluster.metadata import Change, Metadata
@@ -161,6 +162,24 @@ class Slices:
         self._works.append(sliced)
         self._outbox.deadline_moved = True
 
+    def each(self, request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Any:
+        """Serve a request whose elements each stand for themselves; of many, a slice at a time: see `in_pieces`."""
+        if len(getattr(request.body, asked) or ()) <= SLICE_STEPS:
+            return serve(request)
+        return self.begin(request, in_pieces(request, serve, asked, answered), is_long=True)
+
+    def each_partition(
+        self,
+        request: Request,
+        serve: Callable[[Request], Any],
+        asked: tuple[str, str] = ("topics", "partitions"),
+        answered: tuple[str, str] = ("topics", "partitions"),
+    ) -> Any:
+        """The same of topics with partitions: see `topics_in_pieces`."""
+        if steps_of(getattr(request.body, asked[0]) or (), asked[1]) <= SLICE_STEPS:
+            return serve(request)
+        return self.begin(request, topics_in_pieces(request, serve, asked, answered), is_long=True)
+
     def deadline(self) -> Millis | None:
         return 0 if self._works else None
 
@@ -238,9 +257,64 @@ def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, ans
     return answer
 
 
-def steps_of(topics: Iterable[Any]) -> int:
-    """How much work a request is that names topics with `partitions`."""
-    return sum(1 + len(topic.partitions) for topic in topics)
+def topics_in_pieces(
+    request: Request, serve: Callable[[Request], Any], asked: tuple[str, str], answered: tuple[str, str]
+) -> Work:
+    """As `in_pieces`, of topics whose partitions stand for themselves as well, each topic answered once in its place.
+
+    `asked` and `answered`: what the lists of topics and of their partitions are called.
+    """
+    answer: Any = None
+    told = EncodedStructs(request.version)
+    for some in _runs(getattr(request.body, asked[0]), asked[1]):
+        whole: Any = None
+        ready = EncodedStructs(request.version)
+        for topics in some:
+            body = copy(request.body)
+            setattr(body, asked[0], topics)
+            answer = yield Piece(request, body, serve)
+            topics = getattr(answer, answered[0])
+            if len(some) == 1:
+                told.add(topics)
+            elif topics:
+                whole = topics[0]
+                ready.add(getattr(whole, answered[1]))
+        if whole is not None:
+            setattr(whole, answered[1], ready)
+            told.add((whole,))
+    setattr(answer, answered[0], told)
+    return answer
+
+
+def _runs(topics: list[Any], within: str) -> Generator[list[list[Any]], None, None]:
+    """The topics some at a time, each time with one list of them; a topic that is too large alone, in several parts."""
+    some: list[Any] = []
+    steps = 0
+    for topic in topics:
+        size = 1 + len(getattr(topic, within))
+        if some and steps + size > SLICE_STEPS:
+            yield [some]
+            some, steps = [], 0
+        if size > SLICE_STEPS:
+            yield list(_parts_of(topic, within))
+        else:
+            some.append(topic)
+            steps += size
+    if some:
+        yield [some]
+
+
+def _parts_of(topic: Any, within: str) -> Generator[list[Any], None, None]:
+    partitions = getattr(topic, within)
+    for first in range(0, len(partitions), SLICE_STEPS):
+        part = copy(topic)
+        setattr(part, within, partitions[first : first + SLICE_STEPS])
+        yield [part]
+
+
+def steps_of(topics: Iterable[Any], within: str = "partitions") -> int:
+    """How much work a request is that names topics with partitions. `within`: what the list of these is called."""
+    return sum(1 + len(getattr(topic, within)) for topic in topics)
 
 
 def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
@@ -262,12 +336,14 @@ def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
         yield some
 
 
-def encoded_in_slices(structs: Sequence[Struct], version: int) -> Generator[None, Any, Any]:
-    """As `encoded`, a slice at a time."""
+def encoded_in_slices(structs: Iterable[Struct], version: int) -> Generator[None, Any, Any]:
+    """As `encoded`, a slice at a time, and each struct is made only then."""
     done = EncodedStructs(version)
-    for first in range(0, len(structs), SLICE_STEPS):
-        done.add(structs[first : first + SLICE_STEPS])
-        yield
+    rest = iter(structs)
+    while some := list(islice(rest, SLICE_STEPS)):
+        done.add(some)
+        if len(some) == SLICE_STEPS:
+            yield
     return done
 
 

@@ -52,6 +52,8 @@ class Change(IntEnum):
 
 RESOURCES_AT_ONCE: Final = 10
 """How many are changed, each with a commit of the metadata store, before others have their turn."""
+CHANGES_MAX: Final = 2_000
+"""More than there are properties, some times over."""
 SUCCESS: Final = (ErrorCode.NONE, None)
 Outcome = tuple[ErrorCode, str | None]
 Changes = Sequence[tuple[str, int, str | None]]
@@ -95,18 +97,22 @@ def denial(node: Node, request: Request, operation: Operation, resource_type: in
 def alter_all(
     node: Node,
     request: Request,
-    resources: Sequence[tuple[int, str, Changes]],
+    changes_of: Callable[[Any], Changes],
     *,
     replace: bool,
-    validate_only: bool,
 ) -> Generator[None, Any, list[Outcome]]:
-    """Change each resource by itself, a few at a time; `replace`: what the changes don't name is reset. One outcome for
-    each."""
-    times = Counter((resource_type, name) for resource_type, name, _ in resources)
+    """Change each resource of the request by itself, a few at a time; one outcome for each.
+
+    `changes_of`: how it is to be changed; `replace`: what the changes don't name is reset.
+    """
+    resources, validate_only = request.body.resources, request.body.validate_only
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes: list[Outcome] = []
-    for position, (resource_type, name, changes) in enumerate(resources):
+    for position, resource in enumerate(resources):
         if position and position % RESOURCES_AT_ONCE == 0:
             yield
+        resource_type, name = resource.resource_type, resource.resource_name
+        changes = changes_of(resource)
         if times[resource_type, name] > 1:
             outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
         else:
@@ -152,6 +158,8 @@ def _alter(
 
 
 def _check_shape(changes: Changes, replace: bool) -> None:
+    if len(changes) > CHANGES_MAX:
+        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"More than {CHANGES_MAX} changes of one configuration.")
     if len({name for name, _, _ in changes}) < len(changes):
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     missing = [name for name, change, value in changes if value is None and (replace or change != Change.DELETE)]

@@ -7,7 +7,7 @@ that the shard answered for come together again. Does not know any group.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
@@ -19,6 +19,9 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+REPEATED_MAX: Final = 200
 
 
 def call_of(request: Request, body: Any = None) -> Call:
@@ -33,6 +36,11 @@ def ask_group(node: Node, request: Request, group_id: str, operation: Operation)
     if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return node.groups.submit(request.now, request, CoordinatorRequest([(node.groups.partition_for(group_id), call)]))
+
+
+def named_once(group_ids: list[str]) -> list[str]:
+    """The groups to describe; of many, one that is named again is told of once, as its description may be long."""
+    return list(dict.fromkeys(group_ids)) if len(group_ids) > REPEATED_MAX else group_ids
 
 
 def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:

@@ -95,6 +95,9 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
                 steps = 0
                 yield
         steps += 1
+        if steps >= SLICE_STEPS and is_long:
+            steps = 0
+            yield
     found: list[Any] = [
         ListOffsetsTopicResponse(name, list(answers.values())) for name, answers in topics.items() if answers
     ]

@@ -8,6 +8,7 @@ What is skipped: nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import ask_group
@@ -19,4 +20,8 @@ if TYPE_CHECKING:
 
 
 def handle(node: Node, request: Request) -> Any:
+    return node.slices.each(request, partial(_leave, node), "members", "members")
+
+
+def _leave(node: Node, request: Request) -> Any:
     return ask_group(node, request, request.body.group_id, Operation.READ)

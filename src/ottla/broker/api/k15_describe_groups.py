@@ -13,10 +13,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of
+from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of, named_once
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -32,11 +31,8 @@ class Describe(DescribeGroups):
 
 
 def handle(node: Node, request: Request) -> Any:
-    if len(request.body.groups) > SLICE_STEPS:
-        return node.slices.begin(
-            request, in_pieces(request, partial(_describe, node), "groups", "groups"), is_long=True
-        )
-    return _describe(node, request)
+    request.body.groups = named_once(request.body.groups)
+    return node.slices.each(request, partial(_describe, node), "groups", "groups")
 
 
 def _describe(node: Node, request: Request) -> Any:

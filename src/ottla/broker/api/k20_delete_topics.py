@@ -1,7 +1,7 @@
 """DeleteTopics, key 20, versions 1 to 6: delete topics by name or id.
 
-What it does: takes all the topics it may delete away in one commit; they are gone when the answer leaves, their files
-follow. Ids are not secret, names are: a client that may not describe a topic learns no name from its id.
+What it does: takes the topics it may delete away, up to 200 in one commit; they are gone when the answer leaves, their
+files follow. Ids are not secret, names are: a client that may not describe a topic learns no name from its id.
 
 What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages, 6 ids.
 
@@ -13,10 +13,13 @@ Source: ControllerApis.deleteTopics; KIP-516.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import EncodedStructs, Work
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -36,20 +39,37 @@ _DISABLED_SINCE = 3
 _BY_TOPIC_ID_SINCE = 6
 
 
-def handle(node: Node, request: Request) -> DeleteTopicsResponse:
+TOPICS_AT_ONCE: Final = 200
+"""How many go with one commit of the metadata store, before others have their turn."""
+
+
+def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
+    body: DeleteTopicsRequest = request.body
+    asked = body.topics if request.version >= _BY_TOPIC_ID_SINCE else body.topic_names
+    return node.slices.begin(request, _answer(node, request), is_long=len(asked) > TOPICS_AT_ONCE)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: DeleteTopicsRequest = request.body
     if request.version >= _BY_TOPIC_ID_SINCE:
         asked = body.topics
     else:
         asked = [DeleteTopicState(name) for name in body.topic_names]
-    if not node.settings["delete.topic.enable"]:
-        disabled = request.version >= _DISABLED_SINCE
-        error = ErrorCode.TOPIC_DELETION_DISABLED if disabled else ErrorCode.INVALID_REQUEST
-        return DeleteTopicsResponse(responses=[_failed(state, error) for state in asked])
+    told: Any = EncodedStructs(request.version)
+    meant = _sorted_out(node, asked) if node.settings["delete.topic.enable"] else _disabled(request, asked)
+    while some := list(islice(meant, TOPICS_AT_ONCE)):
+        told.add(_delete(node, request, some))
+        if len(some) == TOPICS_AT_ONCE:
+            yield
+    return DeleteTopicsResponse(responses=told)
+
+
+def _delete(node: Node, request: Request, meant: Iterable[_Meant]) -> list[DeletableTopicResult]:
+    """Delete those of these topics that may go, in one commit."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
-    for state, fault in _sorted_out(node, asked):
-        answer = _failed(state, ErrorCode.INVALID_REQUEST, fault) if fault else _look_up(node, request, state)
+    for state, error, sentence in meant:
+        answer = _failed(state, error, sentence) if error else _look_up(node, request, state)
         if isinstance(answer, TopicImage):
             going[answer.id] = answer
             answer = DeletableTopicResult(answer.name, answer.id)
@@ -61,32 +81,44 @@ def handle(node: Node, request: Request) -> DeleteTopicsResponse:
         for result in results:
             if result.error_code == 0:
                 result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
-    return DeleteTopicsResponse(responses=results)
+    return results
 
 
-def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> list[tuple[DeleteTopicState, str]]:
-    """Every topic that is meant, once, with what is wrong about how it is named ("" where nothing is)."""
+_Meant: TypeAlias = tuple[DeleteTopicState, ErrorCode, str | None]
+"""A topic that is meant, and what is wrong about how it is named."""
+
+
+def _disabled(request: Request, asked: list[DeleteTopicState]) -> Iterator[_Meant]:
+    disabled = request.version >= _DISABLED_SINCE
+    error = ErrorCode.TOPIC_DELETION_DISABLED if disabled else ErrorCode.INVALID_REQUEST
+    return ((state, error, None) for state in asked)
+
+
+def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> Iterator[_Meant]:
+    """Every topic that is meant, once."""
     names = Counter(state.name for state in asked if state.name is not None and state.topic_id == ZERO_UUID)
     ids = Counter(state.topic_id for state in asked if state.name is None and state.topic_id != ZERO_UUID)
-    out: list[tuple[DeleteTopicState, str]] = []
+    refused = ErrorCode.INVALID_REQUEST
     for state in asked:
         if state.name is None and state.topic_id == ZERO_UUID:
-            out.append((state, "Neither topic name nor id were specified."))
+            yield state, refused, "Neither topic name nor id were specified."
         elif state.name is not None and state.topic_id != ZERO_UUID:
-            out.append((state, "You may not specify both topic name and topic id."))
+            yield state, refused, "You may not specify both topic name and topic id."
+    known = ((name, times, node.image.topics.get(name)) for name, times in names.items())
+    both = {topic.id for _, times, topic in known if topic is not None and times == 1 and topic.id in ids}
     for topic_id, times in ids.items():
-        out.append((DeleteTopicState(None, topic_id), "Duplicate topic id." if times > 1 else ""))
+        if topic_id not in both:
+            state = DeleteTopicState(None, topic_id)
+            yield (state, refused, "Duplicate topic id.") if times > 1 else (state, ErrorCode.NONE, None)
     for name, times in names.items():
         topic = node.image.topics.get(name)
         if times > 1:
-            out.append((DeleteTopicState(name), "Duplicate topic name."))
-        elif topic is not None and topic.id in ids:
-            out = [(state, fault) for state, fault in out if state.topic_id != topic.id]
+            yield DeleteTopicState(name), refused, "Duplicate topic name."
+        elif topic is not None and topic.id in both:
             fault = "The provided topic name maps to an ID that was already supplied."
-            out.append((DeleteTopicState(name, topic.id), fault))
+            yield DeleteTopicState(name, topic.id), refused, fault
         else:
-            out.append((DeleteTopicState(name), ""))
-    return out
+            yield DeleteTopicState(name), ErrorCode.NONE, None
 
 
 def _look_up(node: Node, request: Request, state: DeleteTopicState) -> TopicImage | DeletableTopicResult:

@@ -14,10 +14,11 @@ Source: ReplicaManager.deleteRecords, Partition.deleteRecordsOnLeader; KIP-107.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Work, cut, encoded_topics, steps_of
 from ottla.log.answers import OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis
 from ottla.metadata.topic_names import INTERNAL_TOPICS
@@ -37,24 +38,41 @@ UP_TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
 
-def handle(node: Node, request: Request) -> DeleteRecordsResponse:
+def handle(node: Node, request: Request) -> DeleteRecordsResponse | Parked:
+    is_long = steps_of(request.body.topics) > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
+
+
+def _answer(node: Node, request: Request, is_long: bool) -> Work:
     body: DeleteRecordsRequest = request.body
     wanted: dict[str, dict[int, int]] = {}
-    for topic in body.topics:
-        offsets = wanted.setdefault(topic.name, {})
-        for partition in topic.partitions:
-            offsets[partition.partition_index] = partition.offset
-    topics: list[DeleteRecordsTopicResult] = []
+    for some in cut(body.topics, SLICE_STEPS):
+        for topic in some:
+            offsets = wanted.setdefault(topic.name, {})
+            for partition in topic.partitions:
+                offsets[partition.partition_index] = partition.offset
+        if is_long:
+            yield
+    topics: list[Any] = []
+    steps = 0
     for name, offsets in wanted.items():
         allowed = node.access.on_topic(request, Operation.DELETE, name)
         results: list[DeleteRecordsPartitionResult] = []
+        topics.append(DeleteRecordsTopicResult(name, results))
         for index, offset in offsets.items():
+            steps += 1
             low = _delete(node, request.now, name, index, offset) if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if isinstance(low, ErrorCode):
                 results.append(DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK, low))
             else:
                 results.append(DeleteRecordsPartitionResult(index, low))
-        topics.append(DeleteRecordsTopicResult(name, results))
+            if is_long and steps % SLICE_STEPS == 0:
+                yield
+        steps += 1
+        if is_long and steps % SLICE_STEPS == 0:
+            yield
+    if is_long:
+        topics = yield from encoded_topics(topics, request.version)
     return DeleteRecordsResponse(topics=topics)
 
 

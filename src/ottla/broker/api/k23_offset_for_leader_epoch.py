@@ -51,6 +51,9 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
                 yield
         topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
         steps += 1
+        if steps >= SLICE_STEPS and is_long:
+            steps = 0
+            yield
     if is_long:
         topics = yield from encoded_topics(topics, request.version)
     return OffsetForLeaderEpochResponse(topics=topics)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Change, alter_all
+from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Change, Changes, alter_all
 from ottla.broker.requests import Parked, Request
-from ottla.broker.slices import Work
+from ottla.broker.slices import Work, encoded_in_slices
 from ottla.protocol.messages.alter_configs import (
-    AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -33,19 +33,13 @@ def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
 
 
 def _answer(node: Node, request: Request) -> Work:
-    body: AlterConfigsRequest = request.body
-    resources = [
-        (
-            resource.resource_type,
-            resource.resource_name,
-            [(config.name, int(Change.SET), config.value) for config in resource.configs],
-        )
-        for resource in body.resources
-    ]
-    outcomes = yield from alter_all(node, request, resources, replace=True, validate_only=body.validate_only)
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
-            for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
-        ]
+    outcomes = yield from alter_all(node, request, _changes_of, replace=True)
+    responses = (
+        AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
+        for resource, (error, sentence) in zip(request.body.resources, outcomes, strict=True)
     )
+    return AlterConfigsResponse(responses=(yield from encoded_in_slices(responses, request.version)))
+
+
+def _changes_of(resource: AlterConfigsResource) -> Changes:
+    return [(config.name, int(Change.SET), config.value) for config in resource.configs]

@@ -11,12 +11,12 @@ Source: ReplicaManager.describeLogDirs; KIP-113, KIP-827.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, cut, steps_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -30,33 +30,43 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> DescribeLogDirsResponse:
+def handle(node: Node, request: Request) -> DescribeLogDirsResponse | Parked:
+    asked = request.body.topics
+    is_long = (len(node.replicas.by_name) if asked is None else steps_of(asked)) > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
+
+
+def _answer(node: Node, request: Request, is_long: bool) -> Work:
     body: DescribeLogDirsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    indexes: dict[str, dict[int, None]] = {}
     if body.topics is None:
-        chosen: dict[str, Iterable[Partition]] = {
-            topic.name: topic.partitions.values() for topic in node.replicas.by_name.values()
-        }
+        indexes = {name: dict.fromkeys(topic.partitions) for name, topic in node.replicas.by_name.items()}
     else:
-        indexes: dict[str, dict[int, None]] = {}
-        for asked in body.topics:
-            indexes.setdefault(asked.topic, {}).update(dict.fromkeys(asked.partitions))
-        chosen = {name: _found(node, name, wanted) for name, wanted in indexes.items()}
-    topics = [DescribeLogDirsTopic(name, [_size(partition) for partition in found]) for name, found in chosen.items()]
+        for some in cut(body.topics, SLICE_STEPS):
+            for asked in some:
+                indexes.setdefault(asked.topic, {}).update(dict.fromkeys(asked.partitions))
+            if is_long:
+                yield
+    topics: Any = EncodedStructs(request.version)
+    steps = 0
+    for name, wanted in indexes.items():
+        partitions: Any = EncodedStructs(request.version)
+        for index in wanted:
+            steps += 1
+            partition = node.replicas.get(name, index)
+            if partition is not None:
+                partitions.add((_size(partition),))
+            if steps % SLICE_STEPS == 0:
+                yield
+        if len(partitions):
+            topics.add((DescribeLogDirsTopic(name, partitions),))
     total_bytes, usable_bytes = node.files.space(node.directory)
     result = DescribeLogDirsResult(
-        log_dir=node.directory,
-        topics=[topic for topic in topics if topic.partitions],
-        total_bytes=total_bytes,
-        usable_bytes=usable_bytes,
+        log_dir=node.directory, topics=topics, total_bytes=total_bytes, usable_bytes=usable_bytes
     )
     return DescribeLogDirsResponse(results=[result])
-
-
-def _found(node: Node, topic: str, indexes: Iterable[int]) -> list[Partition]:
-    found = (node.replicas.get(topic, index) for index in indexes)
-    return [partition for partition in found if partition is not None]
 
 
 def _size(partition: Partition) -> DescribeLogDirsPartition:

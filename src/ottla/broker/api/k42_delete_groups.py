@@ -38,7 +38,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _delete_all(node: Node, request: Request) -> Any:
-    return ask_in_rounds(node.parking, request, _delete(node, request))
+    return ask_in_rounds(node.slices, request, _delete(node, request))
 
 
 def _delete(node: Node, request: Request) -> Work:

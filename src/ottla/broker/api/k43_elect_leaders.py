@@ -10,7 +10,8 @@ Source: ReplicationControlManager.electLeaders; KIP-460.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -31,7 +32,16 @@ ELECTION_TYPES = (0, 1)
 """Preferred and unclean, as ElectionType.java numbers them."""
 
 
-def handle(node: Node, request: Request) -> ElectLeadersResponse:
+def handle(node: Node, request: Request) -> Any:
+    return node.slices.each_partition(
+        request,
+        partial(_answer, node),
+        ("topic_partitions", "partitions"),
+        ("replica_election_results", "partition_result"),
+    )
+
+
+def _answer(node: Node, request: Request) -> ElectLeadersResponse:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, alter_all
+from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Changes, alter_all
 from ottla.broker.requests import Parked, Request
-from ottla.broker.slices import Work
+from ottla.broker.slices import Work, encoded_in_slices
 from ottla.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 
@@ -34,19 +34,13 @@ def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Pa
 
 
 def _answer(node: Node, request: Request) -> Work:
-    body: IncrementalAlterConfigsRequest = request.body
-    resources = [
-        (
-            resource.resource_type,
-            resource.resource_name,
-            [(config.name, config.config_operation, config.value) for config in resource.configs],
-        )
-        for resource in body.resources
-    ]
-    outcomes = yield from alter_all(node, request, resources, replace=False, validate_only=body.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
-            for resource, (error, sentence) in zip(body.resources, outcomes, strict=True)
-        ]
+    outcomes = yield from alter_all(node, request, _changes_of, replace=False)
+    responses = (
+        AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)
+        for resource, (error, sentence) in zip(request.body.resources, outcomes, strict=True)
     )
+    return IncrementalAlterConfigsResponse(responses=(yield from encoded_in_slices(responses, request.version)))
+
+
+def _changes_of(resource: AlterConfigsResource) -> Changes:
+    return [(config.name, config.config_operation, config.value) for config in resource.configs]

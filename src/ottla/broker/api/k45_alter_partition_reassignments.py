@@ -11,7 +11,8 @@ Source: ReplicationControlManager.alterPartitionReassignments; KIP-455.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import TopicRefused, check_brokers
 from ottla.broker.requests import Request
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
+def handle(node: Node, request: Request) -> Any:
+    return node.slices.each_partition(request, partial(_answer, node), answered=("responses", "partitions"))
+
+
+def _answer(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
     body: AlterPartitionReassignmentsRequest = request.body
     answer = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,

@@ -12,7 +12,8 @@ Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
 from ottla.broker.requests import Request
@@ -41,7 +42,11 @@ KEYS = (
 NOT_BUILT = "Quotas can't be set: this version of Ottla has none."
 
 
-def handle(node: Node, request: Request) -> AlterClientQuotasResponse:
+def handle(node: Node, request: Request) -> Any:
+    return node.slices.each(request, partial(_answer, node), "entries", "entries")
+
+
+def _answer(node: Node, request: Request) -> AlterClientQuotasResponse:
     body: AlterClientQuotasRequest = request.body
     allowed = node.access.on_cluster(request, Operation.ALTER_CONFIGS)
     return AlterClientQuotasResponse(entries=[_of_entry(entry, allowed) for entry in body.entries])

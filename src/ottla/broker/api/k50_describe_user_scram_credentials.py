@@ -8,10 +8,11 @@ Source: ScramImage.describe; KIP-554.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -27,14 +28,20 @@ TWICE = "Cannot describe SCRAM credentials for the same user twice in a single r
 UNKNOWN = "Attempt to describe a user credential that does not exist: "
 
 
-def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse:
+def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse | Parked:
+    return node.slices.begin(request, _answer(node, request), is_long=len(request.body.users or ()) > SLICE_STEPS)
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: DescribeUserScramCredentialsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     times = Counter(user.name for user in body.users or ())
-    return DescribeUserScramCredentialsResponse(
-        error_message="", results=[_of_user(name, count > 1) for name, count in times.items()]
-    )
+    if len(times) <= SLICE_STEPS:
+        results: Any = [_of_user(name, count > 1) for name, count in times.items()]
+    else:
+        results = yield from encoded_in_slices((_of_user(name, count > 1) for name, count in times.items()), 0)
+    return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 
 def _of_user(name: str, twice: bool) -> DescribeUserScramCredentialsResult:

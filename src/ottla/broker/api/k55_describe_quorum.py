@@ -10,7 +10,7 @@ Source: KafkaRaftClient.handleDescribeQuorumRequest; KIP-595, KIP-836.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -35,14 +35,14 @@ METADATA_EPOCH = 1
 """The one leadership there ever is."""
 
 
-def handle(node: Node, request: Request) -> DescribeQuorumResponse:
+def handle(node: Node, request: Request) -> Any:
     body: DescribeQuorumRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if not body.topics:
         return DescribeQuorumResponse()
     if not _asks_for_the_quorum(body.topics):
-        return DescribeQuorumResponse(topics=[_unknown(asked) for asked in body.topics])
+        return node.slices.each_partition(request, _unknown)
     host, port = request.session.address.advertised
     return DescribeQuorumResponse(
         topics=[ResponseTopicData(METADATA_TOPIC, [_quorum(node)])],
@@ -66,9 +66,15 @@ def _quorum(node: Node) -> ResponsePartitionData:
     )
 
 
-def _unknown(asked: RequestTopicData) -> ResponseTopicData:
+def _unknown(request: Request) -> DescribeQuorumResponse:
+    body: DescribeQuorumRequest = request.body
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ResponseTopicData(
-        asked.topic_name,
-        [ResponsePartitionData(each.partition_index, error, error.message) for each in asked.partitions],
+    return DescribeQuorumResponse(
+        topics=[
+            ResponseTopicData(
+                asked.topic_name,
+                [ResponsePartitionData(each.partition_index, error, error.message) for each in asked.partitions],
+            )
+            for asked in body.topics
+        ]
     )

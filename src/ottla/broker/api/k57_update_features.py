@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+LEVELS = {name: level for name, _, _, level in FEATURES}
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _ONE_ERROR_SINCE = 2
 
@@ -44,7 +45,7 @@ def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
             error_code=ErrorCode.INVALID_UPDATE_VERSION,
             error_message=f"The update failed for all features since the following feature had an error: {fault}",
         )
-    names = [asked.feature for asked in body.feature_updates] if request.version < _ONE_ERROR_SINCE else []
+    names = dict.fromkeys(asked.feature for asked in body.feature_updates) if request.version < _ONE_ERROR_SINCE else ()
     return UpdateFeaturesResponse(
         error_message=None, results=[UpdatableFeatureResult(name, error_message="NONE") for name in names]
     )
@@ -52,15 +53,14 @@ def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
 
 def _fault(asked: FeatureUpdateKey) -> str | None:
     """Why this change is refused; None where the feature is at that level."""
-    levels = {name: level for name, _, _, level in FEATURES}
     if asked.max_version_level < 0:
         why = "A feature version cannot be less than 0."
     elif asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         why = "The controller does not support the given upgrade type."
-    elif asked.feature not in levels:
+    elif asked.feature not in LEVELS:
         why = "This node does not support this feature."
-    elif asked.max_version_level != levels[asked.feature]:
-        why = f"It is at {levels[asked.feature]}, and this version of Ottla has no other level of it."
+    elif asked.max_version_level != LEVELS[asked.feature]:
+        why = f"It is at {LEVELS[asked.feature]}, and this version of Ottla has no other level of it."
     else:
         return None
     return f"Invalid update version {asked.max_version_level} for feature {asked.feature}. {why}"

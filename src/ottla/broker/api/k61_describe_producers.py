@@ -7,18 +7,18 @@ Source: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, steps_of
+from ottla.log.producers import ProducerEntry
 from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
-    DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
-    TopicRequest,
     TopicResponse,
 )
 
@@ -26,44 +26,71 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> DescribeProducersResponse:
-    body: DescribeProducersRequest = request.body
-    return DescribeProducersResponse(topics=[_topic(node, request, asked) for asked in body.topics])
+def handle(node: Node, request: Request) -> DescribeProducersResponse | Parked:
+    is_long = steps_of(request.body.topics, "partition_indexes") > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
-def _topic(node: Node, request: Request, asked: TopicRequest) -> TopicResponse:
-    fault = fault_of(asked.name)
-    if fault is not None:
-        return _all(asked, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if not node.access.on_topic(request, Operation.READ, asked.name):
-        return _all(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if node.image.topics.get(asked.name) is None:
-        return _all(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return TopicResponse(asked.name, [_partition(node, asked.name, index) for index in asked.partition_indexes])
+def _answer(node: Node, request: Request) -> Work:
+    """A partition that is named again is told once: it may have had thousands of producers."""
+    wanted: dict[str, dict[int, None]] = {}
+    for asked in request.body.topics:
+        wanted.setdefault(asked.name, {}).update(dict.fromkeys(asked.partition_indexes))
+    told: Any = EncodedStructs(request.version)
+    steps = 0
+    for name, indexes in wanted.items():
+        steps += 1
+        error, sentence = _fault(node, request, name)
+        partitions: Any = EncodedStructs(request.version)
+        for index in indexes:
+            if error:
+                part, producers = PartitionResponse(index, error, sentence), []
+            else:
+                part, producers = _partition(node, name, index)
+            ready: Any = EncodedStructs(request.version)
+            for first in range(0, len(producers), SLICE_STEPS):
+                some = producers[first : first + SLICE_STEPS]
+                ready.add(map(_state, some))
+                steps += len(some)
+                if steps >= SLICE_STEPS:
+                    steps = 0
+                    yield
+            part.active_producers = ready
+            partitions.add((part,))
+            steps += 1
+            if steps >= SLICE_STEPS:
+                steps = 0
+                yield
+        told.add((TopicResponse(name, partitions),))
+    return DescribeProducersResponse(topics=told)
 
 
-def _all(asked: TopicRequest, error: ErrorCode, sentence: str | None = None) -> TopicResponse:
-    return TopicResponse(
-        asked.name,
-        [PartitionResponse(index, error, sentence or error.message) for index in asked.partition_indexes],
-    )
+def _fault(node: Node, request: Request, name: str) -> tuple[ErrorCode, str | None]:
+    """Why nothing is told of a topic."""
+    sentence = fault_of(name)
+    if sentence is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, sentence
+    error = ErrorCode.NONE
+    if not node.access.on_topic(request, Operation.READ, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif node.image.topics.get(name) is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return error, error.message
 
 
-def _partition(node: Node, topic: str, index: int) -> PartitionResponse:
+def _partition(node: Node, topic: str, index: int) -> tuple[PartitionResponse, list[ProducerEntry]]:
     partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
-        return PartitionResponse(index, partition)
-    return PartitionResponse(
-        index,
-        active_producers=[
-            ProducerState(
-                entry.producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
-            )
-            for entry in partition.log.producers.entries.values()
-        ],
+        return PartitionResponse(index, partition), []
+    return PartitionResponse(index), list(partition.log.producers.entries.values())
+
+
+def _state(entry: ProducerEntry) -> ProducerState:
+    return ProducerState(
+        entry.producer_id,
+        entry.epoch,
+        entry.last_sequence,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
     )

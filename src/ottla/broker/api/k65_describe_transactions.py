@@ -7,7 +7,8 @@ Source: TransactionCoordinator.handleDescribeTransactions; KIP-664.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> DescribeTransactionsResponse:
+def handle(node: Node, request: Request) -> Any:
+    return node.slices.each(request, partial(_answer, node), "transactional_ids", "transaction_states")
+
+
+def _answer(node: Node, request: Request) -> DescribeTransactionsResponse:
     body: DescribeTransactionsRequest = request.body
     return DescribeTransactionsResponse(
         transaction_states=[_of_id(node, request, name) for name in body.transactional_ids]

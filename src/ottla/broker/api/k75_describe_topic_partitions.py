@@ -10,10 +10,13 @@ Source: DescribeTopicPartitionsRequestHandler.java, KRaftMetadataCache.describeT
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable
+from heapq import merge
+from typing import TYPE_CHECKING, Any
 
-from ottla.broker.requests import Request
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, encoded_in_slices
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
@@ -22,7 +25,6 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-    RequestCursor,
     ResponseCursor,
 )
 
@@ -30,53 +32,73 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse:
+def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse | Parked:
+    is_long = len(request.body.topics or node.image.topics) > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
+
+
+def _answer(node: Node, request: Request, is_long: bool) -> Work:
     body: DescribeTopicPartitionsRequest = request.body
-    names = sorted({topic.name for topic in body.topics})
+    every = not body.topics
+    named = dict.fromkeys(node.image.topics) if every else dict.fromkeys(topic.name for topic in body.topics)
+    names = (yield from _in_order(list(named))) if is_long else sorted(named)
     cursor = body.cursor
-    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
-        return _refused(names)
-    every = not names
-    if every:
-        names = sorted(node.image.topics)
-    if cursor is not None:
-        names = [name for name in names if name >= cursor.topic_name]
-    visible = [name for name in names if node.access.on_topic(request, Operation.DESCRIBE, name)]
-    seen = set(visible)
-    hidden = [] if every else [name for name in names if name not in seen]
-    limit = max(1, min(node.settings["max.request.partition.size.limit"], body.response_partition_limit))
-    answer = _page(node, request, visible, cursor, limit)
-    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    answer.topics.extend(DescribeTopicPartitionsResponseTopic(denied, name) for name in hidden)
-    return answer
+    if cursor is not None and (cursor.partition_index < 0 or not (every or cursor.topic_name in named)):
+        error = ErrorCode.INVALID_REQUEST
+        refused = (DescribeTopicPartitionsResponseTopic(error, name) for name in names)
+        return DescribeTopicPartitionsResponse(topics=(yield from encoded_in_slices(refused, request.version)))
+    page = _Page(node, request)
+    hidden: list[str] = []
+    for step, name in enumerate(names):
+        if cursor is not None and name < cursor.topic_name:
+            pass
+        elif not node.access.on_topic(request, Operation.DESCRIBE, name):
+            hidden += [] if every else [name]
+        elif page.next_cursor is None:
+            page.add(name)
+        if is_long and step % SLICE_STEPS == SLICE_STEPS - 1:
+            yield
+    for name in hidden:
+        page.topics.add((DescribeTopicPartitionsResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name),))
+    topics: Any = page.topics
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=page.next_cursor)
 
 
-def _refused(names: list[str]) -> DescribeTopicPartitionsResponse:
-    error = ErrorCode.INVALID_REQUEST
-    return DescribeTopicPartitionsResponse(topics=[DescribeTopicPartitionsResponseTopic(error, name) for name in names])
+def _in_order(names: list[str]) -> Generator[None, Any, Iterable[str]]:
+    """The names sorted, some at a time."""
+    runs: list[list[str]] = []
+    for first in range(0, len(names), SLICE_STEPS):
+        runs.append(sorted(names[first : first + SLICE_STEPS]))
+        yield
+    return merge(*runs)
 
 
-def _page(
-    node: Node, request: Request, names: list[str], cursor: RequestCursor | None, limit: int
-) -> DescribeTopicPartitionsResponse:
-    answer = DescribeTopicPartitionsResponse()
-    for name in names:
-        if limit == 0:
-            answer.next_cursor = ResponseCursor(name, 0)
-            break
-        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        topic = node.image.topics.get(name)
-        described = _described(node, request, name)
-        answer.topics.append(described)
-        if topic is None:
-            continue
-        shown = topic.partitions[first : first + limit]
-        described.partitions = [_partition(index, placed) for index, placed in enumerate(shown, first)]
-        limit -= len(shown)
-        if first + len(shown) < len(topic.partitions):
-            answer.next_cursor = ResponseCursor(name, first + len(shown))
-            break
-    return answer
+class _Page:
+    """The topics that are told of until there are partitions enough, and where to go on."""
+
+    def __init__(self, node: Node, request: Request) -> None:
+        body: DescribeTopicPartitionsRequest = request.body
+        self._node = node
+        self._request = request
+        self._cursor = body.cursor
+        self._left = max(1, min(node.settings["max.request.partition.size.limit"], body.response_partition_limit))
+        self.topics = EncodedStructs(request.version)
+        self.next_cursor: ResponseCursor | None = None
+
+    def add(self, name: str) -> None:
+        if self._left == 0:
+            self.next_cursor = ResponseCursor(name, 0)
+            return
+        first = self._cursor.partition_index if self._cursor is not None and self._cursor.topic_name == name else 0
+        topic = self._node.image.topics.get(name)
+        described = _described(self._node, self._request, name)
+        if topic is not None:
+            shown = topic.partitions[first : first + self._left]
+            described.partitions = [_partition(index, placed) for index, placed in enumerate(shown, first)]
+            self._left -= len(shown)
+            if first + len(shown) < len(topic.partitions):
+                self.next_cursor = ResponseCursor(name, first + len(shown))
+        self.topics.add((described,))
 
 
 def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:

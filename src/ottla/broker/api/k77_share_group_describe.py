@@ -10,9 +10,10 @@ Source: KafkaApis.scala handleShareGroupDescribe; KIP-932, KIP-430.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of
+from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of, named_once
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
@@ -50,6 +51,11 @@ class Describe(DescribeGroups):
 
 
 def handle(node: Node, request: Request) -> Any:
+    request.body.group_ids = named_once(request.body.group_ids)
+    return node.slices.each(request, partial(_describe, node), "group_ids", "groups")
+
+
+def _describe(node: Node, request: Request) -> Any:
     body: ShareGroupDescribeRequest = request.body
     refused: dict[str, DescribedGroup] = {}
     for group_id in body.group_ids:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_offsets import question
-from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
+from ottla.broker.coordinators.rounds import CALLS_AT_ONCE, Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
@@ -42,13 +42,15 @@ NO_OFFSET = -1
 
 
 def handle(node: Node, request: Request) -> Any:
-    return ask_in_rounds(node.parking, request, _describe(node, request))
+    return ask_in_rounds(node.slices, request, _describe(node, request))
 
 
 def _describe(node: Node, request: Request) -> Work:
     body: DescribeShareGroupOffsetsRequest = request.body
     groups: list[DescribeShareGroupOffsetsResponseGroup] = []
-    for asked in body.groups:
+    for position, asked in enumerate(body.groups, 1):
+        if position % CALLS_AT_ONCE == 0:
+            yield None
         if not node.access.on_group(request, Operation.DESCRIBE, asked.group_id):
             groups.append(_refused(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
@@ -59,12 +61,12 @@ def _describe(node: Node, request: Request) -> Work:
             groups.append(_refused(asked.group_id, known.error, known.message))
             continue
         topics, wanted = _wanted(node, request, asked, known)
-        calls = [
+        calls = (
             node.share.state_call(
                 request.now, ReadShareGroupStateSummaryRequest, asked.group_id, topic.topic_id, part.partition_index
             )
             for topic, part in wanted
-        ]
+        )
         replies = yield Round(node.share_state, calls)
         for (topic, part), reply in zip(wanted, replies, strict=True):
             _fill(node, topic, part, reply.results[0].partitions[0])

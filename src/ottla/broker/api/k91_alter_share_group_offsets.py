@@ -41,7 +41,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
-    return ask_in_rounds(node.parking, request, _alter(node, request, body))
+    return ask_in_rounds(node.slices, request, _alter(node, request, body))
 
 
 def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:
@@ -49,7 +49,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
     known: ShareAnswer = (yield Round(node.groups, [question(node, AddShares(body.group_id, tuple(shares)))]))[0]
     if known.error:
         return _refusal(known.error, known.message)
-    calls = [
+    calls = (
         node.share.state_call(
             request.now,
             InitializeShareGroupStateRequest,
@@ -60,7 +60,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
             known.epoch,
         )
         for topic_id, part, start_offset in wanted
-    ]
+    )
     replies = yield Round(node.share_state, calls)
     for (topic_id, part, _), reply in zip(wanted, replies, strict=True):
         part.error_code = error_of(reply)

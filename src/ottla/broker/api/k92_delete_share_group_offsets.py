@@ -38,7 +38,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
-    return ask_in_rounds(node.parking, request, _delete(node, request, body))
+    return ask_in_rounds(node.slices, request, _delete(node, request, body))
 
 
 def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:

@@ -42,10 +42,10 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
 
 def deletions(node: Node, request: Request, group_id: str, places: Iterable[tuple[bytes, int]]) -> Round:
     """The round that makes the share coordinator forget these share partitions."""
-    calls = [
+    calls = (
         node.share.state_call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
         for topic_id, index in places
-    ]
+    )
     return Round(node.share_state, calls)
 
 

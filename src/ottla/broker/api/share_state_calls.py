@@ -8,6 +8,7 @@ Source: Kafka's ShareCoordinatorService.java.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.shards import CoordinatorRequest
@@ -40,6 +41,10 @@ class WireStateRequest(CoordinatorRequest):
 
 def ask(node: Node, request: Request) -> Any:
     """Answer a request of one of the five APIs, or park it."""
+    return node.slices.each_partition(request, partial(_ask, node), answered=("results", "partitions"))
+
+
+def _ask(node: Node, request: Request) -> Any:
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
     checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
