@@ -11,6 +11,7 @@ from ottla.broker.api import group_calls, k08_offset_commit, k09_offset_fetch, k
 from ottla.broker.requests import Parked
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.offset_commit import (
@@ -233,6 +234,16 @@ def test_topics_of_which_nothing_is_told_are_looked_at_in_slices(
         stage.node.tick(stage.now)
         ticks += 1
     assert ticks >= len(topics) // 10
+
+
+@pytest.mark.parametrize("topics", [None, [OffsetFetchRequestTopics("t", ZERO_UUID, [0] * 300)]])
+def test_a_member_is_told_when_its_epoch_is_not_the_groups_however_much_it_asks_for(
+    stage: NodeStage, topics: list[OffsetFetchRequestTopics] | None
+) -> None:
+    stage.ask(ConsumerGroupHeartbeatRequest("g", "m", 0, None, None, 10_000, ["t"], None, None, []), 1)
+    asked = OffsetFetchRequestGroup("g", "m", 77, topics)
+    answer = stage.ask(OffsetFetchRequest(groups=[asked]), 9)
+    assert answer.groups[0].error_code == ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_small_group_shows_all_its_offsets_at_once(stage: NodeStage) -> None:

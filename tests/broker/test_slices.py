@@ -36,6 +36,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -170,6 +171,7 @@ def long_requests() -> list[tuple[Message, int]]:
         (DescribeTopicPartitionsRequest([], 10, RequestCursor("t3", 4)), 0),
         (DescribeTopicPartitionsRequest([TopicNamed(name) for name in names], 10, RequestCursor("none", 4)), 0),
         (ShareGroupDescribeRequest(["", *names]), 1),
+        (ConsumerGroupDescribeRequest(["", *names]), 1),
         (LeaveGroupRequest("a", members=[MemberIdentity(name) for name in names]), 5),
         (DeleteTopicsRequest(topics=[DeleteTopicState(name) for name in ("no", "a", "no", "b", "c")]), 6),
         (DeleteTopicsRequest(topic_names=["no", "a", "no", "b", "c"]), 1),

@@ -87,9 +87,11 @@ _Topics = dict[str, dict[int, CommittedOffset]]
 
 @dataclass(frozen=True, slots=True)
 class SeeOffsets:
-    """The body of a call: show what a group has committed. Answered with OffsetsSeen."""
+    """The body of a call: show what a group has committed, to who asks as OffsetFetch does. Answered with OffsetsSeen."""
 
     group_id: str
+    member_id: str | None
+    member_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,9 @@ class Offsets:
         decision.answer(ticket, OffsetFetchResponse(groups=groups))
 
     def _fetch_group(self, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        consumer = self._consumer.get(asked.group_id)
-        if consumer is not None:
-            error = consumer_rules.fetch_error(consumer, asked.member_id, asked.member_epoch)
-            if error is not ErrorCode.NONE:
-                return OffsetFetchResponseGroup(asked.group_id, error_code=error)
+        error = self._fetch_error(asked)
+        if error is not ErrorCode.NONE:
+            return OffsetFetchResponseGroup(asked.group_id, error_code=error)
         committed = self._committed.get(asked.group_id, {})
         seen = OffsetsSeen(committed, self._pending_of(asked.group_id))
         wanted = asked.topics
@@ -214,10 +214,20 @@ class Offsets:
             topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
         return OffsetFetchResponseGroup(asked.group_id, topics)
 
-    def seen(self, group_id: str) -> OffsetsSeen:
+    def _fetch_error(self, asked: OffsetFetchRequestGroup | SeeOffsets) -> ErrorCode:
+        """Why the group does not show its offsets to this member."""
+        consumer = self._consumer.get(asked.group_id)
+        if consumer is None:
+            return ErrorCode.NONE
+        return consumer_rules.fetch_error(consumer, asked.member_id, asked.member_epoch)
+
+    def seen(self, asked: SeeOffsets) -> OffsetsSeen:
         """What the group has committed, as of now: later commits do not show in it."""
+        error = self._fetch_error(asked)
+        if error is not ErrorCode.NONE:
+            return OffsetsSeen({}, [], error)
         return OffsetsSeen(
-            _copy(self._committed.get(group_id, {})), [_copy(each) for each in self._pending_of(group_id)]
+            _copy(self._committed.get(asked.group_id, {})), [_copy(each) for each in self._pending_of(asked.group_id)]
         )
 
     # ---- OffsetDelete ----------------------------------------------------------------------------------------------

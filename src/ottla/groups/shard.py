@@ -190,8 +190,8 @@ class GroupShard:
                 self._known_keys = body.places if decision.records else {}
             case OffsetFetchRequest() as body:
                 self._offsets.fetch(ticket, body, decision)
-            case SeeOffsets(group_id):
-                decision.answer(ticket, self._offsets.seen(group_id))
+            case SeeOffsets() as body:
+                decision.answer(ticket, self._offsets.seen(body))
             case JoinGroupRequest() as body:
                 self._join_classic(now, ticket, call, body, decision)
             case ConsumerGroupHeartbeatRequest() as body:

@@ -124,7 +124,8 @@ def _of_large_group(
     told = EncodedStructs(version)
     seen = OffsetsSeen({}, [], ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if node.access.on_group(request, Operation.DESCRIBE, group.group_id):
-        seen = yield Piece(request, SeeOffsets(group.group_id), partial(_see, node), is_light=True)
+        body = SeeOffsets(group.group_id, group.member_id, group.member_epoch)
+        seen = yield Piece(request, body, partial(_see, node), is_light=True)
     if seen.error:
         if version < _TOP_LEVEL_ERROR_SINCE:
             failed = ((topic, seen.error) for topic in group.topics or ())

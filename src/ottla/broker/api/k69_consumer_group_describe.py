@@ -12,9 +12,10 @@ Source: KafkaApis.scala handleConsumerGroupDescribe; KIP-848, KIP-430.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import by_shard, call_of
+from ottla.broker.api.group_calls import by_shard, call_of, named_once
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
@@ -73,6 +74,11 @@ def _as_seen(node: Node, request: Request, group: DescribedGroup) -> DescribedGr
 
 
 def handle(node: Node, request: Request) -> Any:
+    request.body.group_ids = named_once(request.body.group_ids)
+    return node.slices.each(request, partial(_describe, node), "group_ids", "groups")
+
+
+def _describe(node: Node, request: Request) -> Any:
     body: ConsumerGroupDescribeRequest = request.body
     refused: dict[str, DescribedGroup] = {}
     for group_id in body.group_ids:
