@@ -87,7 +87,7 @@ _Topics = dict[str, dict[int, CommittedOffset]]
 
 @dataclass(frozen=True, slots=True)
 class SeeOffsets:
-    """The body of a call: show what a group has committed, to who asks as OffsetFetch does. Answered with OffsetsSeen."""
+    """The body of a call: show what a group has committed, to who asks as in OffsetFetch. Answered with OffsetsSeen."""
 
     group_id: str
     member_id: str | None
