@@ -12,7 +12,8 @@ how the probe itself is held up by a busy machine. Does not know what the attack
 The probe sends a request every `PACE_S` and counts each answer from the moment at which its request was *due*: a node
 that stands still for a second has a hundred late answers, not one. It is a process, as threads beside the attack would
 wait for the attack's interpreter lock and blame the node for it. On a machine that many share, the time in which the
-probe or the node could have run and had to wait for a processor is taken off each answer's.
+probe or the node could have run and had to wait for a processor is taken off each answer's, but never the time that the
+node's loop itself has worked (`test_probe.py` plants both).
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ JSON. It imports nothing of ours, so that it starts in no time.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import selectors
 import socket
 import sys
@@ -31,27 +33,40 @@ def _measure(
     """Ask at each `pace_s` until "off" comes; how long each answer took, in milliseconds."""
     answers: list[float] = []
     due = time.perf_counter()
+    waited, used = _scheduled_s(node)
     while not selector.select(0):
         time.sleep(max(0.0, due - time.perf_counter()))
-        began, waited = time.perf_counter(), _waited_s(node)
+        began = time.perf_counter()
         if began - due < pace_s:
             due = began  # that much is the machine's: it woke us late
         _ask(sock, frame)
-        ended, waited = time.perf_counter(), _waited_s(node) - waited
+        ended, (waited_now, used_now) = time.perf_counter(), _scheduled_s(node)
         while due <= began or due + pace_s <= ended:  # all that were due meanwhile have waited for this answer
-            answers.append(1e3 * max(0.0, ended - due - waited))
+            late = ended - max(due, began)
+            answers.append(1e3 * max(0.0, ended - due - (waited_now - waited), min(used_now - used, late)))
             due += pace_s
+        waited, used = waited_now, used_now
     sys.stdin.readline()  # "off"
     return answers
 
 
-def _waited_s(node: int) -> float:
-    """How long this process and the node's event loop have waited for a processor so far."""
-    waited_ns = 0
-    for process in ("self", node):
-        with open(f"/proc/{process}/schedstat") as file:
-            waited_ns += int(file.read().split()[1])
-    return waited_ns / 1e9
+def _scheduled_s(node: int) -> tuple[float, float]:
+    """How long this process and the node's threads have waited for a processor so far, and how long the node's event
+    loop has had one.
+
+    All of its threads: one that has the interpreter lock and no processor holds the loop up, which sleeps meanwhile. As
+    two may wait at once, more may be found than the loop lost; the time that the loop itself has worked is never the
+    machine's.
+    """
+    waited_ns, used_ns = 0, 0
+    threads = [f"{node}/task/{thread}" for thread in os.listdir(f"/proc/{node}/task")]
+    for process in ("self", *threads):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{process}/schedstat") as file:  # a thread may end
+            used, waited = file.read().split()[:2]
+            waited_ns += int(waited)
+            if process == f"{node}/task/{node}":
+                used_ns = int(used)
+    return waited_ns / 1e9, used_ns / 1e9
 
 
 def _ask(sock: socket.socket, frame: bytes) -> None:
