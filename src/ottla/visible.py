@@ -1,4 +1,4 @@
-"""Texts that somebody else chose, in lines of ours: what they hold beside letters is shown, not carried out.
+"""Shows texts that somebody else chose in lines of ours: what they hold beside letters is shown, not carried out.
 
 Names of groups, clients and members may hold anything. Printed as they are, a line end would forge a line of the log,
 an escape sequence move the cursor, a right-to-left mark turn a sentence around.

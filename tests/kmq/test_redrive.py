@@ -18,7 +18,7 @@ from .conftest import QueueStage, take, until
 AT_MS = 1_700_000_000_000
 
 
-def bury(stage: QueueStage, value: bytes, **said: Any) -> int:
+def write_letter(stage: QueueStage, value: bytes, **said: Any) -> int:
     """Write a dead letter as the tracker does; its offset."""
     given = {"topic": stage.config.queue, "partition": 0, "offset": 5, "group": "g", "delivery_count": 4}
     source = headers.Provenance(**{**given, "reason": Reason.TIMED_OUT, "text": "late", "at_ms": AT_MS, **said})
@@ -40,8 +40,8 @@ def values(stage: QueueStage) -> list[bytes | None]:
 
 
 def test_letters_go_back_as_the_messages_they_were_and_only_once(stage: QueueStage) -> None:
-    bury(stage, b"a")
-    bury(stage, b"b", reason=Reason.LOST)
+    write_letter(stage, b"a")
+    write_letter(stage, b"b", reason=Reason.LOST)
     assert redrive(stage, dry_run=True) == Outcome(sent=1, lost=1)
     assert values(stage) == []
     assert redrive(stage) == Outcome(sent=1, lost=1)
@@ -80,9 +80,9 @@ def test_a_message_that_fails_once_more_counts_its_redrives(stage: QueueStage) -
     ],
 )
 def test_letters_are_chosen(stage: QueueStage, choice: Choice, chosen: list[bytes]) -> None:
-    bury(stage, b"a")
-    bury(stage, b"b", reason=Reason.FAILED, at_ms=AT_MS + 5)
-    bury(stage, b"c", partition=1)
+    write_letter(stage, b"a")
+    write_letter(stage, b"b", reason=Reason.FAILED, at_ms=AT_MS + 5)
+    write_letter(stage, b"c", partition=1)
     assert redrive(stage, choice) == Outcome(sent=len(chosen), not_chosen=3 - len(chosen))
     assert values(stage) == chosen
     assert redrive(stage).sent == 3 - len(chosen), "those that were left can still go"
@@ -91,7 +91,7 @@ def test_letters_are_chosen(stage: QueueStage, choice: Choice, chosen: list[byte
 
 def test_the_rate_and_the_limit_are_kept(stage: QueueStage) -> None:
     for index in range(12):
-        bury(stage, b"%d" % index)
+        write_letter(stage, b"%d" % index)
     began = time.monotonic()
     assert redrive(stage, rate=20, limit=9).sent == 9
     assert time.monotonic() - began >= 8 / 20

@@ -1,4 +1,4 @@
-"""The rules of one connection: which request may be served next, and which answers may leave.
+"""Keeps the rules of one connection: which request may be served next, and which answers may leave.
 
 Requests of a connection are served one at a time and in order, except Produce behind Produce whose batches are all
 appended: that is how one producer shares fsyncs with itself. Answers leave in the order of their requests. Nothing

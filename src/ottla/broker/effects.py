@@ -1,4 +1,4 @@
-"""What a node wants its shell to do: effects as plain values, and the outbox that collects them.
+"""Defines what a node wants its shell to do: effects as plain values, and the outbox that collects them.
 
 The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
 as an event (`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). Also the parts of an

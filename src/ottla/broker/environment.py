@@ -1,4 +1,4 @@
-"""What the shell gives a node and what all its rooms share: files, clock, chance, settings, and where to tell."""
+"""Holds what the shell gives a node and all its rooms share: files, clock, chance, settings, and where to tell."""
 
 from __future__ import annotations
 

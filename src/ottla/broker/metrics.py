@@ -1,4 +1,4 @@
-"""Counters of one node: plain integers, collected where the work is done, read by whoever exports them.
+"""Counts what one node does: plain integers, collected where the work is done, read by whoever exports them.
 
 Knows: how many requests of each API were answered and how long they took, and what went in and out of each topic.
 Does not know: how the figures are named or exported (server/metrics.py), nor what can be read off the node itself when

@@ -1,4 +1,4 @@
-"""One node: routes requests to handlers, owns the topics, the shards and the parked requests.
+"""Runs one node: routes requests to handlers, owns the topics, the shards and the parked requests.
 
 A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has no clock and no randomness: the shell
 (`ottla.server`, or `ottla.sim` under test) gives it time, entropy and frames, and carries out its effects.

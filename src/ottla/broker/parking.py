@@ -1,4 +1,4 @@
-"""Parked requests: tickets, their deadlines, their connections, and the four ways in which waiting ends.
+"""Parks requests: tickets, their deadlines, their connections, and the four ways in which waiting ends.
 
 Knows: which request a ticket stands for, when it must be answered at the latest, and which tickets a lost connection
 leaves behind. Does not know what a request waits for: that is the `ParkedWork` of the handler that parked it.

@@ -1,4 +1,4 @@
-"""How many partitions a Produce request names, counted before it is decoded.
+"""Counts how many partitions a Produce request names, before it is decoded.
 
 A Produce may be as long as `socket.request.max.bytes`, and a partition takes six bytes where it has no records: a
 hundred megabytes of such would be read for many seconds. A client's requests have some thousand partitions at most.

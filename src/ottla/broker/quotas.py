@@ -1,4 +1,4 @@
-"""What clients may use of a node, and the one place where a request is charged for it: before its answer is encoded.
+"""Charges requests for what clients use of a node, in one place: before the answer is encoded.
 
 Knows how a client is told that it is throttled, and made to wait: the answer leaves at once and says for how long, and
 nothing more is read from the connection until then. Does not know any quota: that is the business of `Quotas`. A node

@@ -1,4 +1,4 @@
-"""Requests and who sends them, as plain values."""
+"""Defines requests and who sends them, as plain values."""
 
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

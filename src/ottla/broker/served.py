@@ -1,4 +1,4 @@
-"""The API keys this node serves: a literal table, one module a key.
+"""Lists the API keys this node serves: a literal table, one module a key.
 
 A module has either `handle(node, request)`, which gets the decoded message and returns a message, `Parked` or None,
 or `receive(node, now, session, version, correlation_id, frame)`, which reads the frame itself and returns the parts of

@@ -1,4 +1,4 @@
-"""Long answers in slices: a request whose work is more than a few milliseconds, done a piece at a time.
+"""Serves long requests in slices: work of more than a few milliseconds is done a piece at a time.
 
 A handler writes such work as a generator that yields after each slice and returns the answer: a wire message, or parts
 that are encoded already. The first slice is run at once, and short work is through with it; the rest goes on one slice

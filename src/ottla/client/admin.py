@@ -1,4 +1,4 @@
-"""Admin calls that confluent-kafka lacks."""
+"""Calls admin APIs that confluent-kafka lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of a whole cluster: metadata, routing to leaders and coordinators, raw fetch and produce, list offsets.
+"""Speaks to a whole cluster: metadata, routing to leaders and coordinators, raw fetch and produce, list offsets.
 
 Knows which broker leads which partition, as the last metadata said; asks anew when a broker says otherwise.
 Decodes no record: `fetch_raw` gives the bytes of whole batches, `produce_raw` takes them.

@@ -1,4 +1,4 @@
-"""One blocking connection to one broker: messages or raw frames, one at a time or pipelined.
+"""Speaks to one broker over one blocking connection: messages or raw frames, one at a time or pipelined.
 
 Knows sockets, TLS when it is given a context, correlation ids and the negotiation of versions (KIP-35, KIP-511).
 Knows nothing of topics or leaders; `ottla.client.client` does.

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a broker: one family, each with a plain sentence.
+"""Names what can go wrong between a client and a broker: one family, each with a plain sentence.
 
 Invariant: nothing else leaves this package, except ValueError and TypeError for a caller's own mistake.
 """

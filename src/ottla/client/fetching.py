@@ -1,4 +1,4 @@
-"""Fetch of many partitions from one leader at once: asked for first, taken later, so that work goes on meanwhile.
+"""Fetches many partitions from one leader at once: asked for first, taken later, so that work goes on meanwhile.
 
 Knows no fetch sessions (KIP-227): each request names what it wants. Decodes no record; what an answer holds of a
 partition are views into the frame that came. KIP-98 (aborted transactions), KIP-516 (topic ids).

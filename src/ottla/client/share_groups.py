@@ -1,4 +1,4 @@
-"""Admin calls for share groups (KIP-932), which confluent-kafka lacks: describe them, read and move their offsets.
+"""Calls share groups' admin APIs (KIP-932), which confluent-kafka lacks: describe them, read and move their offsets.
 
 Each takes a `Client` and raises ClientFailure.
 """

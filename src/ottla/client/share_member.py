@@ -1,4 +1,4 @@
-"""A member of a share group (KIP-932) that takes no more records than it is asked to: what librdkafka's cannot.
+"""Takes part in a share group (KIP-932), and takes no more records than it is asked to: what librdkafka's cannot.
 
 Knows membership, share sessions, acknowledgements and the renewal of locks (KIP-1222). A record that is fetched counts
 as delivered, so each `poll` says how many records it wants, and version 2 of ShareFetch keeps to that (KIP-1206); an

@@ -1,4 +1,4 @@
-"""What is asked about groups from outside: DescribeGroups, ListGroups, DeleteGroups.
+"""Answers what is asked about groups from outside: DescribeGroups, ListGroups, DeleteGroups.
 
 Source: Kafka's GroupMetadataManager.java (describeGroups, listGroups), GroupCoordinatorShard.java (deleteGroups).
 """

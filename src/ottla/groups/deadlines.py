@@ -1,4 +1,4 @@
-"""The deadlines of a shard: what each is for and which group it is of."""
+"""Names the deadlines of a shard: what each is for and which group it is of."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""A decision while it is being made."""
+"""Collects a decision while it is being made."""
 
 from typing import Final
 

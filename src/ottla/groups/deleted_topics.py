@@ -1,4 +1,4 @@
-"""The sweep over groups for offsets they committed in topics that are gone.
+"""Sweeps over groups for offsets they committed in topics that are gone.
 
 Knows which topics are gone and which groups are still to be looked at. Does not know what was committed: whoever sweeps
 does. Costs a name for each topic and each group, however many topics go at once: topics that go while a sweep is under

@@ -1,4 +1,4 @@
-"""What a shard of groups sees of its node that no record says: which topics there are, how a group is configured.
+"""Defines what a shard of groups sees of its node that no record says: topics, and how a group is configured.
 
 A shard is given one `MetadataView` when it is made, and asks it while it decides; `apply` never does, so that replay
 depends on the log alone.

@@ -1,4 +1,4 @@
-"""Records of committed offsets in `__consumer_offsets`: values to bytes and back.
+"""Encodes and decodes records of committed offsets in `__consumer_offsets`.
 
 Knows Kafka's type 1; type 0 is the older one, read alike.
 

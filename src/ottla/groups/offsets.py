@@ -1,4 +1,4 @@
-"""How far each group has read: committed offsets, those of transactions still open, and their end.
+"""Keeps how far each group has read: committed offsets, those of transactions still open, and their end.
 
 Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group,
 a classic one or a consumer group, whether a commit may be taken.

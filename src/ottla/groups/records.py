@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: which kind is read where.
+"""Routes the records of `__consumer_offsets`: which kind is read where.
 
 Knows the types of Kafka's that are kept here: committed offsets (1, and 0, the older one), those of classic groups (2),
 of consumer groups (3 to 8, and 16) and of share groups (10 to 15). A record of another type, written by a later version

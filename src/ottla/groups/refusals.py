@@ -1,4 +1,4 @@
-"""The answer of every request about groups that never reached its group.
+"""Answers every request about groups that never reached its group.
 
 Knows which fields carry an error in which API. Does not decide anything.
 

@@ -1,4 +1,4 @@
-"""The configuration that a group coordinator reads, as plain values under Kafka's names."""
+"""Holds the configuration that a group coordinator reads, as plain values under Kafka's names."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""The coordinator of the groups whose records stand in one partition of `__consumer_offsets`.
+"""Coordinates the groups whose records stand in one partition of `__consumer_offsets`.
 
 Knows which request goes where, which deadline means what, and what a record changes. Does not know the log, the other
 partitions, or how an answer reaches its client.

@@ -1,4 +1,4 @@
-"""What a log is asked with and what it answers: the words of `log.Log`'s interface."""
+"""Defines what a log is asked with and what it answers."""
 
 from __future__ import annotations
 

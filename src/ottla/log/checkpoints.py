@@ -1,4 +1,4 @@
-"""Kafka's small text files: checkpoints of offsets, epochs, and the identity of directories.
+"""Reads and writes Kafka's small text files: checkpoints of offsets, epochs, and the identity of directories.
 
 A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A file that is not there reads
 as None; one that is torn, empty or of another version raises CheckpointUnreadable: the caller knows what to do without.

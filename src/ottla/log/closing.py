@@ -1,4 +1,4 @@
-"""What a clean stop leaves of a log: whole indexes, the newest epoch, producers in a snapshot."""
+"""Completes a log for a clean stop: whole indexes, the newest epoch, producers in a snapshot."""
 
 from __future__ import annotations
 

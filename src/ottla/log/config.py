@@ -1,4 +1,4 @@
-"""The topic configs that one partition's log obeys, in Kafka's meaning and with Kafka 4.3's defaults.
+"""Holds the topic configs that one partition's log obeys, in Kafka's meaning and with Kafka 4.3's defaults.
 
 Knows: values already parsed and validated, in snake_case of the Kafka name (`segment.bytes` is `segment_bytes`).
 Does not know: names on the wire, where a value came from (topic, broker, default), or how to refuse a bad one; that is

@@ -1,4 +1,4 @@
-"""The leader epoch cache of one partition: which epoch began at which offset.
+"""Remembers which leader epoch began at which offset of one partition.
 
 Invariant: both columns rise strictly. A single node too raises the epoch at every start, so that a client can tell a
 lost tail from a quiet one (KIP-320). Source: KIP-101, KIP-279, Kafka's LeaderEpochFileCache.java; the rules are written

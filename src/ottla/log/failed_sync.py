@@ -1,4 +1,4 @@
-"""After an fsync that failed: which records may never reach the disk, and what is done about them.
+"""Deals with an fsync that failed: which records may never reach the disk, and what is done about them.
 
 Linux tells of a page that it could not write to one fsync, and then takes the page for clean: a later fsync succeeds
 without it, and a restart sees it in the page cache as if nothing had been. So what is above the recovery point is in

@@ -1,4 +1,4 @@
-"""The file system as the log sees it: a small seam, and the real one over `os`.
+"""Defines the file system as the log sees it, a small seam, and the real one over `os`.
 
 Knows: descriptors, and how long a write lasts. Does not know: segments, offsets, batches.
 

@@ -1,4 +1,4 @@
-"""The names of the files in a log's directory, as Kafka gives them.
+"""Names the files in a log's directory, as Kafka does.
 
 Source: Kafka's LogFileUtils.java, LocalLog.scala.
 """

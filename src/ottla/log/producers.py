@@ -1,4 +1,4 @@
-"""What one partition knows of its idempotent and transactional producers.
+"""Keeps what one partition knows of its idempotent and transactional producers.
 
 Knows: for each producer id its epoch, the last five batches, and the transaction it has open here; which transactions
 still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time

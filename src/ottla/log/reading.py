@@ -1,4 +1,4 @@
-"""Reading a log: from an offset or a timestamp to a slice of a segment's file.
+"""Reads a log: from an offset or a timestamp to a slice of a segment's file.
 
 Finding where an offset stands costs an index lookup and a short walk over headers. A reader that goes on where its last
 read ended costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).

@@ -1,4 +1,4 @@
-"""How segments go, and a partition's directory: renamed first, so that no restart takes what is left for a log.
+"""Removes segments and partitions' directories: renamed first, so that no restart takes what is left for a log.
 
 A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers find
 them still.

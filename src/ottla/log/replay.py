@@ -1,4 +1,4 @@
-"""A log read whole, from its start to its end, by a reader that must not miss a record: coordinators load with it.
+"""Reads a log whole, from its start to its end, for coordinators, which must not miss a record.
 
 Knows every way in which bytes on a disk can betray a reader that walks from batch to batch: a checksum that does not
 match, a length that leads nowhere, offsets that are another batch's (they stand outside the checksum). `Log.read` asks

@@ -1,4 +1,4 @@
-"""Retention: which segments go, by time, size and log start, and when a log next wants upkeep.
+"""Decides which segments go, by time, size and log start, and when a log next wants upkeep.
 
 Retention stops at the high watermark (KAFKA-5634). One timestamp of the future does not stop it for ever, as it does in
 Kafka. How segments go stands in removal.py.

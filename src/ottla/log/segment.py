@@ -1,4 +1,4 @@
-"""One segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
+"""Holds one segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
 
 Knows: positions. Does not know: high watermarks, producers, configs beyond the index interval, or other segments.
 Invariants: offsets of batches rise strictly; `size` is the file's length and ends a whole batch; every index entry

@@ -1,4 +1,4 @@
-"""What one partition's log is made of, and the steps that everything done to it shares.
+"""Holds what one partition's log is made of, and takes the steps that everything done to it shares.
 
 Knows: segments and when the active one must be closed, the epoch checkpoint, snapshots of the producer state. Does not
 know: appends, reads, retention, truncation, compaction; these stand above it (log.py) and share it.

@@ -1,4 +1,4 @@
-"""Which files of a log wait for the disk, and how far everything is there: the recovery point.
+"""Tracks which files of a log wait for the disk, and how far everything is there: the recovery point.
 
 Made for group commit: `begin` says what must be synced for all that is in the log now, a disk thread syncs it, `finish`
 moves the recovery point. Several may be under way; they finish in the order they began. A truncation in between takes

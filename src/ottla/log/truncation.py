@@ -1,4 +1,4 @@
-"""Truncation: a log loses its end, or all of it and goes on at another offset.
+"""Truncates a log: it loses its end, or all of it and goes on at another offset.
 
 Source: Kafka's UnifiedLog.scala (truncateTo, truncateFullyAndStartAt), LocalLog.scala; KAFKA-9491.
 """

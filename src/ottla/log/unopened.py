@@ -1,4 +1,4 @@
-"""A log that could not be opened: it stands for its partition while that is out of service.
+"""Stands for a log that could not be opened while its partition is out of service.
 
 Knows: why, and the offsets that were checkpointed of it, so that the next checkpoints say the same. Touches no file of
 the partition, unless that is deleted. Appends, reads and look-ups raise StorageFailed.

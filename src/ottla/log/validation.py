@@ -1,4 +1,4 @@
-"""The careful look at a batch that the append path's quick one found unusual.
+"""Looks with care at a batch that the append path's quick look found unusual.
 
 Knows: what a broker refuses, in Kafka's order, with Kafka's codes; and the three rewrites that configs ask for:
 LogAppendTime, another compression, offsets. Does not know: the log.

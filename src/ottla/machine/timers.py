@@ -1,4 +1,4 @@
-"""Deadlines by name, for machines that have many of them and move them often.
+"""Keeps deadlines by name, for machines that have many of them and move them often.
 
 Knows keys and times. Does not know what a deadline is for.
 

@@ -1,4 +1,4 @@
-"""The row of the controller: which life of which node writes what the cluster agrees on, and in which epoch.
+"""Defines the row of the controller: which life of which node writes what the cluster agrees on, in which epoch.
 
     cluster/controller    {"node_id": ..., "incarnation": ..., "epoch": ...}
 

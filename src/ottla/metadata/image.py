@@ -1,4 +1,4 @@
-"""What the cluster agrees on, as one immutable value: the metadata image.
+"""Holds what the cluster agrees on as one immutable value: the metadata image.
 
 Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, as the rows of the
 metadata store say them. Does not know what lies on a node's disk: which of these partitions a node has, and what is in

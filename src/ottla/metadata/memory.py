@@ -1,4 +1,4 @@
-"""A metadata store in memory: the simulator's, and the twin of the one on disk.
+"""Keeps a metadata store in memory: the simulator's, and the twin of the one on disk.
 
 It belongs to the world, not to the node: a simulated crash throws the node away and keeps this object, as a disk
 would keep every commit that returned.

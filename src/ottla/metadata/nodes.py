@@ -1,4 +1,4 @@
-"""The rows of the nodes of a cluster: where each is reached, which life of it that is, and what it may do.
+"""Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
                    "state": ..., "intact": ..., "broker_epoch": ...}

@@ -1,4 +1,4 @@
-"""Producer ids, handed out from durable blocks: an id that was ever given is never given again (KIP-730's rule).
+"""Hands out producer ids from durable blocks: an id that was ever given is never given again (KIP-730's rule).
 
 A block is committed to the store before its first id leaves; what a crash leaves unused of it is lost for good.
 Several nodes may share the store: the block is taken by compare-and-set.

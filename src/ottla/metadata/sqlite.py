@@ -1,4 +1,4 @@
-"""The metadata store of one machine: one SQLite file in the data directory, shared by any number of node processes.
+"""Keeps the metadata store of one machine: one SQLite file in the data directory, shared by any number of nodes.
 
 Write-ahead log and synchronous=FULL: a commit is one fsync and is durable when it returns (NORMAL may lose the last
 commits at a power cut, and leader epochs would repeat). Every commit is BEGIN IMMEDIATE, so that a reader never

@@ -1,4 +1,4 @@
-"""What a metadata store is: a small ordered map whose atomic batches of writes are checked against versions.
+"""Defines a metadata store: a small ordered map whose atomic batches of writes are checked against versions.
 
 Knows keys, bytes and versions; does not know what a topic is. Single-key compare-and-set would be too weak (a zombie
 controller must be stopped by the version of *another* key), so `commit` takes any number of writes and guards and

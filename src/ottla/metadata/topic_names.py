@@ -1,4 +1,4 @@
-"""Which topic names are legal, and which topics are the broker's own.
+"""Says which topic names are legal, and which topics are the broker's own.
 
 Source: Kafka's Topic.java; the sentences are Kafka's. Paths are built only from names that passed `check`.
 """

@@ -1,4 +1,4 @@
-"""How a topic stands in the metadata store: one key per topic, so that thousands of partitions are a few keys.
+"""Defines a topic's row in the metadata store: one key per topic, so that thousands of partitions are a few keys.
 
 Knows the key and the JSON of a topic's record, with every field replication will need: replicas, in-sync replicas,
 eligible leader replicas, epochs. Does not know logs or clients.

@@ -1,4 +1,4 @@
-"""Kafka's APIs: key, name, versions, and where the request and response classes are.
+"""Lists Kafka's APIs: key, name, versions, and where the request and response classes are.
 
 Knows nothing of what a broker advertises. A module of `messages` is imported when its class is first asked for; an API
 that nobody here speaks has none.

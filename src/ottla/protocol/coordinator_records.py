@@ -1,4 +1,4 @@
-"""Keys and values of the records in Kafka's internal topics.
+"""Encodes and decodes the records in Kafka's internal topics.
 
 Knows their framing: a key starts with the two-byte number of its type, a value with the two-byte version it was
 written in; what follows is a generated message. Does not know what the records mean.

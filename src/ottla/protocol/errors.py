@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the one exception that decoding raises.
+"""Lists Kafka's error codes, and the one exception that decoding raises.
 
 Source: Errors.java of Apache Kafka 4.3.1: codes, names, which are retriable, and the text a broker sends when it has
 nothing better to say.

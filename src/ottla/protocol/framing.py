@@ -1,4 +1,4 @@
-"""Frames: a four-byte length, a header, a message.
+"""Frames messages: a four-byte length, a header, a message.
 
 Knows request headers v1 and v2 and response headers v0 and v1 (RequestHeader.json, ResponseHeader.json), and how to
 cut a stream into frames. Does no I/O and keeps no state but the splitter's unfinished frame.

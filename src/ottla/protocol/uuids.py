@@ -1,4 +1,4 @@
-"""Texts of the ids that the protocol has 16 bytes for: topics', directories', members'.
+"""Prints and reads the ids that the protocol has 16 bytes for: topics', directories', members'.
 
 Source: Kafka's Uuid.java: base64 for URLs (RFC 4648, section 5), without padding.
 """

@@ -1,4 +1,4 @@
-"""The primitives of Kafka's wire format: what the generated messages read and write with.
+"""Reads and writes the primitives of Kafka's wire format, for the generated messages.
 
 Knows integers, strings, byte blocks, array lengths, tagged fields and unsigned varints, in the old and the flexible
 (KIP-482) encoding. Knows no message. Source: Kafka's protocol guide and ByteBufferAccessor.java.

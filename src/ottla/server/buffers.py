@@ -1,4 +1,4 @@
-"""Receive buffers for frames that do not fit into one read.
+"""Lends receive buffers for frames that do not fit into one read.
 
 A frame gets its memory as its bytes come, not on its word: while less than `FIRST_BYTES` of it are there, a buffer of
 that size at most, later one of `GROWTH` times what has come. A buffer that was used before is backed by pages that are

@@ -1,4 +1,4 @@
-"""The shell's clocks: one that nobody sets, for deadlines, and the one on the wall, for timestamps.
+"""Reads the shell's clocks: one that nobody sets, for deadlines, and the one on the wall, for timestamps.
 
 The monotonic clock's zero is the system's (on Linux the last boot), far enough from 1970 that a deadline made of a
 timestamp never comes and a timestamp made of a moment is seen at once. It stands still while the

@@ -1,4 +1,4 @@
-"""One client connection: bytes in, frames to the node, answers out in order.
+"""Serves one client connection: bytes in, frames to the node, answers out in order.
 
 Knows: the socket's buffers. Which frame may be served next and which answers may leave are the rules of its `Channel`.
 Does not know: what a frame means.

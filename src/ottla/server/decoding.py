@@ -1,4 +1,4 @@
-"""Long requests are read on a thread of their own, one after the other, while the loop goes on.
+"""Reads long requests on a thread of its own, one after the other, while the loop goes on.
 
 Reading is a function of the bytes alone. The interpreter runs one thread at a time, so this is no gain in speed: it
 makes the loop wait for at most a switch of threads instead of for a whole request.

@@ -1,4 +1,4 @@
-"""A data directory as a process has it: the locks that keep every other broker out, and the boot that last used it.
+"""Holds a data directory for a process: the locks that keep every other broker out, and the boot that last used it.
 
 Knows: which locks other brokers take. Does not know: what is in the directory.
 

@@ -1,4 +1,4 @@
-"""The disk thread: what would block the loop and may wait, which is fsync and checkpoint files.
+"""Runs the disk thread: what would block the loop and may wait, which is fsync and checkpoint files.
 
 One thread, so that syncs and checkpoints happen in the order in which the node asked for them.
 """

@@ -1,4 +1,4 @@
-"""Addresses: what a node listens on and what its clients are told to use.
+"""Opens listeners: what a node listens on, and what its clients are told to use.
 
 A listener bound to every interface tells each client the address that client came in by, unless `advertised.listeners`
 says better. A public address is refused while there is neither TLS nor SASL, unless the setting

@@ -1,4 +1,4 @@
-"""Logs on standard error: a line for people, or one JSON object a line for programs.
+"""Writes logs to standard error: a line for people, or one JSON object a line for programs.
 
 JSON lines hold `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `error` with the traceback where
 there is one, and whatever was given as `extra`.

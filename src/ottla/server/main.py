@@ -1,4 +1,4 @@
-"""The shell around a node: listeners, the disk thread, the clock, signals.
+"""Runs the shell around a node: listeners, the disk thread, the clock, signals.
 
 Knows: sockets, processes, time. Does not know: topics, records, groups. Every decision is the node's; this file carries
 its effects out, in order.

@@ -1,4 +1,4 @@
-"""Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
+"""Serves Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
 
 `/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
 `/healthz` and `/readyz` are for those who restart a node and those who send it clients.

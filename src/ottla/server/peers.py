@@ -1,4 +1,4 @@
-"""Connections of this node to other nodes of the cluster: one each, opened with the first request.
+"""Connects this node to other nodes of the cluster: one connection each, opened with the first request.
 
 Knows how frames go out and answers come back: Kafka answers the requests of a connection in their order. Does not know
 what is asked; whoever asked hears `Unanswered` where a node is not known, not reached, or lost before it answered.

@@ -1,4 +1,4 @@
-"""The store thread: commits of the metadata store and looks at it, beside the loop, one after the other."""
+"""Runs the store thread: commits of the metadata store and looks at it, beside the loop, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of other protocols say first, told from Kafka's: the four bytes where the length of a request belongs.
+"""Tells clients of other protocols from Kafka's by what they say first, where the length of a request belongs.
 
 A person reads the sentence in the log, usually because a client is set up for TLS or a browser was pointed here.
 """

@@ -1,4 +1,4 @@
-"""Turns: who has more to be served than others may wait for goes to the end of a queue.
+"""Serves connections in turns: who has more than others may wait for goes to the end of a queue.
 
 A connection is served until it has had `TURN_NS` of the loop at once, however much it has sent; the rest waits here.
 A connection that used up a turn is *heavy* for a while: what it sends waits here too, instead of being served where it

@@ -1,4 +1,4 @@
-"""Times at which ranges of offsets have to be looked at: ends of locks, ends of delays.
+"""Keeps times at which ranges of offsets have to be looked at: ends of locks, ends of delays.
 
 Knows ranges and times, rounded up to GRANULARITY_MS so that records that come due together stand together. Does not
 know why; whoever is told looks at the records themselves, so an entry that no longer matters costs its 16 bytes only.

@@ -1,4 +1,4 @@
-"""One group's delivery of one partition: which records are available, held, done.
+"""Delivers one partition to one share group: which records are available, held, done.
 
 Knows the record state machine, the limits, locks and delays, and what must be remembered. Does not know the log, the
 coordinator, sessions or requests: whoever hosts it reads the log, submits `writes`, copies `letters`, gives it time.

@@ -1,4 +1,4 @@
-"""The records of `__share_group_state`, byte for byte Kafka's: a snapshot of a share partition, or what changed since.
+"""Encodes the records of `__share_group_state` byte for byte as Kafka: a snapshot of a share partition, or an update.
 
 Knows how a key's state becomes a record and back. A tombstone under the snapshot's key deletes the key.
 Source: ShareSnapshotValue.json, ShareUpdateValue.json; ShareCoordinatorRecordHelpers.java; KIP-1226 for the count.

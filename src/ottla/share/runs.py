@@ -1,4 +1,4 @@
-"""A map from a range of offsets to values, kept as sorted runs: the only representation of a share partition's records.
+"""Maps a range of offsets to values, as sorted runs: the only representation of a share partition's records.
 
 Knows: which value holds at which offset of [start, end). Neighbouring runs with equal values are one run, except where
 two chunks meet. Does not know: what the values mean.

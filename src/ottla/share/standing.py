@@ -1,4 +1,4 @@
-"""How a record stands with a share group, and the words of a share partition's interface.
+"""Defines how a record stands with a share group, and the words of a share partition's interface.
 
 Sources: KIP-932, KIP-1191 (ARCHIVING), KIP-1222 (renew); Kafka's RecordState.java, AcknowledgeType.java.
 """

@@ -1,4 +1,4 @@
-"""The share coordinator's shard: what share partitions must not forget, kept in one partition of `__share_group_state`.
+"""Keeps what share partitions must not forget in one partition of `__share_group_state`: the share coordinator's shard.
 
 Knows, for each (group, topic id, partition): epochs that fence, the start offset, and the state and delivery count of
 every offset that is not simply available. Does not know members, locks, or the log of the topic itself.

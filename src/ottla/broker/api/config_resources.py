@@ -1,4 +1,4 @@
-"""The resources that have a configuration: how they are named, who may see and change them, and the changing itself.
+"""Names the resources that have a configuration, decides who may see and change them, and changes them.
 
 Shared by DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources. A change is worked out as the
 resource's whole new set of overrides (text by name), checked, and then kept by `Topics` or `LiveSettings`.

@@ -1,4 +1,4 @@
-"""How the handlers of the group APIs reach the coordinator.
+"""Brings the requests of the group APIs to the coordinator.
 
 Knows how a request becomes a call of its group's shard, and how partitions that the handler refused itself and those
 that the shard answered for come together again. Does not know any group.

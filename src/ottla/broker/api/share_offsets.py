@@ -1,4 +1,4 @@
-"""What the APIs about a share group's offsets have in common: questions to its shard and to the share coordinator.
+"""Asks about a share group's offsets, for several APIs: its shard, and the share coordinator.
 
 Knows how a question becomes a call, and how states of share partitions are read and deleted. Does not know the APIs.
 

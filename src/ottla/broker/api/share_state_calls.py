@@ -1,4 +1,4 @@
-"""The five APIs of the share coordinator over the wire: requests for many keys, shards that each answer for one.
+"""Serves the five APIs of the share coordinator: requests for many keys, shards that each answer for one.
 
 Knows how a request is split into calls and the replies become one answer again. Does not know what a shard decides.
 Only brokers may ask (CLUSTER_ACTION).

@@ -1,4 +1,4 @@
-"""Whether a topic, or more partitions of one, may be made: Kafka's checks in Kafka's order with Kafka's sentences.
+"""Checks whether a topic, or more partitions of one, may be made: in Kafka's order with Kafka's sentences.
 
 Knows what a request may ask of a cluster of one node. Does not make anything: it returns a `NewTopic` for
 `Topics.create_all`, or raises `TopicRefused`.

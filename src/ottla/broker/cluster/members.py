@@ -1,4 +1,4 @@
-"""Who is in the cluster, as requests are told: which nodes, at which address, and who is the controller.
+"""Tells requests who is in the cluster: which nodes, at which address, and who is the controller.
 
 Knows the rows of the nodes in the metadata image, and that a node which serves alone has none: it is the whole cluster,
 at the address the client came in by. Every node names the others by the listener that the client used.

@@ -1,4 +1,4 @@
-"""The metadata that this node knows, and its way to change it.
+"""Holds the metadata that this node knows, and changes it.
 
 Knows the newest image, and the changes that wait for their turn. A change is planned from the newest image when all
 changes before it have ended, and writes batches of rows, each all or none; once one is committed the image moves on by

@@ -1,4 +1,4 @@
-"""Requests of this node to other nodes: which are under way, whose they are, and when nobody waits any longer.
+"""Sends requests of this node to other nodes: which are under way, whose they are, when nobody waits any longer.
 
 Knows how a message becomes an `Ask` effect and how what comes back finds whoever asked: an answer, or `Unanswered`
 where nobody knows whether the request was carried out. A request to the node itself takes the same way, but for the

@@ -1,4 +1,4 @@
-"""What a shell does for the effects `Commit` and `Reread`: calls of the metadata store, and what came of them.
+"""Does for a shell the effects `Commit` and `Reread`: calls the metadata store, and says what came of it.
 
 Does not know the node. Calls to one store come from one thread at a time.
 """

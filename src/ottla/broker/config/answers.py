@@ -1,4 +1,4 @@
-"""How a resource's configuration looks in an answer: entries with value, source, synonyms, type and sentence.
+"""Shows a resource's configuration in an answer: entries with value, source, synonyms, type and sentence.
 
 Shared by DescribeConfigs and CreateTopics (KIP-525). Source: Kafka's ConfigHelper.scala.
 """

@@ -1,4 +1,4 @@
-"""The broker's configuration properties: Kafka 4.3's, where they mean something here or tools look for them, and ours.
+"""Lists the broker's configuration properties: Kafka 4.3's that mean something here or that tools look for, and ours.
 
 Knows names, types, defaults, legal values and whether a property may change while the node runs; DescribeConfigs prints
 this table. Does not know what a property does: that is the business of whoever reads it.

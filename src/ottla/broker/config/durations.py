@@ -1,4 +1,4 @@
-"""ISO 8601 durations of days, hours, minutes and seconds, as java.time.Duration reads them (PnDTnHnMn.nS)."""
+"""Reads ISO 8601 durations of days, hours, minutes and seconds as java.time.Duration does (PnDTnHnMn.nS)."""
 
 from __future__ import annotations
 

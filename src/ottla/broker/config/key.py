@@ -1,4 +1,4 @@
-"""What one configuration property is: its type, default, legal values; parsing and printing as Kafka does.
+"""Describes one configuration property: its type, default, legal values; parses and prints it as Kafka does.
 
 Knows Kafka's ConfigDef rules (ConfigDef.java): values are trimmed, lists split at commas, numbers are Java's. Does not
 know which properties exist (`broker_table`, `topic_table`) nor where a value came from (`values`).

@@ -1,4 +1,4 @@
-"""The configuration in force, which clients may change at any time: the broker's settings and the groups' configs.
+"""Holds the configuration in force, which clients may change at any time: the broker's settings, the groups' configs.
 
 Knows where the changes stand in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers,
 `config/group/<id>`; topics keep theirs in their own records), makes a change take effect as soon as the image has it,

@@ -1,4 +1,4 @@
-"""What a share group's configs ask for, typed and ready for use.
+"""Reads a share group's configs into typed values.
 
 Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until it
 is told that the group's properties or the broker's settings have changed.

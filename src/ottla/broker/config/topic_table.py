@@ -1,4 +1,4 @@
-"""The configuration properties of topics and of groups, as Kafka 4.3 has them.
+"""Lists the configuration properties of topics and of groups, as Kafka 4.3 has them.
 
 Knows names, types, defaults, legal values, and which broker property stands in where a topic or group sets none.
 Source: LogConfig.configDefCopy, GroupConfig.configDef and ServerTopicConfigSynonyms of Apache Kafka 4.3.1; the

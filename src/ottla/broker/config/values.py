@@ -1,4 +1,4 @@
-"""The values of the configuration: the broker's (static, dynamic for one broker, dynamic for all), topics' and groups'.
+"""Computes the values of the configuration: the broker's (static, dynamic for one or all), topics' and groups'.
 
 Knows how the layers stand over each other and which combinations are refused. Does not know the store that keeps the
 dynamic layers, nor what any property does.

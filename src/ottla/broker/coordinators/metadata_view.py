@@ -1,4 +1,4 @@
-"""What the group coordinator's shards see of their node: its topics, and what groups are configured to.
+"""Shows the group coordinator's shards their node: its topics, and what groups are configured to.
 
 Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataManager is given.
 """

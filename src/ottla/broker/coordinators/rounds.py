@@ -1,4 +1,4 @@
-"""Requests that ask coordinators in several rounds, each question depending on the answers before.
+"""Asks coordinators in several rounds for one request, each question depending on the answers before.
 
 Knows how a round is sent on its way and how the next one begins when it is back, at once or later. Does not know the
 questions: a handler writes them as a generator that yields `Round`s, is given their replies, and returns the answer.

@@ -1,4 +1,4 @@
-"""Shards on this node: one coordinator per partition of an internal topic, fed by requests, time and the log.
+"""Hosts shards: one coordinator per partition of an internal topic, fed by requests, time and the log.
 
 Knows how a key finds its partition, how a decision becomes a batch in the log, when its answers may leave, and how a
 shard gets its memory back. Does not know what a shard decides: share and transaction coordinators are hosted alike.

@@ -1,4 +1,4 @@
-"""ShareFetch answers as parts: head bytes, file slices, and the bytes between them.
+"""Builds ShareFetch answers of parts: head bytes, file slices, and the bytes between them.
 
 The generated encoder can only write records that are bytes in memory; this one leaves them in their files.
 `tests/share/test_share_answer.py` holds it against the generated one. Records are never null: librdkafka refuses that.

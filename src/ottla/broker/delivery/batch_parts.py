@@ -1,4 +1,4 @@
-"""A part of a record batch as a batch of its own: what a member is sent when it acquires little of a large batch.
+"""Cuts a part out of a large record batch, as a batch of its own, for a member that acquires little of it.
 
 Knows the layout of a batch. Records keep their offsets, timestamps and bytes; the header keeps all but its length, the
 number of records, the last offset and the CRC, and what was compressed leaves uncompressed. To a client it looks like a

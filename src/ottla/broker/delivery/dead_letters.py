@@ -1,4 +1,4 @@
-"""Dead letters: records that a share group gave up, copied into its dead-letter topic before they are let go.
+"""Copies records that a share group gave up into its dead-letter topic before they are let go.
 
 Knows which topic may take them, what a letter looks like (KIP-1191's headers), and that a record stays ARCHIVING until
 its letter is committed: Kafka archives it after five failed attempts, here the attempts go on, with a growing pause, as

@@ -1,4 +1,4 @@
-"""Delayed messages: the headers that hold a record back from share groups that opted in.
+"""Reads the headers that delay a message for share groups that opted in.
 
 `ottla-deliver-at`: epoch milliseconds as decimal text. `ottla-delay-ms`: milliseconds after the record's timestamp, as
 decimal text. The later of both counts; what is not a number is passed over.

@@ -1,4 +1,4 @@
-"""Share groups on this node: the share partitions of the partitions it leads, their sessions, their memory.
+"""Hosts share groups on this node: the share partitions of the partitions it leads, their sessions, their memory.
 
 What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the ShardHost of `__share_group_state`):
 

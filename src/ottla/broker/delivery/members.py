@@ -1,4 +1,4 @@
-"""Over which connection each member of a share group was last heard, so that its loss tells the group.
+"""Notes over which connection each member of a share group was last heard, so that its loss tells the group.
 
 Knows connections and members. Does not know groups: the shard is told (`ConnectionLost`) and decides.
 

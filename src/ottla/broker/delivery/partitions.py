@@ -1,4 +1,4 @@
-"""One hosted share partition: the machine, the log it delivers from, who waits for it, and what it still has to hear.
+"""Hosts one share partition: the machine, the log it delivers from, who waits for it, what it still has to hear.
 
 Knows how to wake those who wait, one after the other, as long as there is something for them. Does not know requests:
 who waits is a ParkedWork with `serve`.

@@ -1,4 +1,4 @@
-"""From a share partition to batches in the log: what one fetch acquires, and the file slices that hold it.
+"""Reads for a share partition: what one fetch acquires, and the file slices of the log that hold it.
 
 Knows batch headers: which offsets a batch covers, which are markers, which belong to aborted transactions, where
 compaction left nothing. Decodes records only for groups that opted into delayed delivery. Does not know sessions.

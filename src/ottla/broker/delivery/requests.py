@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge on their way: acknowledge first, then fetch, then wait for records.
+"""Carries ShareFetch and ShareAcknowledge out: acknowledge first, then fetch, then wait for records.
 
 Knows sessions' rules, what makes an acknowledgement valid, and when an answer is complete. Does not know bytes: the
 handlers (k78, k79) decode and encode.

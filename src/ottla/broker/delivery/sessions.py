@@ -1,4 +1,4 @@
-"""Share sessions (KIP-932): which partitions a member of a share group reads here, over which connection.
+"""Keeps share sessions (KIP-932): which partitions a member of a share group reads here, over which connection.
 
 Knows: the partitions in the order they were added, and the epoch the next request must carry. Does not know: what is
 read or held. Whoever closes a session releases what its member holds.

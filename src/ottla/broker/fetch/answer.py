@@ -1,4 +1,4 @@
-"""Fetch answers as parts: head bytes, file slices, and the bytes between them.
+"""Builds Fetch answers of parts: head bytes, file slices, and the bytes between them.
 
 The generated encoder can only write records that are bytes in memory. This one writes the same answer around records
 that stay in their files, so that the shell can send them from there. `tests/broker/test_fetch_answer.py` holds it

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+"""Keeps incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
 
 Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
 Does not know: how records are read.

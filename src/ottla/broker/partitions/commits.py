@@ -1,4 +1,4 @@
-"""Group commit: rounds of fsyncs that commit what was appended, many partitions by one.
+"""Commits by group: rounds of fsyncs that commit what was appended, many partitions by one.
 
 Knows which partitions wait for the next round and which one is under way; there is one at a time, and all that is
 appended meanwhile shares the one after it. Also remembers which partitions were appended to since housekeeping looked.

@@ -1,4 +1,4 @@
-"""Which partition this node leads, or why it does not: the one place that says so, for all requests.
+"""Says which partition this node leads, or why it does not: in one place, for all requests.
 
 Knows the replicas here and, where there is none, the metadata image. The order is Kafka's everywhere: whether there is
 such a partition, the epoch, leadership, then the log. A lower epoch than ours: the client is behind. A higher one: we

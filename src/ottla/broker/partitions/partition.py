@@ -1,4 +1,4 @@
-"""One partition on this node: its log, its leadership, and who waits for its high watermark.
+"""Holds one partition on this node: its log, its leadership, and who waits for its high watermark.
 
 Knows: which offsets are committed, and therefore which parked requests may be answered. Does not know: sockets, the
 bytes of a request, its topic, other partitions.

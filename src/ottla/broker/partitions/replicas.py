@@ -1,4 +1,4 @@
-"""The replicas on this node: which partitions of which topics have a log here.
+"""Lists the replicas on this node: which partitions of which topics have a log here.
 
 Knows each by its topic's name, and by its topic's id, and its index. What the cluster agrees on (how many partitions a
 topic has, who leads them) is the metadata image's; a topic of which no partition is here is not in these tables.

@@ -1,4 +1,4 @@
-"""Partitions whose log could not be opened at the start: tried again now and then, while all others are served.
+"""Tries partitions whose log could not be opened at the start again now and then, while all others are served.
 
 Knows: why each is out of service, and when it is looked at next. A partition whose files were put right comes back
 without a restart; one whose directory was taken away comes back empty. Does not know: how a log is opened.

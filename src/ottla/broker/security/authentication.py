@@ -1,4 +1,4 @@
-"""What a client may ask for before it has said who it is, on a listener that requires that.
+"""Says what a client may ask for before it has said who it is, on a listener that requires that.
 
 Source: Kafka's SaslServerAuthenticator.java (handleKafkaRequest), which closes the connection on everything else.
 """

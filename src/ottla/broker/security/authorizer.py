@@ -1,4 +1,4 @@
-"""The one seam of access control: which operation on which resource a request needs.
+"""Decides about access, in one place: which operation on which resource a request needs.
 
 Knows Kafka's operations and resource types with their codes, the operation every API needs (`NEEDED`), and how the
 authorized_operations bit fields are made. Does not know who may do what: that is an `Authorizer`'s business, and a node

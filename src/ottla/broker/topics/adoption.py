@@ -1,4 +1,4 @@
-"""Partition directories: whose they are, and what a start makes of those that the metadata store does not know.
+"""Sorts partition directories: whose they are, and what a start makes of those that the metadata store does not know.
 
 A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
 stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What does not stand in

@@ -1,4 +1,4 @@
-"""A topic to be made, and how the broker's own topics are made."""
+"""Plans a topic to be made, the broker's own ones too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of this node's partitions: how one is opened, and what stands for one that can't be.
+"""Opens the logs of this node's partitions, and puts something in the place of one that can't be opened.
 
 Knows the directory of a partition, what was checkpointed of it, and which directories are somebody else's. Does not
 know the partition: who leads it, who waits for it.

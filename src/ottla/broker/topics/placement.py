@@ -1,4 +1,4 @@
-"""The replicas on this node follow the metadata image: they are opened, led, given up and removed as it says.
+"""Makes the replicas on this node follow the metadata image: opened, led, given up and removed as it says.
 
 Knows which partitions the image places here and who leads them. Does not know who changed that, nor why.
 

@@ -1,4 +1,4 @@
-"""What deleted topics leave behind: directories that go a few at a time, and those that can't go yet.
+"""Removes what deleted topics leave behind: directories that go a few at a time, and those that can't go yet.
 
 Knows: whose directories wait, and that the store's note of a deletion (`deleted/`) stays until the last of them is
 gone, so that a start finishes what a crash cut short. Does not know: how a topic leaves the tables.

@@ -1,4 +1,4 @@
-"""What a start makes of the metadata store and the partition directories together: the topics there are.
+"""Finds the topics there are at a start, from the metadata store and the partition directories together.
 
 Knows what is done about topics of which the store knows nothing, or less than the directories, and which a store that
 lost commits may tell wrongly: they are taken over, on hold, as nobody knows then what of them may be deleted. Knows

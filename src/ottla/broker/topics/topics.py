@@ -1,4 +1,4 @@
-"""The topics: how one is made, changed and removed.
+"""Makes, changes and removes topics.
 
 Knows that first the store commits, then the image moves, then memory and the disk follow (placement.py), whoever it was
 that committed. Does not know the requests that ask for a change (`broker/api`) nor what a log holds.

@@ -1,4 +1,4 @@
-"""The offset checkpoints of a data directory: how far each log is on the disk, where it starts, what is committed.
+"""Writes the offset checkpoints of a data directory: how far logs are on the disk, where they start, what is committed.
 
 Knows which files are stale and writes those, in Kafka's formats:
 `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`.

@@ -1,4 +1,4 @@
-"""A clean stop of many partitions: their files are synced beside each other, not one by one.
+"""Names what a clean stop of many partitions must sync, side by side instead of one by one.
 
 A partition with records has five files to sync, each some milliseconds of waiting: 20,000 partitions take minutes.
 Asked for many at once the disk writes its own log once for all of them. Who has the threads is the shell's matter.

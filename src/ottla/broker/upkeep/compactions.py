@@ -1,4 +1,4 @@
-"""Which log is compacted next, and the compaction under way: one at a time, in slices between requests.
+"""Compacts logs, one at a time, in slices between requests, and says which is next.
 
 Knows which log needs it most and which have had their turn in this round. Does not know how a log is compacted
 (`ottla.log.compaction`).

@@ -1,4 +1,4 @@
-"""What is wrong with which partition: writes, reads and fsyncs that failed, said once until they work again.
+"""Keeps what is wrong with which partition: failed writes, reads and fsyncs, said once until they work again.
 
 Knows what is done about each: a write is tried again with the next append, a read with the next fetch, and a log whose
 fsync failed is cut back to what is known to be on the disk, or stays shut. Does not know how a log does that.

@@ -1,4 +1,4 @@
-"""Whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node.
+"""Checks whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node.
 
 Source: Kafka's MetaProperties.java.
 """

@@ -1,4 +1,4 @@
-"""Housekeeping of a node's logs: when each is looked at for retention, and when what of it is synced.
+"""Keeps house for a node's logs: when each is looked at for retention, and when what of it is synced.
 
 Knows when each log next needs something: one heap for all, so ten thousand idle logs cost no timer each; appends only
 mark a log "look again". A log's upkeep is a generator of names to sync, so nothing here waits for an fsync on the loop.

@@ -1,4 +1,4 @@
-"""One classic group: who is in it, what they speak, and in which state of a rebalance it is.
+"""Holds one classic group: who is in it, what they speak, and in which state of a rebalance it is.
 
 Knows members, generations, votes and who waits for what. Does not know time (`rebalance` keeps the deadlines), requests
 (`requests` has their rules), records' bytes, or committed offsets.

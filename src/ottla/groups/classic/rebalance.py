@@ -1,4 +1,4 @@
-"""How a classic group gets from one generation to the next, and the deadlines that push it.
+"""Brings a classic group from one generation to the next, and sets the deadlines that push it.
 
 Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `requests` reads those
 and calls in here.

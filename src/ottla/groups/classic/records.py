@@ -1,4 +1,4 @@
-"""Records of classic groups in `__consumer_offsets`: values to bytes and back.
+"""Encodes and decodes records of classic groups in `__consumer_offsets`.
 
 Knows Kafka's type 2: a group with its generation and its members.
 

@@ -1,4 +1,4 @@
-"""Wire answers of the classic group protocol, where a version or an error asks for more than filling in fields.
+"""Builds answers of the classic protocol where a version or an error asks for more than filling in fields.
 
 Does not decide anything.
 

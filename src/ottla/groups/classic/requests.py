@@ -1,4 +1,4 @@
-"""The requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Serves the requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
 Knows what each request may ask in each state of its group, and the answer. Does not know how a rebalance goes on from
 there (`rebalance`), nor committed offsets.

@@ -1,4 +1,4 @@
-"""Share groups as administrators see them: describe, list, delete, and the share partitions whose offsets they change.
+"""Shows share groups to administrators: describe, list, delete, and the share partitions whose offsets they change.
 
 Knows answers and records. Where a group stands in its partitions is the share coordinator's memory, so requests about
 offsets are worked out by the broker in rounds: it asks the group (a `ShareQuestion`, answered by a `ShareAnswer`), then

@@ -1,4 +1,4 @@
-"""The `simple` assignor: who reads which partitions of a share group.
+"""Assigns share groups' partitions by the `simple` assignor: who reads which.
 
 Knows members, their subscriptions and what they had before. Does not know records or epochs.
 

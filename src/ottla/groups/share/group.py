@@ -1,4 +1,4 @@
-"""One share group: its members, what each is to read, and which share partitions it ever read.
+"""Holds one share group: its members, what each is to read, and which share partitions it ever read.
 
 Knows the group's durable state, and how each kind of record changes it. Does not know time, requests, or where in a
 partition the group stands: that is the share coordinator's memory (`ottla.share`).

@@ -1,4 +1,4 @@
-"""All share groups of a shard: which request goes where, and what each record changes.
+"""Keeps all share groups of a shard: which request goes where, and what each record changes.
 
 Knows the groups and hands on; the rules stand in `membership` and `admin`. The ids of classic groups are
 taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and the other way round.

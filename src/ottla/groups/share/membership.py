@@ -1,4 +1,4 @@
-"""Heartbeats of share groups: members come, stay, change their subscription, and go.
+"""Serves heartbeats of share groups: members come, stay, change their subscription, and go.
 
 Knows what a heartbeat may say, its answer, and the records that follow from it; when assignments are made anew; and
 when a silent member is out. Does not know who assigns how (`assignor`).

@@ -1,4 +1,4 @@
-"""The records of share groups in `__consumer_offsets`: values of this room to bytes and back.
+"""Encodes and decodes the records of share groups in `__consumer_offsets`.
 
 Knows Kafka's types 10 to 15: a member, the group's epoch, the epoch of its assignment, a member's target, a member's
 current assignment, and the share partitions the group has. Each has a value or is a tombstone.

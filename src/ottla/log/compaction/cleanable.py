@@ -1,4 +1,4 @@
-"""What a compaction works on: which part of a log is dirty, and where the last one ended.
+"""Finds what a compaction works on: which part of a log is dirty, and where the last one ended.
 
 The dirty part begins where the last compaction ended and stops at the first of: the active segment, the last stable
 offset, a segment with a record younger than `min.compaction.lag.ms`. A log is due when the dirty part's share of what

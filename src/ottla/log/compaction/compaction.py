@@ -1,4 +1,4 @@
-"""Compaction: a log keeps the last record of every key.
+"""Compacts a log: it keeps the last record of every key.
 
 Two passes. The first reads the dirty part and remembers, for each key, its last offset (as many keys as `map_bytes_max`
 has room for; the rest waits for the next compaction). The second copies every segment from the log start up to there,

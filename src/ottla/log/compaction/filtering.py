@@ -1,4 +1,4 @@
-"""What compaction keeps of one batch.
+"""Filters one batch for a compaction: which of its records stay.
 
 Knows: the inside of batches, as bytes: a record that stays is copied as it is, never decoded into objects. Does not
 know: segments or files. Source: Kafka's MemoryRecords.filterTo, Cleaner.shouldRetainRecord, DefaultRecordBatch.

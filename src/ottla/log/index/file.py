@@ -1,4 +1,4 @@
-"""A file of entries of one size beside a segment: what every index of a segment is on the disk.
+"""Keeps a file of entries of one size beside a segment: what every index of a segment is on the disk.
 
 Knows how long the file should be, which entries wait to be written, and whether what was written waits for an fsync.
 Does not know what entries mean.

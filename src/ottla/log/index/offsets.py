@@ -1,4 +1,4 @@
-"""The sparse offset index of a segment (`.index`), in Kafka's format.
+"""Keeps the sparse offset index of a segment (`.index`), in Kafka's format.
 
 8-byte entries (offset - base_offset: int32, position: int32), both strictly rising. An entry names the last offset of a
 batch and where that batch begins, so the floor of an offset is a place at or before its batch.

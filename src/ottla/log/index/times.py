@@ -1,4 +1,4 @@
-"""The sparse time index of a segment (`.timeindex`), in Kafka's format.
+"""Keeps the sparse time index of a segment (`.timeindex`), in Kafka's format.
 
 12-byte entries (timestamp: int64, offset - base_offset: int32). An entry says: no batch up to this offset has a greater
 timestamp. Timestamps rise strictly, except that the last entry, written when the segment closes, may repeat the one

@@ -1,4 +1,4 @@
-"""The index of aborted transactions of one segment (`.txnindex`), in Kafka's format.
+"""Keeps the index of aborted transactions of one segment (`.txnindex`), in Kafka's format.
 
 34-byte big-endian entries: version int16 = 0, producer_id, first_offset, last_offset (the abort marker's), and
 last_stable_offset at that moment. Only aborted transactions with data are in it, in the order of their markers.

@@ -1,4 +1,4 @@
-"""What an unfinished compaction or a deletion left in a log's directory.
+"""Clears up what an unfinished compaction or a deletion left in a log's directory.
 
 Knows names. `.cleaned` and `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction
 that had decided and is completed.

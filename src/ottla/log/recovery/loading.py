@@ -1,4 +1,4 @@
-"""The steps of opening a log, in their order."""
+"""Opens a log step by step."""
 
 from __future__ import annotations
 

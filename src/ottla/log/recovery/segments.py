@@ -1,4 +1,4 @@
-"""The segments of a log that is opened: where their sound batches end, and whether their indexes match.
+"""Recovers the segments of a log: where their sound batches end, and whether their indexes match.
 
 Knows batches' headers and checksums. Does not know what they say of epochs and producers.
 """

@@ -1,4 +1,4 @@
-"""What a log's batches leave behind, found again when it is opened: leader epochs and the state of producers.
+"""Finds again what a log's batches leave behind: leader epochs and the state of producers.
 
 Epochs come from their checkpoint, corrected by batches that it need not know; producers from the newest sound snapshot
 and the batches after it.

@@ -1,4 +1,4 @@
-"""Record batches, format 2: the header, its CRC, and walking over a run of batches.
+"""Reads and writes headers of record batches, format 2, their CRC, and walks over a run of batches.
 
 Knows the 61 bytes in front of the records and nothing of the records: the produce path needs no more.
 Source: DefaultRecordBatch.java, KIP-98.

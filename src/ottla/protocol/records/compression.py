@@ -1,4 +1,4 @@
-"""The four compressions of record batches, with a bound on what is unpacked.
+"""Compresses and unpacks record batches by Kafka's four codecs, with a bound on what is unpacked.
 
 Knows Kafka's codec numbers, the xerial framing that Java's snappy writes (and raw snappy, which some clients send),
 and the lz4 frame format. Does not know what is inside. Source: Compression.java, SnappyCompression.java, KIP-110.

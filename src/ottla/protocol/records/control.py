@@ -1,4 +1,4 @@
-"""Control records: the markers that end a transaction in a partition.
+"""Reads and writes control records: the markers that end a transaction in a partition.
 
 Knows the key (version, type) and the value of an end-transaction marker. Consumers never see them.
 Source: ControlRecordType.java, EndTransactionMarker.java, KIP-98.

@@ -1,4 +1,4 @@
-"""What is wrong with records."""
+"""Names what is wrong with records."""
 
 from __future__ import annotations
 

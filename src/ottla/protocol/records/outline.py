@@ -1,4 +1,4 @@
-"""What a broker asks of the records in a batch without making objects of them: is it whole, how old, with which keys.
+"""Asks of the records in a batch, without making objects of them: is it whole, how old, with which keys.
 
 Knows varints and where a record's parts stand; the rest as in record.py, which makes records of the same bytes.
 

@@ -1,4 +1,4 @@
-"""Simulated administrators: topics come and go, configs change, records are deleted, while everybody works.
+"""Simulates administrators: topics come and go, configs change, records are deleted, while everybody works.
 
 `Admin` makes the topics of the workload and waits until they stand; then it keeps changing what may be changed without
 breaking a promise: configs of any topic, records of topics that are not dense, and topics of its own.

@@ -1,4 +1,4 @@
-"""Record batches as the workload writes and reads them: format v2, written anew from the description of the format.
+"""Encodes and decodes record batches for the workload: format v2, written anew from the description of the format.
 
 Not the broker's own code on purpose: a mistake in `ottla.protocol.records` must not hide itself from the checkers.
 Knows uncompressed and gzip batches. Reading raises Broken where a client would have to give up.

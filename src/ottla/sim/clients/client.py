@@ -1,4 +1,4 @@
-"""One simulated client process: a connection at a time, frames, timers, pauses. Knows bytes and frames, no Kafka.
+"""Simulates one client process: a connection at a time, frames, timers, pauses. Knows bytes and frames, no Kafka.
 
 Subclasses say what to send and what to make of the answers. A client that stands still (`pause`) hears nothing and
 none of its timers go off; both catch up when it goes on, as in a real process.

@@ -1,4 +1,4 @@
-"""A simulated client that only commits: a group without members, its offsets written, read and deleted as a whole.
+"""Simulates a client that only commits: a group without members, its offsets written, read and deleted as a whole.
 
 It exercises what group members seldom do: many overwrites of few keys in `__consumer_offsets`, tombstones, groups that
 come and go. To `history` a deletion is one more commit, of no offset.

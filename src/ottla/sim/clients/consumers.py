@@ -1,4 +1,4 @@
-"""Simulated group members: join, sync, heartbeat, fetch, commit, leave; dynamic and static, in the classic protocol.
+"""Simulates group members: join, sync, heartbeat, fetch, commit, leave; dynamic and static, in the classic protocol.
 
 The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that is
 told of a rebalance commits, lets go and joins again; one that stood still too long finds itself fenced.

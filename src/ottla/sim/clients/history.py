@@ -1,4 +1,4 @@
-"""What the clients were told: acknowledged records, records seen, ownership of partitions, committed offsets.
+"""Notes what the clients were told: acknowledged records, records seen, who owns partitions, committed offsets.
 
 Every line is checked against all earlier ones as it is written, so a broken promise is found at the step that breaks
 it. Knows only what clients see on the wire; the checkers that look into the node are in `checkers`.

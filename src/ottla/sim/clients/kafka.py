@@ -1,4 +1,4 @@
-"""A simulated Kafka client: requests and answers by correlation id, timeouts, reconnecting, metadata.
+"""Simulates a Kafka client: requests and answers by correlation id, timeouts, reconnecting, metadata.
 
 Knows the wire protocol by way of the generated codec. Subclasses (producers, consumers, admins) know what they want.
 Each client speaks versions of its own choosing, drawn at birth, so old and new forms of every API are in use at once.

@@ -1,4 +1,4 @@
-"""Simulated producers: idempotent ones that retry, plain ones with acks=1 or all, careless ones with acks=0.
+"""Simulates producers: idempotent ones that retry, plain ones with acks=1 or all, careless ones with acks=0.
 
 Every record has a number of its own within its producer and partition, so that the audit at the end can tell loss,
 duplication and reordering. Retrying follows Kafka's producer: with idempotence up to five requests in flight, a failed

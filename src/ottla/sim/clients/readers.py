@@ -1,4 +1,4 @@
-"""What every simulated reader does: fetch from positions, check what comes, move on.
+"""Does what every simulated reader does: fetch from positions, check what comes, move on.
 
 Knows positions of partitions, fetch sessions (KIP-227) and offset resets. Does not know how the partitions came to it:
 a group member (`consumers`) gets them by assignment, a `Scanner` takes all of a topic and reads it over and over, with

@@ -1,4 +1,4 @@
-"""Members of a share group, well-behaved and not, and an administrator who disturbs them.
+"""Simulates members of a share group, well-behaved and not, and an administrator who disturbs them.
 
 A member fetches, works for a while, and says what became of each record: with the next fetch or by itself, all of a
 range with one word or each record with its own. Some stall past their locks, forget records, acknowledge twice or what

@@ -1,4 +1,4 @@
-"""What the members of a share group were told: deliveries, acknowledgements and their outcomes.
+"""Notes what the members of a share group were told: deliveries, acknowledgements and their outcomes.
 
 Checked line by line as they are written. The promises held here:
 - nobody is told the same delivery of a record that somebody else was told in the same life of the node: there is at

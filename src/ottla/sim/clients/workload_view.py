@@ -1,4 +1,4 @@
-"""What a client asks of the workload that it belongs to."""
+"""Defines what a client asks of the workload that it belongs to."""
 
 from collections.abc import Mapping
 from typing import Protocol

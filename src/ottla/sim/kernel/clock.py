@@ -1,5 +1,4 @@
-"""Simulated time: a clock that only moves when told, what the hosts' clocks show then, and the agenda of what happens
-when.
+"""Simulates time: a clock that only moves when told, what the hosts' clocks show then, and the agenda.
 
 Knows: microseconds since the start of the simulation, events ordered by (time, sequence). Knows nothing of what the
 events do. Invariants: time never goes back; two events at one time run in the order in which they were booked; so the

@@ -1,4 +1,4 @@
-"""The simulated disk: the file system seam of `ottla.log.files`, in memory, with all the ways a disk may forget.
+"""Simulates the disk: the file system seam of `ottla.log.files`, in memory, with all the ways a disk may forget.
 
 Knows, for every file and every directory entry, what the living machine sees and what would be found after the power
 went. Knows nothing of logs.

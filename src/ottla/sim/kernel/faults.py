@@ -1,4 +1,4 @@
-"""What goes wrong with a host and with the paths between hosts, and how it is made good again.
+"""Plans what goes wrong with a host and with the paths between hosts, and how it is made good again.
 
 Each method is one thing that goes wrong now, and by itself ends some time later; who calls it, and when, is the
 workload's. `heal` ends everything at once. Knows nothing of clients and of what a node does.

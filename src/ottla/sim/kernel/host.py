@@ -1,4 +1,4 @@
-"""A simulated host: a disk, a clock, a name in the network, and the lives of the node that runs on it.
+"""Simulates a host: a disk, a clock, a name in the network, and the lives of the node that runs on it.
 
 `Life` drives a node exactly as the real shell does: frames in the order of arrival, answers in the order of the
 requests of each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told

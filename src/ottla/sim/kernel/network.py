@@ -1,4 +1,4 @@
-"""The simulated network: connections between hosts, each a pair of byte streams, and the paths they take.
+"""Simulates the network: connections between hosts, each a pair of byte streams, and the paths they take.
 
 A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. Knows: latency,
 fragmentation, loss, paths that carry nothing for a while. Does not know frames or Kafka: it carries bytes.

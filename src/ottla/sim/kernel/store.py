@@ -1,4 +1,4 @@
-"""The simulated metadata store: durable with every commit, and reached by the shell as if it stood somewhere else.
+"""Simulates the metadata store: durable with every commit, reached by the shell as if it stood somewhere else.
 
 `SimStore` is what is stored; a node's start and its clean stop use it themselves. `FarStore` is how the shell carries
 out a node's commits while clients are served: they take a while, other writers are faster, answers are lost.

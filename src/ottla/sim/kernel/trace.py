@@ -1,4 +1,4 @@
-"""The trace of a run: what happened, line by line, and one hash over all of it.
+"""Writes the trace of a run: what happened, line by line, and one hash over all of it.
 
 Two runs of one seed must have the same hash; the test suite holds that under two PYTHONHASHSEEDs. Also the one error
 that says a promise was broken.

@@ -1,4 +1,4 @@
-"""The simulated world: time, the network, chance and the trace, all from one seed. Hosts and clients are made into it.
+"""Makes the simulated world: time, network, chance and trace, all from one seed. Hosts and clients are made into it.
 
 Invariant: everything random comes from streams derived from the seed by name, so one part of the world drawing more
 numbers does not change another part.

@@ -1,4 +1,4 @@
-"""The checkers that look inside: invariants at every few steps of the node, and the audit at the end of a run.
+"""Checks what must hold inside: invariants at every few steps of the node, and the audit at the end of a run.
 
 What clients see is held in `history`; here is what only a glance into the node or the whole of its log can show:
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when, and how it is made good again.
+"""Plans what goes wrong in a run, and when, and makes it good again.
 
 Each run draws which kinds of faults it has and how often, so that some runs are calm enough to get far and others
 never leave the node a second. `heal` ends all of it: the network gentle, the disk fast and wide, everybody awake, the

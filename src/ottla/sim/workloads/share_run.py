@@ -1,4 +1,4 @@
-"""Runs with share groups: members that misbehave, a node that dies at every step, a dead-letter topic that fails.
+"""Runs share groups: members that misbehave, a node that dies at every step, a dead-letter topic that fails.
 
 On top of what every run holds: the promises of `share_history` at every step, the share partitions' own invariants, and
 in the end every queue drained, the coordinator's state equal after one more death, and every record accepted or in the

@@ -1,4 +1,4 @@
-"""Who is there in a run with share groups: producers of one topic, members of one or two groups, an administrator."""
+"""Makes who is there in a run of share groups: producers of one topic, members of groups, an administrator."""
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.kafka import KafkaClient

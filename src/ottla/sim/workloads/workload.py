@@ -1,4 +1,4 @@
-"""Who is there in one run: topics, producers, groups, readers, an administrator; and how the node is configured.
+"""Makes who is there in one run: topics, producers, groups, readers, an administrator; and configures the node.
 
 Everything is drawn from the seed, and kept small, so that one run takes well under a second of real time.
 """
