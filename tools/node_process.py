@@ -13,12 +13,29 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 START_TIMEOUT_S = 60.0
+
+
+def held_port(port: int = 0) -> socket.socket:
+    """A port that is kept for us as long as this socket is open, also while nobody listens there; 0: any.
+
+    A node may listen on it meanwhile. It is given to nobody else: no server that wants any port, and no client's own
+    end of a connection, which could meet itself there when it tries again and again to reach a node that is dead.
+    """
+    holder = socket.socket()
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", port))
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
 def free_port() -> int:
@@ -33,7 +50,9 @@ class NodeProcess:
 
     def __init__(self, directory: str | Path, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
         self.directory = str(directory)
-        self.port = port or free_port()
+        holder = held_port(port)
+        self.port: int = holder.getsockname()[1]
+        weakref.finalize(self, holder.close)
         self.settings = dict(settings or {})
         self.tracebacks: list[str] = []
         self.last_lines: deque[str] = deque(maxlen=200)

@@ -107,12 +107,12 @@ def numbers(first: int, end: int) -> list[bytes]:
 
 def test_the_first_record_comes_at_once(address: str, make_topic: Callable[..., str], group: str) -> None:
     topic = make_topic()
-    configure(address, group)
+    configure(address, group, share_heartbeat_interval_ms="15000")
     produce(address, topic, numbers(0, 10))
     began = time.monotonic()
     with Worker(address, group, topic) as worker:
         assert values(worker.take(10)) == list(range(10))
-    assert time.monotonic() - began < 4, "Kafka needs five seconds to its second heartbeat"
+    assert time.monotonic() - began < 14, "Kafka needs fifteen seconds to its second heartbeat"
 
 
 def test_implicitly_acknowledged_records_never_come_again(
@@ -151,7 +151,7 @@ def test_many_members_share_one_partition(address: str, make_topic: Callable[...
         thread.start()
     for i in range(0, 2000, 20):
         produce(address, topic, numbers(i, i + 20))
-    assert done.wait(60)
+    assert done.wait(180)
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(2000))
@@ -204,7 +204,7 @@ def test_a_dead_members_records_come_back_quickly(
     address: str, make_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
     topic = make_topic()
-    configure(address, group)
+    configure(address, group, share_record_lock_duration_ms="60000")
     produce(address, topic, numbers(0, 6))
     code = (
         "import sys, time\nfrom confluent_kafka import ShareConsumer\n"
@@ -222,10 +222,10 @@ def test_a_dead_members_records_come_back_quickly(
         child.wait()
         began = time.monotonic()
         with Worker(address, group, topic) as other:
-            again = other.take(6)
+            again = other.take(6, 60.0)
             assert values(again) == list(range(6))
             assert {m.delivery_count() for m in again} == {2}
-        assert time.monotonic() - began < 15, "long before the lock would have run out"
+        assert time.monotonic() - began < 45, "long before the lock would have run out"
     finally:
         child.kill()
         child.wait()
@@ -331,8 +331,8 @@ def test_what_was_accepted_survives_kill_9_again_and_again(served: NodeProcess, 
             while not done.is_set():
                 batch = [m for m in worker.member.poll(0.2) if not m.error()]
                 time.sleep(0.02)
-                again = accepted.intersection(values(batch))
-                assert not again, f"{len(again)} confirmed records came again"
+                again = [(m.offset(), m.delivery_count()) for m in batch if int(m.value() or b"") in accepted]
+                assert not again, f"confirmed records came again: offsets and delivery counts {again}"
                 if batch:
                     for message in batch:
                         worker.member.acknowledge(message, ACCEPT)

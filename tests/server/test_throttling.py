@@ -15,8 +15,8 @@ from ottla.protocol.records.record import Record, build_batch
 from ottla.testing import EmbeddedBroker
 
 LIST_GROUPS = 16
-NOTICED_S = 0.3
-"""A throttling longer than this is seen on a busy machine too."""
+NOTICED_S = 0.95
+"""Whoever is throttled for a second waits as long at least, counted from before the request was sent that it is for."""
 
 
 class ScriptedQuotas:
@@ -69,9 +69,9 @@ def told(sock: socket.socket) -> tuple[int, int]:
 def test_the_answer_comes_at_once_and_the_next_when_the_time_is_over(broker: Throttling, client: socket.socket) -> None:
     quotas = ScriptedQuotas(1_000)
     broker.plant(quotas)
+    began = time.monotonic()
     client.sendall(question(1))
     assert told(client) == (1, 1_000)
-    began = time.monotonic()
     client.sendall(question(2))
     assert told(client) == (2, 0)
     assert time.monotonic() - began > NOTICED_S
@@ -81,9 +81,9 @@ def test_the_answer_comes_at_once_and_the_next_when_the_time_is_over(broker: Thr
 
 def test_a_shorter_time_does_not_end_a_longer_one(broker: Throttling, client: socket.socket) -> None:
     broker.plant(ScriptedQuotas(1_000, 1))
+    began = time.monotonic()
     client.sendall(question(1) + question(2))  # both are served before the first mutes
     time.sleep(0.1)
-    began = time.monotonic()
     client.sendall(question(3))
     assert [told(client) for _ in range(3)] == [(1, 1_000), (2, 1), (3, 0)]
     assert time.monotonic() - began > NOTICED_S
@@ -94,9 +94,9 @@ def test_a_produce_without_an_answer_holds_up_what_follows_it(broker: Throttling
     broker.plant(ScriptedQuotas(1_000))
     appends = [PartitionProduceData(0, build_batch([Record(-1, 1, b"k", b"v")]))]
     request = ProduceRequest(None, 0, 1_000, [TopicProduceData(topic, partition_data=appends)])
+    began = time.monotonic()
     client.sendall(encode_request(RequestHeader(0, 9, 1, "t"), request))
     time.sleep(0.1)
-    began = time.monotonic()
     client.sendall(question(2))
     assert told(client) == (2, 0)
     assert time.monotonic() - began > NOTICED_S
