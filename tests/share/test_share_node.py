@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
+from ottla.broker.delivery import host
 from ottla.broker.delivery import sessions as share_sessions
 from ottla.log.answers import Origin
 from ottla.protocol.errors import ErrorCode
@@ -731,3 +732,34 @@ def test_a_fetch_is_bounded_by_the_node_too(tmp_path: Path) -> None:
         stage.produce(100)
     assert stage.member(topic).fetch(max_bytes=2**31 - 1) == [(0, 99, 1)]
     stage.node.share.check()
+
+
+# ---- many partitions -----------------------------------------------------------------------------------------------
+
+
+def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
+    stage: ShareStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "LOADS_AT_ONCE", 3)
+    turns = [0]
+    load, tick = stage.node.share._load, stage.node.tick
+
+    def counted(now: int, hosted: Any) -> None:
+        turns[-1] += 1
+        load(now, hosted)
+
+    def turn(now: int) -> None:
+        turns.append(0)
+        tick(now)
+
+    monkeypatch.setattr(stage.node.share, "_load", counted)
+    monkeypatch.setattr(stage.node, "tick", turn)
+    topic = stage.topic(partitions=10)
+    earliest(stage)
+    stage.produce(1, index=9)
+    member = stage.member(topic, partitions=10)
+    asked = member.ask(wait_ms=1_000)
+    stage.run(1)
+    assert member.acquired(asked, 9) == [(0, 0, 1)]
+    assert sum(turns) == 20, "each is asked for, begun, and asked for again"
+    assert max(turns) == 6

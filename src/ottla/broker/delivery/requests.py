@@ -44,6 +44,7 @@ class ShareExchange(ShareWaiter):
     """What both requests have in common: a member, its session, and acknowledgements that must be persisted."""
 
     __slots__ = (
+        "_at",
         "_persisting",
         "access",
         "answers",
@@ -67,6 +68,8 @@ class ShareExchange(ShareWaiter):
         self.session: ShareSession | None = None
         self.answers: list[ShareAnswer] = []
         self.by_place: dict[Place, ShareAnswer] = {}
+        self._at: dict[Place, int] = {}
+        """Where in `answers` the answer to an acknowledgement stands."""
         self.ticket: Ticket | None = None
         self.is_begun = False
         """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
@@ -76,6 +79,7 @@ class ShareExchange(ShareWaiter):
         answer = self.by_place.get(place)
         if answer is None:
             answer = self.by_place[place] = ShareAnswer(place)
+            self._at[place] = len(self.answers)
             self.answers.append(answer)
         return answer
 
@@ -128,7 +132,7 @@ class ShareExchange(ShareWaiter):
         answer.acknowledge_message = _WHY_NOT.get(error)
         if write is not None:
             self._persisting += 1
-            hosted.awaited[write.number] = (self, self.answers.index(answer))
+            hosted.awaited[write.number] = (self, self._at[answer.place])
         self.share.settle(now, hosted)
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
