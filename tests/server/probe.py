@@ -29,9 +29,11 @@ def probe(node: int, port: int, frame: bytes, pace_s: float) -> None:
 
 def _measure(
     sock: socket.socket, frame: bytes, pace_s: float, selector: selectors.BaseSelector, node: int
-) -> list[float]:
-    """Ask at each `pace_s` until "off" comes; how long each answer took, in milliseconds."""
+) -> tuple[list[float], list[float]]:
+    """Ask at each `pace_s` until "off" comes; how long each answer took, and pieces of the same work in between, in
+    milliseconds."""
     answers: list[float] = []
+    works: list[float] = []
     due = time.perf_counter()
     waited, used = _scheduled_s(node)
     while not selector.select(0):
@@ -45,9 +47,18 @@ def _measure(
             late = ended - max(due, began)
             answers.append(1e3 * max(0.0, ended - due - (waited_now - waited), min(used_now - used, late)))
             due += pace_s
+        works.append(_work_ms())
         waited, used = waited_now, used_now
     sys.stdin.readline()  # "off"
-    return answers
+    return answers, works
+
+
+def _work_ms() -> float:
+    """What always the same work takes of a processor, which is more where others share its caches and units."""
+    began = time.thread_time()
+    for _ in range(1_000):
+        pass
+    return 1e3 * (time.thread_time() - began)
 
 
 def _scheduled_s(node: int) -> tuple[float, float]:
