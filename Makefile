@@ -61,8 +61,9 @@ diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare 
 sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)
 
-crash: setup  ## kill -9 a loaded node 50 times and count every acknowledged record
+crash: setup  ## kill -9 a loaded node again and again; count every acknowledged record and every transaction
 	$(PYTHON) -m tools.crash_loop $(ARGS)
+	$(PYTHON) -m tools.crash_transactions $(ARGS)
 
 crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
 	$(PYTHON) -m tools.crash_pipelines --pipeline sink $(ARGS)

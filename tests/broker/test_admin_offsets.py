@@ -243,7 +243,6 @@ def test_producer_ids_are_fresh_across_lives(stage: NodeStage) -> None:
 def test_producers_that_ask_wrongly_get_none(stage: NodeStage) -> None:
     assert producer_id(stage, "") == (E.INVALID_REQUEST, -1, -1)
     assert producer_id(stage, known=(5, -1)) == producer_id(stage, known=(-1, 0)) == (E.INVALID_REQUEST, -1, -1)
-    assert producer_id(stage, "payments") == (E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
 
 
 def test_deleting_records_does_not_hurry_the_retention_of_the_others(stage: NodeStage) -> None:

@@ -267,26 +267,3 @@ def test_records_survive_a_restart(make_topic: MakeTopic, broker: EmbeddedBroker
     assert records_of(KafkaPython.consume(broker.bootstrap_servers, topic, 50)) == sent
     Aio.produce(broker.bootstrap_servers, topic, [Record(b"after")])
     assert records_of(Confluent.consume(broker.bootstrap_servers, topic, 51)) == [*sent, Record(b"after")]
-
-
-def test_transactions_are_refused_clearly(broker: EmbeddedBroker) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t1", "log_level": 0}
-    )
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        producer.init_transactions(WAIT_S)
-    error = refused.value.args[0]
-    assert error.code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert error.fatal() or not error.retriable()
-
-    async def run() -> None:
-        aio = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t2")
-        try:
-            await asyncio.wait_for(aio.start(), WAIT_S)
-            async with aio.transaction():
-                await aio.send_and_wait("never", b"x")
-        finally:
-            await aio.stop()
-
-    with pytest.raises(aiokafka.errors.TransactionalIdAuthorizationFailed):
-        asyncio.run(run())

@@ -63,7 +63,7 @@ from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import has_elements
@@ -71,6 +71,7 @@ from ottla.protocol.wire import has_elements
 if TYPE_CHECKING:
     from ottla.broker.coordinators.metadata_view import GroupShards
     from ottla.broker.coordinators.shards import ShardClass, ShardHost
+    from ottla.broker.coordinators.verification import Verifier
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.delivery.members import ShareMembers
 
@@ -183,6 +184,8 @@ class Node:
             self.groups.start(now)
         if SHARE_GROUP_STATE_TOPIC in self.image.topics:
             self.share_state.start(now)
+        if TRANSACTION_STATE_TOPIC in self.image.topics:
+            self.transactions.start(now)
         self.upkeep.start(now)
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
@@ -194,7 +197,7 @@ class Node:
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
-        for host in self._in_use("groups", "share_state"):
+        for host in self._in_use("groups", "share_state", "transactions"):
             host.stop()
         self.topics.removals.finish(now)
         self.upkeep.finish(now, self.store)
@@ -221,6 +224,21 @@ class Node:
         from ottla.share.state import ShareStateShard
 
         return self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+
+    @cached_property
+    def transactions(self) -> ShardHost:
+        """The coordinator of transactional ids."""
+        from ottla.broker.coordinators.transaction_shards import TransactionShards
+
+        shards = TransactionShards(self.metadata, self.topics.producer_ids, self.notes)
+        return self._shard_host(TRANSACTION_STATE_TOPIC, shards)
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        """Asks coordinators before a transaction's first batch in a partition."""
+        from ottla.broker.coordinators.verification import Verifier
+
+        return Verifier(self.transactions, self.leadership, self.parking, self.peers, self.settings)
 
     def _shard_host(self, topic_name: str, shard_class: ShardClass) -> ShardHost:
         from ottla.broker.coordinators.shards import ShardHost
@@ -348,7 +366,7 @@ class Node:
 
     def _taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
-        for host in self._in_use("groups", "share_state"):
+        for host in self._in_use("groups", "share_state", "transactions"):
             host.taken_back(now, partition)
 
     # ---- time and effects ------------------------------------------------------------------------------------------
@@ -378,7 +396,8 @@ class Node:
 
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
-        in_use = [(name, self.__dict__[name]) for name in ("groups", "share_state", "share") if name in self.__dict__]
+        names = ("groups", "share_state", "transactions", "share")
+        in_use = [(name, self.__dict__[name]) for name in names if name in self.__dict__]
         return [
             ("changes of the metadata", self.metadata),
             ("long requests", self.slices),
@@ -450,7 +469,7 @@ class Node:
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told."""
         partition.resign(now)
-        for host in self._in_use("groups", "share_state", "share"):
+        for host in self._in_use("groups", "share_state", "transactions", "share"):
             host.leader_changed(now, topic, partition)
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
@@ -459,5 +478,5 @@ class Node:
         for partition in partitions:
             partition.resign(now)
             self.upkeep.forget(partition)
-        for host in self._in_use("groups", "share_state", "share"):
+        for host in self._in_use("groups", "share_state", "transactions", "share"):
             host.topic_deleted(now, topic)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ottla.groups.settings import GroupSettings
-from ottla.machine import NOTHING, Answer, Decision, ShardRecord, Ticket
+from ottla.machine import NOTHING, Answer, Decision, ShardRecord, Ticket, Writer
 
 _BATCH_OVERHEAD: Final = 61
 _RECORD_OVERHEAD: Final = 21
@@ -11,13 +11,14 @@ _RECORD_OVERHEAD: Final = 21
 
 
 class DecisionBuilder:
-    """Records and answers of one step of a shard, in the order in which they came up."""
+    """Records and answers of one step of a shard, in the order in which they came up. `writer`: see `Decision`."""
 
-    __slots__ = ("answers", "records")
+    __slots__ = ("answers", "records", "writer")
 
     def __init__(self) -> None:
         self.records: list[ShardRecord] = []
         self.answers: list[Answer] = []
+        self.writer: Writer | None = None
 
     def answer(self, ticket: Ticket, reply: object) -> None:
         self.answers.append(Answer(ticket, reply))
@@ -25,7 +26,7 @@ class DecisionBuilder:
     def build(self) -> Decision:
         if not self.records and not self.answers:
             return NOTHING
-        return Decision(tuple(self.records), tuple(self.answers))
+        return Decision(tuple(self.records), tuple(self.answers), writer=self.writer)
 
 
 def fits(records: list[ShardRecord], settings: GroupSettings) -> bool:

@@ -21,7 +21,7 @@ from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.decision import DecisionBuilder, fits, size_of
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, encode_offset
 from ottla.groups.settings import GroupSettings
-from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket, WallMillis
+from ottla.machine import NO_PRODUCER_ID, Call, Millis, ShardRecord, Ticket, WallMillis, Writer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -80,6 +80,14 @@ class PreparedCommit:
                     if not each.error_code:
                         self.places[next(made).key] = (self.asked.group_id, topic.name, each.partition_index)
         return answered
+
+
+@dataclass(slots=True)
+class TransactionalCommit:
+    """The body of a call: a commit that counts when the transaction of this producer does (TxnOffsetCommit)."""
+
+    asked: OffsetCommitRequest
+    writer: Writer
 
 
 _Topics = dict[str, dict[int, CommittedOffset]]
@@ -175,6 +183,34 @@ class Offsets:
         places = ((topic.topic_id, each.partition_index) for topic in body.topics for each in topic.partitions)
         epoch = body.generation_id_or_member_epoch
         return consumer_rules.commit_error(consumer, call.version, body.member_id, epoch, places)
+
+    def commit_in_transaction(
+        self, now: Millis, ticket: Ticket, commit: TransactionalCommit, decision: DecisionBuilder
+    ) -> None:
+        """Nobody reads these offsets before the transaction ends; until then who asks for stable ones has to wait."""
+        asked = commit.asked
+        error = self._transactional_error(asked)
+        records, topics = records_of(asked, asked.topics, self._rebalances.wall.at(now), self._settings)
+        if error is ErrorCode.NONE and not fits(records, self._settings):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+        if error is not ErrorCode.NONE:
+            decision.answer(ticket, commit_error(asked, error))
+            return
+        decision.records += records
+        decision.writer = commit.writer
+        decision.answer(ticket, OffsetCommitResponse(topics=topics))
+
+    def _transactional_error(self, body: OffsetCommitRequest) -> ErrorCode:
+        """A producer that names no member, as old clients do, is believed."""
+        consumer = self._consumer.get(body.group_id)
+        epoch = body.generation_id_or_member_epoch
+        if consumer is None:
+            return _transactional_error(body, self._groups.get(body.group_id))
+        if epoch < 0 and not body.member_id and body.group_instance_id is None:
+            return ErrorCode.NONE
+        places = ((topic.topic_id, each.partition_index) for topic in body.topics for each in topic.partitions)
+        error = consumer_rules.commit_error(consumer, consumer_rules.MEMBER_EPOCHS_SINCE, body.member_id, epoch, places)
+        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
     def _take(
         self,
@@ -458,6 +494,19 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
     if group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
+
+
+def _transactional_error(body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
+    """Whether the group takes this commit. A producer that names no member, as old clients do, is believed."""
+    generation = body.generation_id_or_member_epoch
+    if group is None:
+        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    if generation < 0 and (group.state is GroupState.EMPTY or (not body.member_id and body.group_instance_id is None)):
+        return ErrorCode.NONE
+    error = group.validate_member(body.member_id, body.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
 
 def commit_error(body: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:

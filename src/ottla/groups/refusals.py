@@ -6,7 +6,7 @@ Source: the getErrorResponse methods of Kafka's request classes.
 """
 
 from ottla.groups.classic.replies import join_reply, leave_reply
-from ottla.groups.offsets import OffsetsSeen, PreparedCommit, SeeOffsets, commit_error
+from ottla.groups.offsets import OffsetsSeen, PreparedCommit, SeeOffsets, TransactionalCommit, commit_error
 from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -51,6 +51,8 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return leave_reply(call.version, error, [])
         case OffsetCommitRequest() as body:
             return commit_error(body, error)
+        case TransactionalCommit(asked=asked):
+            return commit_error(asked, error)
         case PreparedCommit():
             return error
         case SeeOffsets():

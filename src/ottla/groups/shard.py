@@ -29,7 +29,7 @@ from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
-from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets
+from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
 from ottla.groups.records import Unknown, decode
 from ottla.groups.refusals import refuse, refuse_other_kind
 from ottla.groups.settings import GroupSettings, Settings
@@ -160,7 +160,9 @@ class GroupShard:
         again and again; between a long commit's decision and its application those of the commit."""
 
     @staticmethod
-    def of(settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> "GroupShard":
+    def of(
+        settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
+    ) -> "GroupShard":
         return GroupShard(GroupSettings.of(settings), entropy, notes, wall=wall)
 
     @staticmethod
@@ -188,6 +190,8 @@ class GroupShard:
             case PreparedCommit() as body:
                 self._offsets.commit_prepared(now, ticket, call, body, decision)
                 self._known_keys = body.places if decision.records else {}
+            case TransactionalCommit() as body:
+                self._offsets.commit_in_transaction(now, ticket, body, decision)
             case OffsetFetchRequest() as body:
                 self._offsets.fetch(ticket, body, decision)
             case SeeOffsets() as body:
@@ -233,6 +237,7 @@ class GroupShard:
                 | LeaveGroupRequest(group_id=group_id)
                 | OffsetCommitRequest(group_id=group_id)
                 | PreparedCommit(asked=OffsetCommitRequest(group_id=group_id))
+                | TransactionalCommit(asked=OffsetCommitRequest(group_id=group_id))
                 | OffsetDeleteRequest(group_id=group_id)
             ):
                 return group_id in self._share

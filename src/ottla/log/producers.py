@@ -4,6 +4,9 @@ Knows: for each producer id its epoch, the last five batches, and the transactio
 still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time
 (timestamps come in with batches, and with questions what the wall clock shows).
 
+A transaction's first batch needs a guard (KIP-890): whoever appends it has asked the coordinator since, and no marker
+has come meanwhile, so that a batch that was long under way can't open a transaction that nobody will end.
+
 Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
 - A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
 - A lower epoch is fenced. A higher epoch begins at sequence 0, the same one goes on at last + 1, and after 2^31 - 1
@@ -98,6 +101,21 @@ class Transaction(NamedTuple):
     aborted: bool
 
 
+class Guard:
+    """Somebody asks the coordinator whether a producer may open a transaction here. Told apart by identity.
+
+    `lowest_sequence`: of the batches that wait for the answer; the one with it has to come first.
+    """
+
+    __slots__ = ("epoch", "lowest_sequence", "made_ms", "second_version")
+
+    def __init__(self, epoch: int, lowest_sequence: int, made_ms: WallMillis, *, second_version: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = lowest_sequence
+        self.made_ms = made_ms
+        self.second_version = second_version
+
+
 def duplicate_of(entry: ProducerEntry, epoch: int, first: int, last: int) -> SequencedBatch | None:
     """The remembered batch that a batch with these sequences repeats."""
     if entry.epoch == epoch:
@@ -150,13 +168,14 @@ OWED_MAX: Final = 1000
 class ProducerState:
     """All producers of one partition. `end_offset` is the log end offset that the state stands for."""
 
-    __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "open", "owed")
+    __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "guards", "open", "owed")
 
     def __init__(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
         self.entries: dict[int, ProducerEntry] = {}
         self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) to come first
+        self.guards: dict[int, Guard] = {}  # of producers that are about to open a transaction
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
 
@@ -253,12 +272,68 @@ class ProducerState:
             entry.epoch = epoch
             entry.batches.clear()
         delta = last_offset - first_offset
-        last = (first + delta) & SEQUENCE_MAX
+        last = (first + delta) & SEQUENCE_MAX if first >= 0 else -1  # a coordinator's batches have no sequence
         entry.batches.append(SequencedBatch(first, last, last_offset, delta, timestamp))
         entry.last_timestamp = timestamp
         if transactional and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = first_offset
             self.open[first_offset] = producer_id
+            self.guards.pop(producer_id, None)
+
+    # ---- the first batch of a transaction --------------------------------------------------------------------------
+
+    def guard(
+        self, producer_id: int, epoch: int, first: int, wall_ms: WallMillis, *, second_version: bool
+    ) -> Guard | None:
+        """What a batch that opens a transaction must bring along; None where the transaction is open already.
+
+        Raises AppendRefused where the producer is fenced.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None:
+            if epoch < entry.epoch:
+                raise _fenced(entry, epoch)
+            if epoch == entry.epoch and entry.current_txn_first_offset >= 0:
+                return None
+        guard = self.guards.get(producer_id)
+        if guard is None:
+            guard = self.guards[producer_id] = Guard(epoch, first, wall_ms, second_version=second_version)
+        elif epoch > guard.epoch:
+            guard.epoch, guard.lowest_sequence = epoch, first
+        elif first < guard.lowest_sequence:
+            guard.lowest_sequence = first
+        return guard
+
+    def verify_guard(self, producer_id: int, epoch: int, first: int, delta: int, guard: Guard | None) -> None:
+        """Whether a client's transactional batch may be appended with this guard. Raises AppendRefused."""
+        entry = self.entries.get(producer_id)
+        if entry is not None:
+            if epoch < entry.epoch:
+                raise _fenced(entry, epoch)
+            if epoch == entry.epoch and entry.current_txn_first_offset >= 0:
+                return
+            if duplicate_of(entry, epoch, first, (first + delta) & SEQUENCE_MAX) is not None:
+                return
+        known = self.guards.get(producer_id)
+        if known is None or known is not guard:
+            raise AppendRefused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has no transaction open here, and its coordinator was not asked, or a marker "
+                "has come since.",
+            )
+        if first > known.lowest_sequence or (first and entry is None and known.second_version):
+            raise AppendRefused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Producer {producer_id} sent sequence {first} first; {min(first, known.lowest_sequence)} is to come "
+                "before.",
+            )
+
+    def marker_written(self, producer_id: int, epoch: int, transaction_version: int) -> None:
+        """Whoever was about to open a transaction asks again, unless the marker is of the one before it: in the second
+        version that one's epoch says so."""
+        guard = self.guards.get(producer_id)
+        if guard is not None and not (transaction_version >= 2 and guard.epoch == epoch):
+            del self.guards[producer_id]
 
     # ---- markers ---------------------------------------------------------------------------------------------------
 
@@ -346,12 +421,16 @@ class ProducerState:
         ]
         for producer_id in old:
             del self.entries[producer_id]
+        idle = [each for each, guard in self.guards.items() if wall_ms - guard.made_ms >= self.expiration_ms]
+        for producer_id in idle:
+            del self.guards[producer_id]
         return len(old)
 
     def clear(self, end_offset: int) -> None:
         self.entries.clear()
         self.open.clear()
         self.ended.clear()
+        self.guards.clear()
         self.end_offset = end_offset
 
     def log_start_moved(self, log_start_offset: int) -> None:

@@ -16,7 +16,7 @@ Sources: etcd/raft's Ready, Kafka's CoordinatorShard (group-coordinator), dask's
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol, TypeAlias
+from typing import NamedTuple, NewType, Protocol, TypeAlias
 
 Millis: TypeAlias = int
 """A moment of the shell's monotonic clock, which nobody sets, or a span of time; milliseconds. Deadlines are these."""
@@ -90,6 +90,13 @@ class AppliedBatch:
     transactional: bool = False
 
 
+class Writer(NamedTuple):
+    """A transactional producer, in whose name a shard writes."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The reply that ticket has been waiting for; `reply` is a wire message."""
@@ -122,12 +129,13 @@ class Decision:
     """What a shard wants: records in its log, as one batch; answers and requests, which leave once these are committed.
 
     `records` empty: the others still wait for everything the shard had appended before (ARCHITECTURE.md, section 2,
-    rule 7).
+    rule 7). `writer`: the records belong to the transaction of this producer; a marker says what becomes of them.
     """
 
     records: tuple[ShardRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
     asks: tuple[Ask, ...] = ()
+    writer: Writer | None = None
 
 
 NOTHING = Decision()

@@ -172,7 +172,9 @@ class ShareStateShard:
         self._look_at: Millis | None = None
 
     @staticmethod
-    def of(settings: Settings, entropy: object, notes: Callable[[str], None], wall: WallClock) -> ShareStateShard:
+    def of(
+        settings: Settings, entropy: object, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
+    ) -> ShareStateShard:
         return ShareStateShard(
             settings["share.coordinator.snapshot.update.records.per.snapshot"],
             settings["share.coordinator.cold.partition.snapshot.interval.ms"],

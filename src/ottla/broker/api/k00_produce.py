@@ -6,7 +6,10 @@ watermark covers it (acks all; and acks 1 too where durability is fsync).
 What changed per version: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message,
 9 flexible, 10 leader hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
 
-What is skipped: transactional batches, until transactions are served (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
+A transactional batch that opens a transaction in its partition waits until the coordinator has been asked about it
+(KIP-890): up to version 11 whether the partition was added, from 12 on to add it.
+
+What is skipped: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
 This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
 version, no transactional id) and hands every other frame to the generated codec;
@@ -19,6 +22,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verification
 from ottla.broker.effects import Close, Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
@@ -26,6 +30,7 @@ from ottla.broker.requests import Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.log.producers import Guard
 from ottla.log.validation import LOOKED_INSIDE
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
@@ -40,7 +45,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
+from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, peek
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -60,6 +65,10 @@ _FLEXIBLE_SINCE = 9
 _ZSTD_SINCE = 7
 _LEADER_HINTS_SINCE = 10
 _BY_TOPIC_ID_SINCE = 13
+_ABORTABLE_SINCE = 11
+_ADDS_PARTITIONS_SINCE = 12
+_ATTRIBUTES_LOW = 22
+"""Where the lower byte of a batch's attributes stands."""
 
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 """The only client id that may write to internal topics; Kafka's own admin tools use it."""
@@ -115,6 +124,27 @@ class PartitionAppend:
     def refuse(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = error
         self.message = message
+
+
+class TransactionalAppend(PartitionAppend):
+    """One partition of a produce request with a transactional id. `guard`: what a batch that opens a transaction needs;
+    None where it is open."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
+        super().__init__(topic, index, records)
+        self.guard: Guard | None = None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its batch belongs to the transaction."""
+        records = self.records
+        return (
+            records is not None
+            and len(records) > _ATTRIBUTES_LOW
+            and bool(records[_ATTRIBUTES_LOW] & ATTRIBUTES_TRANSACTIONAL)
+        )
 
 
 class ParkedProduce(ParkedWork):
@@ -248,11 +278,20 @@ def receive(
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
     parsed = parse_common(frame, version)
+    transactional_id = None
     if parsed is None:
-        parsed = _parse_by_the_codec(frame, version)
+        parsed, transactional_id = _parse_by_the_codec(frame, version)
     client_id, acks, timeout_ms, appends = parsed
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
+    if transactional_id is not None:
+        opening = _opening(node, now, session, version, transactional_id, cast(list[TransactionalAppend], appends))
+        if opening:
+            if acks == 0:
+                _charge(node, now, session, frame)
+            request = _request_of(session, version, correlation_id, now, frame)
+            deadline = now + max(timeout_ms, 0)
+            return VerifiedProduce(node, acks, deadline, appends, transactional_id, opening).begin(request)
     holding = False
     if len(appends) == 1:
         append = appends[0]
@@ -302,8 +341,10 @@ def _client_id_of(frame: memoryview) -> str:
     return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
 
-def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]]:
-    """What `parse_common` gives, for every version and shape. A transactional request comes back refused."""
+def _parse_by_the_codec(
+    frame: memoryview, version: int
+) -> tuple[tuple[str | None, int, int, list[PartitionAppend]], str | None]:
+    """What `parse_common` gives, for every version and shape, and the transactional id."""
     if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
@@ -311,14 +352,91 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> tuple[str | None, in
         refuse_too_many(frame, position, version)
     body, _ = ProduceRequest.decode(frame, position, version)
     by_id = version >= _BY_TOPIC_ID_SINCE
+    kind = PartitionAppend if body.transactional_id is None else TransactionalAppend
     appends = [
-        PartitionAppend(topic.topic_id if by_id else topic.name, part.index, cast(memoryview | None, part.records))
+        kind(topic.topic_id if by_id else topic.name, part.index, cast(memoryview | None, part.records))
         for topic in body.topic_data
         for part in topic.partition_data
     ]
-    if body.transactional_id is not None:
-        _refuse_all(appends, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return header.client_id, body.acks, body.timeout_ms, appends
+    return (header.client_id, body.acks, body.timeout_ms, appends), body.transactional_id
+
+
+# ---- transactions --------------------------------------------------------------------------------------------------
+
+
+def _opening(
+    node: Node, now: Millis, session: Session, version: int, transactional_id: str, appends: list[TransactionalAppend]
+) -> list[TransactionalAppend]:
+    """The appends that open a transaction in their partition: each has its guard from now on."""
+    if not any(append.is_transactional for append in appends):
+        return []
+    if not node.access.allows(session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        _refuse_all(cast(list[PartitionAppend], appends), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return []
+    opening: list[TransactionalAppend] = []
+    for append in appends:
+        partition = node.leadership.led(append.topic, append.index)
+        if append.error or isinstance(partition, ErrorCode) or not append.is_transactional:
+            continue
+        assert append.records is not None
+        try:
+            append.guard = partition.guard_for(now, append.records, second_version=version >= _ADDS_PARTITIONS_SINCE)
+        except AppendRefused as refused:
+            append.refuse(refused.error_code, refused.sentence)
+        else:
+            if append.guard is not None:
+                opening.append(append)
+    return opening if node.verifier.needed else []
+
+
+def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
+    """What a producer hears of what the coordinator said."""
+    second_version = version >= _ADDS_PARTITIONS_SINCE
+    if error in NOT_REACHED or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not second_version):
+        sentence = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
+        return ErrorCode.NOT_ENOUGH_REPLICAS, sentence
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH, None
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction"
+    return error, None
+
+
+class VerifiedProduce(SlicedProduce):
+    """A produce request that opens transactions: nothing of it is appended before the coordinator has answered."""
+
+    __slots__ = ("_opening", "_transactional_id")
+
+    def __init__(
+        self,
+        node: Node,
+        acks: int,
+        deadline: Millis,
+        appends: list[PartitionAppend],
+        transactional_id: str,
+        opening: list[TransactionalAppend],
+    ) -> None:
+        super().__init__(node, acks, deadline, appends, 0)
+        self._transactional_id = transactional_id
+        self._opening = opening
+
+    def _work(self, request: Request) -> Work:
+        node, opening = self._node, self._opening
+        names = [node.image.name_of(append.topic) or "" for append in opening]
+        places = [(name, append.index) for name, append in zip(names, opening, strict=True)]
+        header = peek(cast(memoryview, opening[0].records))
+        question = Verification(
+            node.verifier,
+            self._transactional_id,
+            (header.producer_id, header.producer_epoch),
+            dict.fromkeys(places),
+            adds=request.version >= _ADDS_PARTITIONS_SINCE,
+        )
+        errors: Errors = yield Piece(request, None, question.begin)
+        for place, append in zip(places, opening, strict=True):
+            if errors[place]:
+                append.refuse(*_refusal_of(errors[place], request.version))
+        return (yield from super()._work(request))
 
 
 def append_some(
@@ -368,16 +486,22 @@ def append_one(
     if records is None or not len(records):
         append.refuse(ErrorCode.INVALID_RECORD, "A produce request needs one record batch for each partition.")
         return
-    if len(records) > 22:
-        attributes = records[22]
+    transactional: TransactionalAppend | None = None
+    if len(records) > _ATTRIBUTES_LOW:
+        attributes = records[_ATTRIBUTES_LOW]
         if attributes & ATTRIBUTES_TRANSACTIONAL:
-            append.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            return
+            if not isinstance(append, TransactionalAppend):
+                append.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                return
+            transactional = append
         if attributes & 7 == _ZSTD and version < _ZSTD_SINCE:
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
     try:
-        appended = partition.append(now, records)
+        if transactional is None or not node.verifier.needed:
+            appended = partition.append(now, records)
+        else:
+            appended = partition.append_transactional(now, records, transactional.guard)
     except AppendRefused as refused:
         append.refuse(refused.error_code, refused.sentence)
         append.record_errors = refused.record_errors

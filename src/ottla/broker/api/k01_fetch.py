@@ -26,6 +26,7 @@ from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encod
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.leadership import NOT_SAID
+from ottla.broker.partitions.partition import LOOK_AGAIN
 from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work, cut
@@ -111,6 +112,42 @@ class ParkedFetch(ParkedWork):
             partition.unwatch(ticket)
 
 
+class ParkedCommittedFetch(ParkedFetch):
+    """The same of a reader of committed records: what an open transaction hides does not count until it ends."""
+
+    __slots__ = ("forced", "hidden", "min_bytes", "stable")
+
+    def __init__(self, node: Node, fetch: Fetch, missing: int, watched: list[Partition], min_bytes: int) -> None:
+        super().__init__(node, fetch, missing, watched)
+        self.min_bytes = min_bytes
+        self.stable = self._stable()
+        self.hidden = 0
+        self.forced = False
+
+    def _stable(self) -> int:
+        return sum(partition.log.last_stable_offset for partition in self.watched)
+
+    def grew(self, size: int) -> bool:
+        if size >= LOOK_AGAIN:
+            self.forced = True
+            return True
+        self.hidden += size
+        stable = self._stable()
+        if stable == self.stable:
+            return False
+        self.stable = stable
+        size, self.hidden = self.hidden, 0
+        return super().grew(size)
+
+    def ready(self, now: Millis, ticket: Ticket) -> None:
+        answers, size, hurry = read_all(self.node, self.fetch)
+        if hurry or self.forced or size >= self.min_bytes:
+            self.abandon(ticket)
+            self.node.parking.reply(ticket, finish(self.node, now, self.fetch, answers))
+        else:
+            self.missing = self.min_bytes - size
+
+
 def receive(
     node: Node,
     now: Millis,
@@ -142,7 +179,11 @@ def receive(
         return finish(node, now, fetch, answers)
     request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
     watched = [answer.partition for answer in answers if answer.partition is not None]
-    ticket = node.parking.park(request, now + body.max_wait_ms, ParkedFetch(node, fetch, min_bytes - size, watched))
+    if fetch.isolation is Isolation.TXN_COMMITTED:
+        parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
+    else:
+        parked = ParkedFetch(node, fetch, min_bytes - size, watched)
+    ticket = node.parking.park(request, now + body.max_wait_ms, parked)
     for partition in watched:
         partition.watch(ticket)
     return Parked(ticket)

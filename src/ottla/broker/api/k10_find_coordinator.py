@@ -6,8 +6,7 @@ topic when it is missing. A share partition is named `group:topicId:partition`, 
 What changed per version: 1 key_type and error_message, 3 flexible, 4 many keys at once, 5 TRANSACTION_ABORTABLE is
 known, 6 key type 2 (share).
 
-What is skipped: transactional ids (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which makes clients stop instead of asking
-for ever).
+What is skipped: nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.cluster.members import NOBODY, Member
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.metadata.store import StoreFailed
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -37,6 +36,11 @@ SHARE: Final = 2
 _MANY_KEYS_SINCE = 4
 _SHARE_SINCE = 6
 _SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.ASCII | re.DOTALL)
+_TOPIC_OF: Final = {
+    GROUP: CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION: TRANSACTION_STATE_TOPIC,
+    SHARE: SHARE_GROUP_STATE_TOPIC,
+}
 _NO_NODE: Final = Member(NOBODY, "", -1, None)
 
 
@@ -67,7 +71,7 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     error = _error(node, request, key_type, key)
     found = _NO_NODE
     if error is ErrorCode.NONE:
-        topic = SHARE_GROUP_STATE_TOPIC if key_type == SHARE else CONSUMER_OFFSETS_TOPIC
+        topic = _TOPIC_OF[key_type]
         try:
             node.topics.ensure_internal(request.now, topic)
         except StoreFailed as failed:
@@ -95,6 +99,8 @@ def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
             return ErrorCode.NONE
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if key_type == TRANSACTION:
+        if node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+            return ErrorCode.NONE
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if key_type == SHARE and request.version >= _SHARE_SINCE:
         if not node.access.on_cluster(request, Operation.CLUSTER_ACTION):

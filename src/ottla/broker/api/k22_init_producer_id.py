@@ -1,23 +1,25 @@
-"""InitProducerId, key 22, versions 0 to 5: a producer id for an idempotent producer.
+"""InitProducerId, key 22, versions 0 to 5: a producer id for an idempotent or a transactional producer.
 
 What it does: without a transactional id, a fresh producer id with epoch 0, always (as Kafka: the id and epoch that a
 producer may send from version 3 on are only checked for belonging together). Ids come from durable blocks; when none
-can be had the answer is COORDINATOR_LOAD_IN_PROGRESS and the client asks again.
+can be had the answer is COORDINATOR_LOAD_IN_PROGRESS and the client asks again. With one, the producer id that belongs
+to it in the next epoch, which ends what an earlier life of the producer left open (txn/transaction.py).
 
-What changed per version: 2 flexible, 3 the producer sends its id and epoch, 4 and 5 new error codes.
+What changed per version: 2 flexible, 3 the producer sends its id and epoch, 4 PRODUCER_FENCED (before:
+INVALID_PRODUCER_EPOCH), 5 new error codes.
 
-What is skipped: transactional ids, until transactions are served: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which
-clients give up (librdkafka retries most other errors for ever). Version 6 (two-phase commit) is unstable in Kafka 4.3.
+What is skipped: version 6 (two-phase commit), which is unstable in Kafka 4.3.
 
 Source: KafkaApis.handleInitProducerIdRequest, TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.transaction_calls import ask_transaction
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.metadata.producer_ids import NoProducerIds
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -30,12 +32,10 @@ if TYPE_CHECKING:
 NONE_GIVEN = -1
 
 
-def handle(node: Node, request: Request) -> InitProducerIdResponse:
+def handle(node: Node, request: Request) -> Any:
     body: InitProducerIdRequest = request.body
-    if body.transactional_id == "":
-        return _refused(ErrorCode.INVALID_REQUEST)
     if body.transactional_id is not None:
-        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _of_transactional_id(node, request, body.transactional_id)
     if not _may_produce(node, request):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
@@ -45,6 +45,15 @@ def handle(node: Node, request: Request) -> InitProducerIdResponse:
     except (NoProducerIds, StoreFailed) as failed:
         node.notes(f"no producer id could be had: {failed}")
         return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def _of_transactional_id(node: Node, request: Request, transactional_id: str) -> Any:
+    body: InitProducerIdRequest = request.body
+    if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not transactional_id or (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
+        return _refused(ErrorCode.INVALID_REQUEST)
+    return ask_transaction(node, request, transactional_id)
 
 
 def _may_produce(node: Node, request: Request) -> bool:

@@ -1,6 +1,7 @@
 """DescribeTransactions, key 65, version 0: where the transactions of transactional ids stand.
 
-What it does: transactions are not built yet, so no transactional id is known (TRANSACTIONAL_ID_NOT_FOUND).
+What it does: asks each id's coordinator for its state, its producer and the partitions that its transaction writes to.
+Topics that the client may not describe are left out.
 
 Source: TransactionCoordinator.handleDescribeTransactions; KIP-664.
 """
@@ -10,8 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.api.transaction_calls import place_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.machine import Call
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -23,19 +29,50 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+class _Describe(CoordinatorRequest):
+    """`described` holds the ids that the client may not see, and comes to hold all."""
+
+    __slots__ = ("described", "node", "order")
+
+    def __init__(
+        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, TransactionState]
+    ) -> None:
+        super().__init__(calls)
+        self.node = node
+        self.order = order
+        self.described = refused
+
+    def finish(self, request: Request) -> DescribeTransactionsResponse:
+        for reply in self.replies:
+            for state in reply.transaction_states:
+                state.topics = [
+                    topic
+                    for topic in state.topics
+                    if self.node.access.on_topic(request, Operation.DESCRIBE, topic.topic)
+                ]
+                self.described[state.transactional_id] = state
+        return DescribeTransactionsResponse(transaction_states=[self.described[name] for name in self.order])
+
+
 def handle(node: Node, request: Request) -> Any:
-    return node.slices.each(request, partial(_answer, node), "transactional_ids", "transaction_states")
+    return node.slices.each(request, partial(_describe, node), "transactional_ids", "transaction_states")
 
 
-def _answer(node: Node, request: Request) -> DescribeTransactionsResponse:
+def _describe(node: Node, request: Request) -> Any:
     body: DescribeTransactionsRequest = request.body
-    return DescribeTransactionsResponse(
-        transaction_states=[_of_id(node, request, name) for name in body.transactional_ids]
-    )
-
-
-def _of_id(node: Node, request: Request, name: str) -> TransactionState:
-    error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    if not node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
-        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return TransactionState(error_code=error, transactional_id=name)
+    if TRANSACTION_STATE_TOPIC not in node.image.topics:
+        return DescribeTransactionsResponse(
+            transaction_states=[
+                TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+                for name in body.transactional_ids
+            ]
+        )
+    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    refused: dict[str, TransactionState] = {}
+    calls: list[tuple[int, Call]] = []
+    for name in dict.fromkeys(body.transactional_ids):
+        if node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+            calls.append(place_of(node, name, call_of(request, DescribeTransactionsRequest([name]))))
+        else:
+            refused[name] = TransactionState(error_code=error, transactional_id=name)
+    return node.transactions.submit(request.now, request, _Describe(node, calls, body.transactional_ids, refused))

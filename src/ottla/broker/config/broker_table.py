@@ -165,7 +165,7 @@ _ROWS: Final = (
     _key("transactional.id.expiration.ms", _INT, 604_800_000,
          "A transactional id unused for this long is forgotten, in milliseconds.", low=1),
     _key("transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 10_000,
-         "How often transactions over their timeout are aborted, in milliseconds.", low=1),
+         "Without effect: a transaction over its timeout is aborted at once.", low=1),
     _key("transaction.remove.expired.transaction.cleanup.interval.ms", _INT, 3_600_000,
          "How often unused transactional ids are removed, in milliseconds.", low=1),
     _key("transaction.partition.verification.enable", _BOOLEAN, True,

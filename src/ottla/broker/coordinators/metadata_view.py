@@ -84,7 +84,9 @@ class GroupShards:
     def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
         self.metadata = NodeMetadataView(metadata, settings)
 
-    def of(self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> GroupShard:
+    def of(
+        self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
+    ) -> GroupShard:
         return GroupShard(GroupSettings.of(settings), entropy, notes, self.metadata, wall)
 
     def refuse(self, call: Call, error: ErrorCode) -> object:

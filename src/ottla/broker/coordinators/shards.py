@@ -34,9 +34,11 @@ from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import NODE_REQUEST, Parked, Request
-from ottla.log.answers import AppendRefused, Origin, StorageFailed
+from ottla.log.answers import Appended, AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
 from ottla.machine import (
+    NO_PRODUCER_ID,
+    NOTHING,
     AppliedBatch,
     AppliedRecord,
     Ask,
@@ -46,14 +48,13 @@ from ottla.machine import (
     Entropy,
     Millis,
     Shard,
-    ShardRecord,
     Ticket,
     WallClock,
 )
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
-from ottla.protocol.records.control import decode_marker
+from ottla.protocol.records.control import EndTransactionMarker, decode_marker
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
@@ -87,7 +88,9 @@ class ShardClass(Protocol):
     """A kind of shard."""
 
     @staticmethod
-    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None], wall: WallClock) -> Shard: ...
+    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int) -> Shard:
+        """A shard without memory; `leader_epoch` is the one in which its partition is led here."""
+        ...
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
@@ -370,13 +373,36 @@ class ShardHost:
         if known is not None:
             known[2].shard.abandon(step)
 
+    # ---- transactions of others ------------------------------------------------------------------------------------
+
+    def append_marker(
+        self,
+        now: Millis,
+        index: int,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        transaction_version: int,
+    ) -> Appended | ErrorCode:
+        """End a transaction of which records stand in this partition: its shard hears of it at once.
+
+        Raises AppendRefused, StorageFailed.
+        """
+        hosted = self._usable(now, index)
+        if hosted is None or not hosted.loaded:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # as Kafka says it: the coordinator of the transaction asks again
+        appended = hosted.partition.append_marker(now, producer_id, producer_epoch, marker, transaction_version)
+        hosted.shard.apply_marker(producer_id, producer_epoch, marker.committed)
+        self._carry_out(now, hosted, NOTHING)
+        return appended
+
     # ---- decisions -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
         """Append and apply the records, then release the answers or hold them back until all is committed."""
         if decision.records:
             try:
-                self._append(now, hosted, decision.records)
+                self._append(now, hosted, decision)
             except (AppendRefused, StorageFailed) as failed:
                 self._fail(now, hosted, decision, failed)
                 return
@@ -420,12 +446,18 @@ class ShardHost:
         if self.is_current(hosted):
             self._carry_out(now, hosted, cast(AskingShard, hosted.shard).answered(now, number, answer))
 
-    def _append(self, now: Millis, hosted: Hosted, records: Sequence[ShardRecord]) -> None:
-        wall_ms = self._environment.wall.at(now)
-        batch = build_batch(Record(timestamp_ms=wall_ms, key=each.key, value=each.value) for each in records)
+    def _append(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
+        wall_ms, records, writer = self._environment.wall.at(now), decision.records, decision.writer
+        producer_id, producer_epoch = (NO_PRODUCER_ID, -1) if writer is None else writer
+        batch = build_batch(
+            (Record(timestamp_ms=wall_ms, key=each.key, value=each.value) for each in records),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=writer is not None,
+        )
         base = hosted.partition.append(now, memoryview(batch), Origin.COORDINATOR).base_offset
         applied = [AppliedRecord(base + i, wall_ms, each.key, each.value) for i, each in enumerate(records)]
-        hosted.shard.apply(now, AppliedBatch(base, applied))
+        hosted.shard.apply(now, AppliedBatch(base, applied, producer_id, producer_epoch, writer is not None))
 
     def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
         error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
@@ -495,7 +527,7 @@ class ShardHost:
         return self._open(now, partition)
 
     def _open(self, now: Millis, partition: Partition) -> Hosted:
-        hosted = Hosted(self, partition, self._new_shard())
+        hosted = Hosted(self, partition, self._new_shard(partition))
         self._hosted[partition.index] = hosted
         if hosted.replay.done:
             self._loaded(now, hosted)
@@ -530,13 +562,13 @@ class ShardHost:
                 f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error
             )
 
-    def _new_shard(self) -> Shard:
+    def _new_shard(self, partition: Partition) -> Shard:
         given = self._environment
-        return self.shard_class.of(given.settings, given.entropy, given.notes, given.wall)
+        return self.shard_class.of(given.settings, given.entropy, given.notes, given.wall, partition.leader_epoch)
 
     def _begin_again(self, hosted: Hosted) -> None:
         """Compaction or pruning replaced the segment that was being read."""
-        hosted.shard = self._new_shard()
+        hosted.shard = self._new_shard(hosted.partition)
         hosted.replay = Replay(hosted.partition.log)
 
     def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:

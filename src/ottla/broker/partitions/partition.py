@@ -12,12 +12,18 @@ Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.broker.metrics import Traffic
 from ottla.log.answers import Appended, Origin
 from ottla.log.log import Log
+from ottla.log.producers import Guard
 from ottla.machine import Millis, Ticket
+from ottla.protocol.records.batch import HEADER_BYTES, peek
+from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
+
+LOOK_AGAIN: Final = 1 << 63
+"""So many bytes are said to be readable where something else has happened than that records came."""
 
 
 class Commits(Protocol):
@@ -123,6 +129,56 @@ class Partition:
                 commits.look_soon(now, self)
         return appended
 
+    # ---- transactions ----------------------------------------------------------------------------------------------
+
+    def guard_for(self, now: Millis, batch: memoryview, *, second_version: bool) -> Guard | None:
+        """What this transactional batch has to bring along once its coordinator was asked; None: it need not be.
+
+        Raises AppendRefused where the producer is fenced.
+        """
+        if len(batch) < HEADER_BYTES:
+            return None
+        header = peek(batch)
+        log = self.log
+        return log.producers.guard(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            log.wall.at(now),
+            second_version=second_version,
+        )
+
+    def append_transactional(self, now: Millis, batch: memoryview, guard: Guard | None) -> Appended:
+        """Append a client's batch to its transaction, or open that where the guard is good. Raises as `append`."""
+        if len(batch) >= HEADER_BYTES:
+            header = peek(batch)
+            self.log.producers.verify_guard(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta,
+                guard,
+            )
+        return self.append(now, batch)
+
+    def append_marker(
+        self,
+        now: Millis,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        transaction_version: int,
+    ) -> Appended:
+        """End the producer's transaction here, also where it has none. Raises as `append`."""
+        producers, wall_ms = self.log.producers, self.log.wall.at(now)
+        producers.verify_marker(
+            producer_id, producer_epoch, marker.coordinator_epoch, transaction_version=transaction_version
+        )
+        batch = build_marker_batch(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=wall_ms)
+        appended = self.append(now, memoryview(batch), Origin.COORDINATOR)
+        producers.marker_written(producer_id, producer_epoch, transaction_version)
+        return appended
+
     # ---- who waits for a commit ------------------------------------------------------------------------------------
 
     def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
@@ -167,4 +223,4 @@ class Partition:
 
     def wake_all_fetches(self) -> None:
         """Something but new records happened (the log start moved, the partition goes away): all look again."""
-        self.wake_fetches(1 << 62)
+        self.wake_fetches(LOOK_AGAIN)

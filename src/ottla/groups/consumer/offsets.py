@@ -15,7 +15,7 @@ from typing import Final
 from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Place
 from ottla.protocol.errors import ErrorCode
 
-_MEMBER_EPOCHS_SINCE: Final = 9
+MEMBER_EPOCHS_SINCE: Final = 9
 
 
 def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int, places: Iterable[Place]) -> ErrorCode:
@@ -25,7 +25,7 @@ def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int,
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if member.classic is None and version < _MEMBER_EPOCHS_SINCE:
+    if member.classic is None and version < MEMBER_EPOCHS_SINCE:
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.member_epoch:
         return ErrorCode.NONE

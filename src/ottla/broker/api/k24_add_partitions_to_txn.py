@@ -1,0 +1,129 @@
+"""AddPartitionsToTxn, key 24, versions 0 to 5: a transaction is about to write to these partitions.
+
+What it does: refuses topics and partitions that are not there or not allowed, and then the whole transaction (the
+others hear OPERATION_NOT_ATTEMPTED); the rest goes to the transactional id. Up to version 3 from clients, for one
+transaction; from 4 on between nodes (ClusterAction), for several, and then perhaps only to verify (KIP-890).
+
+What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 many transactions and
+verify_only, 5 TRANSACTION_ABORTABLE is known.
+
+What is skipped: nothing.
+
+Source: KafkaApis.handleAddPartitionsToTxnRequest, TransactionCoordinator; KIP-98, KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.api.transaction_calls import place_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.machine import Call
+from ottla.metadata.topic_names import INTERNAL_TOPICS
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.txn.refusals import partitions_answer
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+_BETWEEN_NODES_SINCE = 4
+
+
+class _Additions(CoordinatorRequest):
+    """The transactions of one request that their ids are asked about; `refused` are answered already."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, calls: list[tuple[int, Call]], refused: list[AddPartitionsToTxnResult]) -> None:
+        super().__init__(calls)
+        self.refused = refused
+
+    def finish(self, request: Request) -> AddPartitionsToTxnResponse:
+        return _answer(request, [*self.refused, *self.replies])
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: AddPartitionsToTxnRequest = request.body
+    transactions = body.transactions
+    if request.version < _BETWEEN_NODES_SINCE:
+        transactions = [
+            AddPartitionsToTxnTransaction(
+                body.v3_and_below_transactional_id,
+                body.v3_and_below_producer_id,
+                body.v3_and_below_producer_epoch,
+                verify_only=False,
+                topics=body.v3_and_below_topics,
+            )
+        ]
+    elif not node.access.on_cluster(request, Operation.CLUSTER_ACTION):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    calls: list[tuple[int, Call]] = []
+    refused: list[AddPartitionsToTxnResult] = []
+    for each in transactions:
+        refusal = _refusal_of(node, request, each)
+        if refusal is not None:
+            refused.append(refusal)
+        else:
+            calls.append(place_of(node, each.transactional_id, call_of(request, each)))
+    if not calls:
+        return _answer(request, refused)
+    return node.transactions.submit(request.now, request, _Additions(calls, refused))
+
+
+def _answer(request: Request, results: list[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
+    if request.version < _BETWEEN_NODES_SINCE:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _refusal_of(node: Node, request: Request, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
+    """The answer to a transaction that does not reach its id."""
+    from_client = request.version < _BETWEEN_NODES_SINCE
+    if from_client and not node.access.allows(
+        request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id
+    ):
+        return partitions_answer(asked, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    for topic in asked.topics:
+        may_write = (
+            not from_client
+            or topic.name in INTERNAL_TOPICS
+            or node.access.on_topic(request, Operation.WRITE, topic.name)
+        )
+        known = node.image.topics.get(topic.name)
+        for index in topic.partitions:
+            if not may_write:
+                errors[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif known is None or not 0 <= index < len(known.partitions):
+                errors[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if errors:
+        return AddPartitionsToTxnResult(
+            asked.transactional_id,
+            [
+                AddPartitionsToTxnTopicResult(
+                    topic.name,
+                    [
+                        AddPartitionsToTxnPartitionResult(
+                            index, errors.get((topic.name, index), ErrorCode.OPERATION_NOT_ATTEMPTED)
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in asked.topics
+            ],
+        )
+    if not asked.transactional_id:
+        return partitions_answer(asked, ErrorCode.INVALID_REQUEST)
+    return None

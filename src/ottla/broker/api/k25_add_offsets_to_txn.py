@@ -1,0 +1,58 @@
+"""AddOffsetsToTxn, key 25, versions 0 to 4: a transaction is about to commit offsets of this group.
+
+What it does: adds the partition of `__consumer_offsets` that the group's offsets stand in to the transaction.
+
+What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is
+known.
+
+What is skipped: nothing.
+
+Source: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.api.transaction_calls import addition, place_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class _Addition(CoordinatorRequest):
+    """The partition of one group, to be added to a transaction."""
+
+    __slots__ = ()
+
+    def finish(self, request: Request) -> AddOffsetsToTxnResponse:
+        (topic,) = self.replies[0].topic_results
+        return AddOffsetsToTxnResponse(error_code=topic.results_by_partition[0].partition_error_code)
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: AddOffsetsToTxnRequest = request.body
+    name = body.transactional_id
+    if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not node.access.on_group(request, Operation.READ, body.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not name:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        node.topics.ensure_internal(request.now, CONSUMER_OFFSETS_TOPIC)
+    except StoreFailed as failed:
+        node.notes(f"the topic of the coordinators could not be made: {failed}")
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    index = node.groups.partition_for(body.group_id)
+    asked = addition(body, [AddPartitionsToTxnTopic(CONSUMER_OFFSETS_TOPIC, [index])])
+    return node.transactions.submit(request.now, request, _Addition([place_of(node, name, call_of(request, asked))]))

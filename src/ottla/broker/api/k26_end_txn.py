@@ -1,0 +1,36 @@
+"""EndTxn, key 26, versions 0 to 5: commit or abort a transaction.
+
+What it does: hands the request to its transactional id, which answers when the result is durable; the markers that make
+it visible follow.
+
+What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is
+known, 5 the second version of the protocol (KIP-890): the answer says under which producer id and epoch the next
+transaction is written.
+
+What is skipped: nothing.
+
+Source: KafkaApis.handleEndTxnRequest, TransactionCoordinator.endTransaction; KIP-98, KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.transaction_calls import ask_transaction
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: EndTxnRequest = request.body
+    name = body.transactional_id
+    if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not name:
+        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ask_transaction(node, request, name)

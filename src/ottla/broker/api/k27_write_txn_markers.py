@@ -1,0 +1,133 @@
+"""WriteTxnMarkers, key 27, versions 1 to 2: end transactions in partitions that this node leads.
+
+What it does: appends a marker to each partition that is named, and answers when all of them are committed. In
+`__consumer_offsets` the group coordinator has the offsets of the transaction by then (KAFKA-17507). It is asked by
+transaction coordinators, this node's own among them, and by operators who abort a transaction that hangs (KIP-664).
+
+What changed per version: 2 the transaction's version, which decides what epoch a marker may have (KIP-1228).
+
+What is skipped: nothing.
+
+Source: KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664, KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.parking import ParkedWork
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation
+from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.machine import Millis, Ticket
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ottla.protocol.records.control import EndTransactionMarker
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+COMMITTED_WITHIN_MS: Final = 30_000
+"""A marker that is not committed so soon is answered REQUEST_TIMED_OUT, and written once more (request.timeout.ms)."""
+
+
+class ParkedMarkers(ParkedWork):
+    """Markers that wait for the high watermark. `waits_for`: where it has to be, and the results that wait for it."""
+
+    __slots__ = ("answer", "node", "waits_for")
+
+    def __init__(
+        self,
+        node: Node,
+        answer: WriteTxnMarkersResponse,
+        waits_for: dict[Partition, tuple[int, list[WritableTxnMarkerPartitionResult]]],
+    ) -> None:
+        self.node = node
+        self.answer = answer
+        self.waits_for = waits_for
+
+    def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
+        self.waits_for.pop(partition, None)
+        if not self.waits_for:
+            self.node.parking.answer(now, ticket, self.answer)
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        self._give_up(now, ticket, ErrorCode.REQUEST_TIMED_OUT)
+
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        self._give_up(now, ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _give_up(self, now: Millis, ticket: Ticket, error: ErrorCode) -> None:
+        for _, results in self.waits_for.values():
+            for each in results:
+                each.error_code = error
+        self.node.parking.answer(now, ticket, self.answer)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nothing to undo."""
+
+
+def handle(node: Node, request: Request) -> WriteTxnMarkersResponse | Parked:
+    body: WriteTxnMarkersRequest = request.body
+    may_act = node.access.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
+        request, Operation.CLUSTER_ACTION
+    )
+    waits_for: dict[Partition, tuple[int, list[WritableTxnMarkerPartitionResult]]] = {}
+    results: dict[int, WritableTxnMarkerResult] = {}
+    for marker in body.markers:
+        result = results.setdefault(marker.producer_id, WritableTxnMarkerResult(marker.producer_id, []))
+        for topic in marker.topics:
+            told = WritableTxnMarkerTopicResult(topic.name, [])
+            result.topics.append(told)
+            for index in topic.partition_indexes:
+                error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                found: Partition | None = None
+                if may_act:
+                    found, error = _write(node, request.now, marker, topic.name, index)
+                answer = WritableTxnMarkerPartitionResult(index, error)
+                told.partitions.append(answer)
+                if found is not None and found.log.high_watermark < found.log.log_end_offset:
+                    _, waiting = waits_for.get(found, (0, []))
+                    waits_for[found] = found.log.log_end_offset, [*waiting, answer]
+    answer = WriteTxnMarkersResponse(list(results.values()))
+    if not waits_for:
+        return answer
+    parked = ParkedMarkers(node, answer, waits_for)
+    ticket = node.parking.park(request, request.now + COMMITTED_WITHIN_MS, parked)
+    for partition, (required, _) in list(waits_for.items()):
+        partition.wait_for_commit(required, ticket)
+    return Parked(ticket)
+
+
+def _write(
+    node: Node, now: Millis, marker: WritableTxnMarker, topic: str, index: int
+) -> tuple[Partition | None, ErrorCode]:
+    """Append one marker: the partition that has it, or why there is none."""
+    partition = node.leadership.led(topic, index)
+    if isinstance(partition, ErrorCode):
+        return None, partition
+    end = EndTransactionMarker(marker.transaction_result, marker.coordinator_epoch)
+    whose = (marker.producer_id, marker.producer_epoch, end, marker.transaction_version)
+    try:
+        if topic == CONSUMER_OFFSETS_TOPIC:
+            appended = node.groups.append_marker(now, index, *whose)
+            if isinstance(appended, ErrorCode):
+                return None, appended
+        else:
+            partition.append_marker(now, *whose)
+    except AppendRefused as refused:
+        return None, refused.error_code
+    except StorageFailed as failed:
+        node.failures.storage_failed(now, partition, str(failed))
+        return None, ErrorCode.KAFKA_STORAGE_ERROR
+    return partition, ErrorCode.NONE

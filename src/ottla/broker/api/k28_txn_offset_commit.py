@@ -1,0 +1,191 @@
+"""TxnOffsetCommit, key 28, versions 0 to 5: offsets of a group that count when a transaction does.
+
+What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group, as records of
+the producer's transaction. The first of a transaction in the group's partition waits until the coordinator has been
+asked about it (KIP-890), as a produced batch does.
+
+What changed per version: 2 committed_leader_epoch, 3 flexible, generation, member and instance id (KIP-447), 4
+TRANSACTION_ABORTABLE is known, 5 the group's partition is added to the transaction by this request.
+
+What is skipped: nothing.
+
+Source: KafkaApis.handleTxnOffsetCommitRequest, GroupCoordinatorService.commitTransactionalOffsets; KIP-447, KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.group_calls import call_of
+from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.coordinators.verification import Errors, Verification
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import Piece, Work
+from ottla.groups.offsets import TransactionalCommit
+from ottla.log.answers import AppendRefused
+from ottla.log.producers import Guard
+from ottla.machine import Writer
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partitions.partition import Partition
+
+
+_LOADING_SINCE = 2
+_ABORTABLE_SINCE = 4
+_ADDS_PARTITION_SINCE = 5
+_Refused = dict[tuple[str, int], ErrorCode]
+
+
+class _Commit(CoordinatorRequest):
+    """What the group is told, and what was refused before. `whole`: the request as it came."""
+
+    __slots__ = ("refused", "whole")
+
+    def __init__(self, node: Node, request: Request, commit: TransactionalCommit, refused: _Refused) -> None:
+        super().__init__([(node.groups.partition_for(commit.asked.group_id), call_of(request, commit))])
+        self.refused = refused
+        self.whole: TxnOffsetCommitRequest = request.body
+
+    def finish(self, request: Request) -> TxnOffsetCommitResponse:
+        errors = dict(self.refused)
+        for topic in self.replies[0].topics:
+            for each in topic.partitions:
+                errors[topic.name, each.partition_index] = ErrorCode(each.error_code)
+        return _answer(self.whole, request.version, errors)
+
+
+def handle(node: Node, request: Request) -> Any:
+    body: TxnOffsetCommitRequest = request.body
+    name = body.transactional_id
+    if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+        return _refusal(body, request.version, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not node.access.on_group(request, Operation.READ, body.group_id):
+        return _refusal(body, request.version, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    refused: _Refused = {}
+    topics = [taken for taken in (_taken(node, request, topic, refused) for topic in body.topics) if taken.partitions]
+    if not topics:
+        return _answer(body, request.version, refused)
+    asked = OffsetCommitRequest(body.group_id, body.generation_id, body.member_id, -1, body.group_instance_id, topics)
+    commit = TransactionalCommit(asked, Writer(body.producer_id, body.producer_epoch))
+    partition = node.leadership.led(CONSUMER_OFFSETS_TOPIC, node.groups.partition_for(body.group_id))
+    if isinstance(partition, ErrorCode):
+        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
+    try:
+        guard = _guard(node, request, partition)
+    except AppendRefused as fenced:
+        return _refusal(body, request.version, fenced.error_code)
+    if guard is None:
+        return _commit(node, request, partition, _Commit(node, request, commit, refused), None)
+    return node.slices.begin(request, _verified(node, request, partition, commit, refused, guard), is_long=False)
+
+
+def _guard(node: Node, request: Request, partition: Partition) -> Guard | None:
+    """What the commit has to bring along if it opens the transaction in the group's partition."""
+    body: TxnOffsetCommitRequest = request.body
+    guard = partition.log.producers.guard(
+        body.producer_id,
+        body.producer_epoch,
+        0,
+        node.wall.at(request.now),
+        second_version=request.version >= _ADDS_PARTITION_SINCE,
+    )
+    return guard if node.verifier.needed else None
+
+
+def _verified(
+    node: Node, request: Request, partition: Partition, commit: TransactionalCommit, refused: _Refused, guard: Guard
+) -> Work:
+    body: TxnOffsetCommitRequest = request.body
+    place = (CONSUMER_OFFSETS_TOPIC, partition.index)
+    adds = request.version >= _ADDS_PARTITION_SINCE
+    question = Verification(node.verifier, body.transactional_id, commit.writer, [place], adds=adds)
+    errors: Errors = yield Piece(request, None, question.begin)
+    if errors[place]:
+        return _refusal(body, request.version, _said(errors[place], request.version))
+    asked = _Commit(node, request, commit, refused)
+    return (yield Piece(request, None, lambda piece: _commit(node, piece, partition, asked, guard)))
+
+
+def _said(error: ErrorCode, version: int) -> ErrorCode:
+    """What a client hears of what the transaction's coordinator said."""
+    if error is ErrorCode.NETWORK_EXCEPTION:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+def _commit(node: Node, request: Request, partition: Partition, asked: _Commit, guard: Guard | None) -> Any:
+    """Let the group decide; what it writes is appended before this returns, so the guard is looked at here."""
+    producer_id, producer_epoch = asked.whole.producer_id, asked.whole.producer_epoch
+    producers = partition.log.producers
+    try:
+        if node.verifier.needed:
+            producers.verify_guard(producer_id, producer_epoch, 0, 0, guard)
+        else:
+            producers.verify(producer_id, producer_epoch, -1, transactional=True, client=False)
+    except AppendRefused as refusal:
+        return _refusal(asked.whole, request.version, refusal.error_code)
+    return node.groups.submit(request.now, request, asked)
+
+
+def _taken(
+    node: Node, request: Request, topic: TxnOffsetCommitRequestTopic, refused: _Refused
+) -> OffsetCommitRequestTopic:
+    """What of a topic the group is told; the rest is `refused`."""
+    known = node.image.topics.get(topic.name)
+    allowed = node.access.on_topic(request, Operation.READ, topic.name)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    count = len(known.partitions) if known is not None and allowed else 0
+    partitions: list[OffsetCommitRequestPartition] = []
+    for each in topic.partitions:
+        if 0 <= each.partition_index < count:
+            partitions.append(
+                OffsetCommitRequestPartition(
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata,
+                )
+            )
+        else:
+            refused[topic.name, each.partition_index] = error
+    return OffsetCommitRequestTopic(topic.name, bytes(16) if known is None else known.id, partitions)
+
+
+def _refusal(body: TxnOffsetCommitRequest, version: int, error: ErrorCode) -> TxnOffsetCommitResponse:
+    """The same for every partition."""
+    places = {(topic.name, each.partition_index): error for topic in body.topics for each in topic.partitions}
+    return _answer(body, version, places)
+
+
+def _answer(body: TxnOffsetCommitRequest, version: int, errors: _Refused) -> TxnOffsetCommitResponse:
+    """An answer in the order of the request."""
+    topics: list[TxnOffsetCommitResponseTopic] = []
+    for topic in body.topics:
+        told = TxnOffsetCommitResponseTopic(topic.name, [])
+        topics.append(told)
+        for each in topic.partitions:
+            error = errors[topic.name, each.partition_index]
+            if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_SINCE:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            told.partitions.append(TxnOffsetCommitResponsePartition(each.partition_index, error))
+    return TxnOffsetCommitResponse(topics=topics)

@@ -1,0 +1,55 @@
+"""What the transaction coordinator's shards see of their node: who leads a partition, and fresh producer ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ottla.broker.cluster.metadata import Metadata
+from ottla.machine import Call, Entropy, WallClock
+from ottla.metadata.producer_ids import NoProducerIds, ProducerIds
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.txn.refusals import refuse
+from ottla.txn.settings import Settings, TransactionSettings
+from ottla.txn.shard import TransactionShard
+
+
+class TransactionNodeView:
+    """The `NodeView` of a node."""
+
+    def __init__(self, metadata: Metadata, producer_ids: ProducerIds, notes: Callable[[str], None]) -> None:
+        self._metadata = metadata
+        self._producer_ids = producer_ids
+        self._notes = notes
+
+    def leader_of(self, topic: str, index: int) -> int | None:
+        known = self._metadata.image.topics.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return None
+        return known.partitions[index].leader
+
+    def new_producer_id(self) -> int | None:
+        try:
+            return self._producer_ids.take()
+        except (NoProducerIds, StoreFailed) as failed:
+            self._notes(f"no producer id could be had: {failed}")
+            return None
+
+
+class TransactionShards:
+    """Makes transaction shards that see their node; a `coordinators.shards.ShardClass`."""
+
+    def __init__(self, metadata: Metadata, producer_ids: ProducerIds, notes: Callable[[str], None]) -> None:
+        self._view = TransactionNodeView(metadata, producer_ids, notes)
+
+    def of(
+        self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
+    ) -> TransactionShard:
+        return TransactionShard(TransactionSettings.of(settings), self._view, leader_epoch, notes, wall)
+
+    def refuse(self, call: Call, error: ErrorCode) -> object:
+        return refuse(call, error)
+
+    def topics_deleted(self, names: tuple[str, ...]) -> Call | None:
+        """Markers that a topic can't take any more are given up when they are tried again."""
+        return None

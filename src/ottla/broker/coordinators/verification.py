@@ -1,0 +1,163 @@
+"""Asks the transaction coordinator, before a transaction's first batch in a partition, whether it has that partition.
+
+Knows which node coordinates a transactional id, and what is asked in which version of the protocol: in the first
+whether the partitions were added, in the second to add them. Does not know logs: whoever asks holds a guard of each
+partition and appends with it (`log.producers.Guard`).
+
+    yield Piece(request, None, Verification(...).begin)   # gives the errors by partition, NONE where it may be appended
+
+Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ottla.broker.cluster.peers import Peers
+from ottla.broker.config.live import LiveSettings
+from ottla.broker.coordinators.shards import ShardHost
+from ottla.broker.parking import ParkedWork, Parking
+from ottla.broker.partitions.leadership import Leadership
+from ottla.broker.requests import Parked, Request
+from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+NOT_REACHED: Final = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""What says of a transaction only that its coordinator can't be asked now."""
+
+Errors = dict[tuple[str, int], ErrorCode]
+
+
+class Verifier:
+    """Asks in the name of a node."""
+
+    def __init__(
+        self, transactions: ShardHost, leadership: Leadership, parking: Parking, peers: Peers, settings: LiveSettings
+    ) -> None:
+        self.parking = parking
+        self.peers = peers
+        self.settings = settings
+        self._transactions = transactions
+        self._leadership = leadership
+
+    @property
+    def needed(self) -> bool:
+        """Whether this node verifies at all."""
+        return bool(self.settings["transaction.partition.verification.enable"])
+
+    def coordinator_of(self, transactional_id: str) -> int | None:
+        """The node that coordinates this id; None while there is none."""
+        leader = self._leadership.leader_of(
+            self._transactions.topic_name, self._transactions.partition_for(transactional_id)
+        )
+        return None if leader is None or leader[0] < 0 else leader[0]
+
+
+class Verification(ParkedWork):
+    """One question. `adds`: the partitions are to be added, and a transaction that is just ending is waited for."""
+
+    __slots__ = (
+        "_adds",
+        "_give_up_at",
+        "_partitions",
+        "_piece",
+        "_producer",
+        "_ticket",
+        "_transactional_id",
+        "_verifier",
+    )
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Iterable[tuple[str, int]],
+        *,
+        adds: bool,
+    ) -> None:
+        self._verifier = verifier
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._partitions = tuple(partitions)
+        self._adds = adds
+        self._ticket: Ticket = 0
+        self._piece: Request
+        self._give_up_at: Millis = 0
+
+    def begin(self, piece: Request) -> Parked:
+        """Ask; the piece is answered with `Errors`."""
+        self._piece = piece
+        self._give_up_at = piece.now + self._verifier.settings["add.partitions.to.txn.retry.backoff.max.ms"]
+        self._ask(piece.now)
+        return Parked(self._ticket)
+
+    def _ask(self, now: Millis) -> None:
+        self._ticket = self._verifier.parking.park(self._piece, None, self)
+        node_id = self._verifier.coordinator_of(self._transactional_id)
+        if node_id is None:
+            self._wait(now)
+            return
+        topics: dict[str, list[int]] = {}
+        for topic, index in self._partitions:
+            topics.setdefault(topic, []).append(index)
+        asked = AddPartitionsToTxnTransaction(
+            self._transactional_id,
+            *self._producer,
+            not self._adds,
+            [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in topics.items()],
+        )
+        self._verifier.peers.ask(now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self)
+
+    def answered(self, now: Millis, answer: object) -> None:
+        """What the coordinator said, or that nobody knows."""
+        errors = self._errors_in(answer)
+        if self._adds and now < self._give_up_at and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
+            self._wait(now)
+        else:
+            self._verifier.parking.answer(now, self._ticket, errors)
+
+    def _errors_in(self, answer: object) -> Errors:
+        told: Errors = {}
+        overall = ErrorCode.NETWORK_EXCEPTION
+        if isinstance(answer, AddPartitionsToTxnResponse):
+            overall = ErrorCode.INVALID_TXN_STATE
+            for transaction in answer.results_by_transaction:
+                for topic in transaction.topic_results:
+                    for each in topic.results_by_partition:
+                        told[topic.name, each.partition_index] = ErrorCode(each.partition_error_code)
+        return {each: told.get(each, overall) for each in self._partitions}
+
+    def _wait(self, now: Millis) -> None:
+        """Ask again soon."""
+        parking = self._verifier.parking
+        if parking.take(self._ticket) is not None:
+            backoff_ms = self._verifier.settings["add.partitions.to.txn.retry.backoff.ms"]
+            self._ticket = parking.park(self._piece, now + backoff_ms, self)
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        parking = self._verifier.parking
+        if now < self._give_up_at or self._verifier.coordinator_of(self._transactional_id) is not None:
+            parking.take(ticket)
+            self._ask(now)
+        else:
+            parking.answer(now, ticket, dict.fromkeys(self._partitions, ErrorCode.NOT_COORDINATOR))
+
+    def lost(self, now: Millis, ticket: Ticket) -> None:
+        """It waits in no partition."""
+
+    def abandon(self, ticket: Ticket) -> None:
+        """The client is gone: nothing is appended for it."""
+        self._piece.take_answer(dict.fromkeys(self._partitions, ErrorCode.NETWORK_EXCEPTION))

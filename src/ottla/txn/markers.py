@@ -1,0 +1,142 @@
+"""Which partitions still lack the marker that ends a prepared transaction, and what their leaders said.
+
+Knows which requests are under way, and what an answer to one means for the transaction it was of. What an answer to an
+older one says is passed over: its transaction may be complete, and another under way (KAFKA-16352). Does not know the
+log or the clock. All of this is soft: a shard that was replayed sends the markers of every prepared transaction again,
+which their leaders take twice without harm.
+
+Source: Kafka's TransactionMarkerChannelManager.scala, TransactionMarkerRequestCompletionHandler.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from ottla.machine import Ask
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ottla.txn.settings import NO_LEADER, NodeView
+from ottla.txn.transaction import TopicPartition, Transaction
+
+_FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+"""Another coordinator, or another epoch, has been there: this one's word counts no more."""
+
+
+class Outcome(Enum):
+    """How a transaction stands after an answer."""
+
+    WRITTEN = "every partition has its marker"
+    UNDER_WAY = "some requests are not answered yet"
+    AGAIN = "some partitions have to be asked again"
+    FENCED = "a partition heard of a later coordinator or a later epoch"
+
+
+class _Sending:
+    """The markers of one transaction. `missing`: partitions without one; `under_way`: requests not answered."""
+
+    __slots__ = ("missing", "under_way")
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.missing: dict[TopicPartition, None] = dict.fromkeys(partitions)
+        self.under_way: dict[int, tuple[TopicPartition, ...]] = {}
+
+
+class Markers:
+    """The markers of all prepared transactions of a shard."""
+
+    __slots__ = ("_asked", "_coordinator_epoch", "_next_number", "_node", "_sending")
+
+    def __init__(self, node: NodeView, coordinator_epoch: int) -> None:
+        self._node = node
+        self._coordinator_epoch = coordinator_epoch
+        self._sending: dict[str, _Sending] = {}
+        self._asked: dict[int, str] = {}
+        self._next_number = 1
+
+    def begin(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
+        """The transaction is prepared: the requests to send, and whether that is all."""
+        self.forget(transactional_id)
+        self._sending[transactional_id] = _Sending(transaction.partitions)
+        return self.send(transactional_id, transaction)
+
+    def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
+        """Ask for what is missing and not under way. Partitions that are no more need no marker."""
+        sending = self._sending[transactional_id]
+        asked = {partition for some in sending.under_way.values() for partition in some}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in [each for each in sending.missing if each not in asked]:
+            leader = self._node.leader_of(*partition)
+            if leader is None:
+                del sending.missing[partition]
+            elif leader != NO_LEADER:
+                by_leader.setdefault(leader, []).append(partition)
+        asks: list[Ask] = []
+        for leader, partitions in by_leader.items():
+            number, self._next_number = self._next_number, self._next_number + 1
+            sending.under_way[number] = tuple(partitions)
+            self._asked[number] = transactional_id
+            asks.append(Ask(number, leader, self._request(transaction, partitions)))
+        return asks, _outcome(sending)
+
+    def _request(self, transaction: Transaction, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        marker = WritableTxnMarker(
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            transaction_result=transaction.state.commits,
+            topics=[WritableTxnMarkerTopic(topic, indexes) for topic, indexes in topics.items()],
+            coordinator_epoch=self._coordinator_epoch,
+            transaction_version=transaction.client_version,
+        )
+        return WriteTxnMarkersRequest([marker])
+
+    def answered(self, number: int, answer: object) -> tuple[str, Outcome] | None:
+        """Whose markers these were and how it stands with them now; None where nobody waits for this any more."""
+        transactional_id = self._asked.pop(number, None)
+        sending = None if transactional_id is None else self._sending.get(transactional_id)
+        if transactional_id is None or sending is None or number not in sending.under_way:
+            return None
+        partitions = sending.under_way.pop(number)
+        if isinstance(answer, WriteTxnMarkersResponse):
+            told = {
+                TopicPartition(topic.name, each.partition_index): each.error_code
+                for marker in answer.markers
+                for topic in marker.topics
+                for each in topic.partitions
+            }
+            for partition in partitions:
+                error = told.get(partition)
+                if error in _FENCED:
+                    return transactional_id, Outcome.FENCED
+                if error == 0:
+                    sending.missing.pop(partition, None)
+        return transactional_id, _outcome(sending)
+
+    def forget(self, transactional_id: str) -> None:
+        """The transaction is complete, or nobody may write its markers any more."""
+        sending = self._sending.pop(transactional_id, None)
+        if sending is not None:
+            for number in sending.under_way:
+                del self._asked[number]
+
+    def is_sending(self, transactional_id: str) -> bool:
+        return transactional_id in self._sending
+
+    def check(self) -> None:
+        known = {number: of for of, sending in self._sending.items() for number in sending.under_way}
+        assert known == self._asked, f"requests under way: {known} and {self._asked}"
+
+
+def _outcome(sending: _Sending) -> Outcome:
+    if not sending.missing:
+        return Outcome.WRITTEN
+    return Outcome.UNDER_WAY if sending.under_way else Outcome.AGAIN

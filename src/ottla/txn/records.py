@@ -1,0 +1,80 @@
+"""The records of `__transaction_state`, byte for byte Kafka's: what an id is doing. A tombstone forgets it.
+
+Knows how a `Transaction` becomes a record and back. Version 0 of the value is for the first version of the protocol,
+version 1 has tagged fields for the second.
+Source: TransactionLogKey.json, TransactionLogValue.json; TransactionLog.java.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.machine import ShardRecord, WallMillis
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC, decode_record, encode_key, encode_value
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.messages.transaction_log_record import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.txn.transaction import State, TopicPartition, Transaction
+
+
+class Stored(NamedTuple):
+    """What a record says; without a transaction the id is forgotten."""
+
+    transactional_id: str
+    transaction: Transaction | None
+
+
+def encode(transactional_id: str, transaction: Transaction | None, version: int = 1) -> ShardRecord:
+    """The record that says so."""
+    key = encode_key(TransactionLogKey(transactional_id))
+    if transaction is None:
+        return ShardRecord(key, None)
+    value = TransactionLogValue(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=None if transaction.state is State.EMPTY else _by_topic(transaction),
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    if version >= 1:
+        value.previous_producer_id = transaction.previous_producer_id
+        value.next_producer_id = transaction.next_producer_id
+        value.client_transaction_version = transaction.client_version
+    return ShardRecord(key, encode_value(value, version))
+
+
+def decode(key: bytes, value: bytes | None) -> Stored:
+    """What a record says. Raises MalformedFrame, also where there is no such state."""
+    raw_key, raw = decode_record(TRANSACTION_STATE_TOPIC, key, value)
+    if raw is None:
+        return Stored(raw_key.transactional_id, None)
+    try:
+        state = State(raw.transaction_status)
+    except ValueError as error:
+        raise MalformedFrame(f"there is no state {raw.transaction_status} of a transaction") from error
+    partitions = tuple(
+        TopicPartition(topic.topic, index)
+        for topic in raw.transaction_partitions or ()
+        for index in topic.partition_ids
+    )
+    transaction = Transaction(
+        producer_id=raw.producer_id,
+        producer_epoch=raw.producer_epoch,
+        timeout_ms=raw.transaction_timeout_ms,
+        state=state,
+        partitions=partitions,
+        start_ms=WallMillis(raw.transaction_start_timestamp_ms),
+        last_update_ms=WallMillis(raw.transaction_last_update_timestamp_ms),
+        previous_producer_id=raw.previous_producer_id,
+        next_producer_id=raw.next_producer_id,
+        client_version=raw.client_transaction_version,
+    )
+    return Stored(raw_key.transactional_id, transaction)
+
+
+def _by_topic(transaction: Transaction) -> list[PartitionsSchema]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in transaction.partitions:
+        topics.setdefault(topic, []).append(index)
+    return [PartitionsSchema(topic, indexes) for topic, indexes in topics.items()]

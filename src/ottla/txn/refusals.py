@@ -1,0 +1,68 @@
+"""The answer of every request about transactions that never reached its shard.
+
+Knows which fields carry an error in which API, and how FENCED is said to clients that don't know the word. Does not
+decide anything. Source: the getErrorResponse methods of Kafka's request classes.
+"""
+
+from __future__ import annotations
+
+from ottla.machine import Call
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+_FENCED_SINCE = {22: 4, 24: 2, 25: 2, 26: 2}
+"""API key: the version whose clients know PRODUCER_FENCED."""
+
+
+def said_to(call: Call, error: ErrorCode) -> ErrorCode:
+    """The error as clients of this version know it."""
+    if error is ErrorCode.PRODUCER_FENCED and call.version < _FENCED_SINCE.get(call.api_key, 0):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def partitions_answer(body: AddPartitionsToTxnTransaction, error: ErrorCode) -> AddPartitionsToTxnResult:
+    """The same for every partition that was named."""
+    return AddPartitionsToTxnResult(
+        body.transactional_id,
+        [
+            AddPartitionsToTxnTopicResult(
+                topic.name, [AddPartitionsToTxnPartitionResult(index, error) for index in topic.partitions]
+            )
+            for topic in body.topics
+        ],
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> object:
+    """The answer to a call that never reached its transactional id: its coordinator is loading, gone or not here."""
+    match call.body:
+        case InitProducerIdRequest():
+            return InitProducerIdResponse(error_code=said_to(call, error), producer_id=-1, producer_epoch=-1)
+        case AddPartitionsToTxnTransaction() as body:
+            return partitions_answer(body, said_to(call, error))
+        case EndTxnRequest():
+            return EndTxnResponse(error_code=said_to(call, error))
+        case DescribeTransactionsRequest() as body:
+            return DescribeTransactionsResponse(
+                transaction_states=[
+                    TransactionState(error_code=error, transactional_id=each) for each in body.transactional_ids
+                ]
+            )
+        case ListTransactionsRequest():
+            return ListTransactionsResponse(error_code=error)
+        case other:
+            raise AssertionError(f"no coordinator of transactions answers {type(other).__name__}")

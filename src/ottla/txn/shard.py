@@ -1,0 +1,484 @@
+"""The coordinator of the transactional ids whose records stand in one partition of `__transaction_state`.
+
+Knows which request goes where, when a transaction has taken too long, which ids nobody uses any more, and that every
+prepared transaction gets its markers. Does not know the log, the other partitions, or how an answer reaches its client.
+
+A transaction that was prepared is as good as ended: EndTxn is answered when its record is committed, and only then the
+markers leave (`Decision.asks`), again and again until every partition's leader has taken its own. Loading begins with
+all those that the log says are prepared.
+
+A request that finds a transaction prepared hears CONCURRENT_TRANSACTIONS and comes again. Time-outs are exact, where
+Kafka looks every 10 s: a transaction holds back all readers of its partitions.
+
+Invariants (`check`): every prepared transaction has markers under way or a time at which they are tried again, every
+open one a time-out; and, which a test has to show, replay of the log gives the same durable state.
+
+Sources: Kafka's TransactionCoordinator.scala, TransactionStateManager.scala; KIP-98, KIP-588, KIP-664, KIP-890.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+from ottla.machine import (
+    Answer,
+    AppliedBatch,
+    Ask,
+    Call,
+    Decision,
+    Millis,
+    ShardRecord,
+    Ticket,
+    WallClock,
+    WallMillis,
+)
+from ottla.machine.timers import Timers
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ottla.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from ottla.txn.markers import Markers, Outcome
+from ottla.txn.records import decode, encode
+from ottla.txn.refusals import partitions_answer, refuse, said_to
+from ottla.txn.settings import NodeView, TransactionSettings
+from ottla.txn.transaction import (
+    NAMES,
+    NO_EPOCH,
+    NO_ID,
+    Initialized,
+    Producer,
+    State,
+    TopicPartition,
+    Transaction,
+    completed,
+    end_error,
+    end_error_v2,
+    error_of,
+    fenced,
+    initialize,
+    may_initialize,
+    needs_rotation,
+    prepared,
+    rotated,
+    with_partitions,
+)
+
+MARKERS_AGAIN_MS: Final = 100
+"""After so long partitions that could not take their marker are asked again."""
+FENCED_AGAIN_MS: Final = 10_000
+"""The same where a later coordinator has been: this one is perhaps about to hear that it is none any more."""
+TOMBSTONES_PER_STEP: Final = 500
+_PAUSE_MS: Final = 1
+_SECOND_VERSION_SINCE: Final = {24: 4, 26: 5}
+"""API key: the version from which on its client speaks the second version of the protocol."""
+
+
+class _Timer(IntEnum):
+    TIMEOUT = 0
+    """Of a transactional id: its transaction has been open for too long."""
+    MARKERS = 1
+    """Of a transactional id: markers that could not be written are tried again."""
+    EXPIRE = 2
+    """Of the shard: look for ids that nobody has used for long, or go on doing so."""
+
+
+_EXPIRE: Final = (_Timer.EXPIRE, "")
+
+
+class _Building:
+    """A decision that is being made."""
+
+    __slots__ = ("answers", "asks", "records")
+
+    def __init__(self) -> None:
+        self.records: list[ShardRecord] = []
+        self.answers: list[Answer] = []
+        self.asks: list[Ask] = []
+
+    def answer(self, ticket: Ticket, reply: object) -> None:
+        self.answers.append(Answer(ticket, reply))
+
+    def build(self) -> Decision:
+        return Decision(tuple(self.records), tuple(self.answers), tuple(self.asks))
+
+
+def _silent(note: str) -> None:
+    """Nobody listens to the notes."""
+
+
+class TransactionShard:
+    """A `machine.AskingShard`. See the module's docstring. `coordinator_epoch`: the leader epoch of its partition."""
+
+    TOPIC = TRANSACTION_STATE_TOPIC
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        node: NodeView,
+        coordinator_epoch: int,
+        notes: Callable[[str], None] = _silent,
+        wall: WallClock | None = None,
+    ) -> None:
+        self.coordinator_epoch = coordinator_epoch
+        self._wall = wall if wall is not None else WallClock()
+        self._settings = settings
+        self._node = node
+        self._notes = notes
+        self._known: dict[str, Transaction] = {}
+        self._last_epochs: dict[str, int] = {}
+        """The epoch before the present one, which a repeated InitProducerId may name; no record has it."""
+        self._markers = Markers(node, coordinator_epoch)
+        self._timers: Timers[tuple[int, str]] = Timers()
+        self._to_expire: deque[str] = deque()
+
+    @staticmethod
+    def refuse(call: Call, error: ErrorCode) -> object:
+        """The answer where no shard can be asked."""
+        return refuse(call, error)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
+        decision = _Building()
+        match call.body:
+            case InitProducerIdRequest() as body:
+                self._initialize(now, ticket, call, body, decision)
+            case AddPartitionsToTxnTransaction() as body if body.verify_only:
+                self._verify(ticket, call, body, decision)
+            case AddPartitionsToTxnTransaction() as body:
+                self._add(now, ticket, call, body, decision)
+            case EndTxnRequest() as body:
+                self._end(now, ticket, call, body, decision)
+            case DescribeTransactionsRequest() as body:
+                states = [self._describe(each) for each in body.transactional_ids]
+                decision.answer(ticket, DescribeTransactionsResponse(transaction_states=states))
+            case ListTransactionsRequest() as body:
+                decision.answer(ticket, self._list(now, body))
+            case other:
+                raise AssertionError(f"no coordinator of transactions answers {type(other).__name__}")
+        return decision.build()
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nothing is ever parked here."""
+
+    def _initialize(
+        self, now: Millis, ticket: Ticket, call: Call, body: InitProducerIdRequest, decision: _Building
+    ) -> None:
+        found = self._initialized(now, body, decision)
+        if isinstance(found, ErrorCode):
+            decision.answer(ticket, refuse(call, found))
+            return
+        transactional_id = body.transactional_id or ""
+        self._last_epochs[transactional_id] = found.last_epoch
+        self._record(transactional_id, found.transaction, decision)
+        answer = InitProducerIdResponse(
+            producer_id=found.transaction.producer_id, producer_epoch=found.transaction.producer_epoch
+        )
+        decision.answer(ticket, answer)
+
+    def _initialized(self, now: Millis, body: InitProducerIdRequest, decision: _Building) -> Initialized | ErrorCode:
+        transactional_id, timeout_ms, wall_ms = body.transactional_id or "", body.transaction_timeout_ms, self._at(now)
+        if not 0 < timeout_ms <= self._settings.timeout_ms_max:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        given = None if body.producer_id == NO_ID else Producer(body.producer_id, body.producer_epoch)
+        known = self._known.get(transactional_id)
+        if known is None:
+            producer_id = self._node.new_producer_id()
+            if producer_id is None:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            fresh = Transaction(producer_id, 0, timeout_ms, last_update_ms=wall_ms)
+            return Initialized(fresh, NO_EPOCH)
+        if not may_initialize(known, given):
+            return ErrorCode.PRODUCER_FENCED
+        if known.state.is_prepared:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if known.state is State.ONGOING:
+            self._abort(now, transactional_id, known, decision)
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if not needs_rotation(known, given):
+            return initialize(known, given, self._last_epochs.get(transactional_id, NO_EPOCH), timeout_ms, wall_ms)
+        producer_id = self._node.new_producer_id()
+        if producer_id is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return rotated(known, given, producer_id, timeout_ms, wall_ms)
+
+    def _verify(self, ticket: Ticket, call: Call, body: AddPartitionsToTxnTransaction, decision: _Building) -> None:
+        """Whether these partitions are in the transaction; asked before the first batch is appended (KIP-890)."""
+        known = self._known.get(body.transactional_id)
+        error = error_of(known, Producer(body.producer_id, body.producer_epoch))
+        if error is not ErrorCode.NONE or known is None:
+            decision.answer(ticket, partitions_answer(body, said_to(call, error)))
+            return
+        inside = set(known.partitions)
+        topics = [
+            AddPartitionsToTxnTopicResult(
+                topic.name,
+                [
+                    AddPartitionsToTxnPartitionResult(
+                        index,
+                        ErrorCode.NONE
+                        if TopicPartition(topic.name, index) in inside
+                        else ErrorCode.TRANSACTION_ABORTABLE,
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+        decision.answer(ticket, AddPartitionsToTxnResult(body.transactional_id, topics))
+
+    def _add(
+        self, now: Millis, ticket: Ticket, call: Call, body: AddPartitionsToTxnTransaction, decision: _Building
+    ) -> None:
+        known = self._known.get(body.transactional_id)
+        error = error_of(known, Producer(body.producer_id, body.producer_epoch))
+        if error is ErrorCode.NONE and known is not None:
+            partitions = [TopicPartition(topic.name, index) for topic in body.topics for index in topic.partitions]
+            after = with_partitions(known, partitions, self._version_of(call), self._at(now))
+            if after is not None:
+                self._record(body.transactional_id, after, decision)
+                if known.state is not State.ONGOING:
+                    self._timers.set((_Timer.TIMEOUT, body.transactional_id), now + after.timeout_ms)
+        decision.answer(ticket, partitions_answer(body, said_to(call, error)))
+
+    def _end(self, now: Millis, ticket: Ticket, call: Call, body: EndTxnRequest, decision: _Building) -> None:
+        known = self._known.get(body.transactional_id)
+        producer, commits, version = Producer(body.producer_id, body.producer_epoch), body.committed, 0
+        if self._version_of(call) >= 2:
+            version = 2
+            error = end_error_v2(known, producer, commits=commits)
+        else:
+            error = end_error(known, producer, commits=commits)
+        next_producer_id: int | None = NO_ID
+        if error is None and version >= 2 and known is not None and known.is_exhausted:
+            next_producer_id = self._node.new_producer_id()
+            if next_producer_id is None:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if error not in (None, ErrorCode.NONE):
+            decision.answer(ticket, refuse(call, error))
+            return
+        assert known is not None
+        after = known
+        if error is None:
+            assert next_producer_id is not None
+            self._last_epochs[body.transactional_id] = known.producer_epoch if version >= 2 else NO_EPOCH
+            after = prepared(
+                known,
+                commits=commits,
+                client_version=version,
+                next_producer_id=next_producer_id,
+                wall_ms=self._at(now),
+            )
+            self._prepare(now, body.transactional_id, after, decision)
+        decision.answer(ticket, EndTxnResponse(0, ErrorCode.NONE, *after.successor))
+
+    def _version_of(self, call: Call) -> int:
+        """Which version of the protocol its client speaks."""
+        since = _SECOND_VERSION_SINCE.get(call.api_key)
+        return 2 if since is not None and call.version >= since else 0
+
+    # ---- the end of a transaction ----------------------------------------------------------------------------------
+
+    def _abort(self, now: Millis, transactional_id: str, known: Transaction, decision: _Building) -> None:
+        """Abort what is open, in the name of nobody."""
+        self._last_epochs.pop(transactional_id, None)
+        self._prepare(now, transactional_id, fenced(known, self._settings.version, self._at(now)), decision)
+
+    def _prepare(self, now: Millis, transactional_id: str, after: Transaction, decision: _Building) -> None:
+        """The result stands: write it down, and ask for the markers once it is committed."""
+        self._timers.cancel((_Timer.TIMEOUT, transactional_id))
+        self._record(transactional_id, after, decision)
+        asks, outcome = self._markers.begin(transactional_id, after)
+        decision.asks += asks
+        self._go_on(now, transactional_id, after, outcome, decision)
+
+    def _go_on(
+        self, now: Millis, transactional_id: str, known: Transaction, outcome: Outcome, decision: _Building
+    ) -> None:
+        """What follows from how the markers stand."""
+        match outcome:
+            case Outcome.WRITTEN:
+                self._markers.forget(transactional_id)
+                self._timers.cancel((_Timer.MARKERS, transactional_id))
+                self._record(transactional_id, completed(known, self._at(now)), decision)
+            case Outcome.AGAIN:
+                self._timers.set((_Timer.MARKERS, transactional_id), now + MARKERS_AGAIN_MS)
+            case Outcome.FENCED:
+                self._notes(
+                    f"the markers of transaction {transactional_id} (producer {known.producer_id}, epoch "
+                    f"{known.producer_epoch}, coordinator epoch {self.coordinator_epoch}) were refused: a later "
+                    "coordinator or a later epoch has been there"
+                )
+                self._markers.forget(transactional_id)
+                self._timers.set((_Timer.MARKERS, transactional_id), now + FENCED_AGAIN_MS)
+            case Outcome.UNDER_WAY:
+                pass
+
+    def answered(self, now: Millis, number: int, answer: object) -> Decision:
+        """What a partition's leader said to a request for markers."""
+        decision = _Building()
+        found = self._markers.answered(number, answer)
+        if found is not None:
+            transactional_id, outcome = found
+            self._go_on(now, transactional_id, self._known[transactional_id], outcome, decision)
+        return decision.build()
+
+    def _send_again(self, now: Millis, transactional_id: str, decision: _Building) -> None:
+        known = self._known.get(transactional_id)
+        if known is None or not known.state.is_prepared:
+            return
+        if self._markers.is_sending(transactional_id):
+            asks, outcome = self._markers.send(transactional_id, known)
+        else:
+            asks, outcome = self._markers.begin(transactional_id, known)
+        decision.asks += asks
+        self._go_on(now, transactional_id, known, outcome, decision)
+
+    # ---- deadlines -------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        return self._timers.deadline()
+
+    def expire(self, now: Millis) -> Decision:
+        """Deadlines that have come, up to the first one with records: they must be applied before the next."""
+        decision = _Building()
+        while not decision.records:
+            timer = self._timers.pop(now)
+            if timer is None:
+                break
+            kind, transactional_id = timer
+            if kind == _Timer.TIMEOUT:
+                known = self._known.get(transactional_id)
+                if known is not None and known.state is State.ONGOING:
+                    self._abort(now, transactional_id, known, decision)
+            elif kind == _Timer.MARKERS:
+                self._send_again(now, transactional_id, decision)
+            else:
+                self._expire_ids(now, decision)
+        return decision.build()
+
+    def _expire_ids(self, now: Millis, decision: _Building) -> None:
+        """A sweep over all ids, in steps, for those that nobody has used for long."""
+        if not self._to_expire:
+            self._to_expire.extend(self._known)
+        wall_ms = self._at(now)
+        while self._to_expire and len(decision.records) < TOMBSTONES_PER_STEP:
+            transactional_id = self._to_expire.popleft()
+            known = self._known.get(transactional_id)
+            if (
+                known is not None
+                and known.is_idle
+                and wall_ms - known.last_update_ms >= self._settings.id_expiration_ms
+            ):
+                self._record(transactional_id, None, decision)
+        later = _PAUSE_MS if self._to_expire else self._settings.id_expiration_interval_ms
+        self._timers.set(_EXPIRE, now + later)
+
+    def _at(self, now: Millis) -> WallMillis:
+        return self._wall.at(now)
+
+    # ---- durable state ---------------------------------------------------------------------------------------------
+
+    def _record(self, transactional_id: str, after: Transaction | None, decision: _Building) -> None:
+        decision.records.append(encode(transactional_id, after, 1 if self._settings.version >= 1 else 0))
+
+    def apply(self, now: Millis, batch: AppliedBatch) -> None:
+        for each in batch.records:
+            try:
+                transactional_id, after = decode(each.key or b"", each.value)
+            except MalformedFrame as error:
+                self._notes(
+                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
+                )
+                continue
+            if after is None:
+                self._known.pop(transactional_id, None)
+                self._last_epochs.pop(transactional_id, None)
+            else:
+                self._known[transactional_id] = after
+
+    def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """Nobody writes transactions here."""
+
+    def loaded(self, now: Millis) -> Decision:
+        """Every prepared transaction gets its markers, once more perhaps; open ones have what is left of their time."""
+        decision = _Building()
+        for transactional_id, known in self._known.items():
+            if known.state.is_prepared:
+                asks, outcome = self._markers.begin(transactional_id, known)
+                decision.asks += asks
+                self._go_on(now, transactional_id, known, outcome, decision)
+            elif known.state is State.ONGOING:
+                ends = self._wall.moment(known.start_ms + known.timeout_ms)
+                self._timers.set((_Timer.TIMEOUT, transactional_id), max(now, min(ends, now + known.timeout_ms)))
+        self._timers.set(_EXPIRE, now + self._settings.id_expiration_interval_ms)
+        return decision.build()
+
+    # ---- for people ------------------------------------------------------------------------------------------------
+
+    def _describe(self, transactional_id: str) -> TransactionState:
+        if not transactional_id:
+            return TransactionState(error_code=ErrorCode.INVALID_REQUEST)
+        known = self._known.get(transactional_id)
+        if known is None:
+            return TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id)
+        topics: dict[str, list[int]] = {}
+        for topic, index in known.partitions:
+            topics.setdefault(topic, []).append(index)
+        return TransactionState(
+            ErrorCode.NONE,
+            transactional_id,
+            NAMES[known.state],
+            known.timeout_ms,
+            known.start_ms,
+            known.producer_id,
+            known.producer_epoch,
+            [TopicData(topic, indexes) for topic, indexes in topics.items()],
+        )
+
+    def _list(self, now: Millis, body: ListTransactionsRequest) -> ListTransactionsResponse:
+        """All that the filters let through. They have been looked at: the pattern is one."""
+        wall_ms = self._at(now)
+        pattern = re.compile(body.transactional_id_pattern) if body.transactional_id_pattern else None
+        listed = [
+            ListedTransaction(transactional_id, each.producer_id, NAMES[each.state])
+            for transactional_id, each in self._known.items()
+            if (not body.producer_id_filters or each.producer_id in body.producer_id_filters)
+            and (not body.state_filters or NAMES[each.state] in body.state_filters)
+            and (body.duration_filter < 0 or wall_ms - each.start_ms > body.duration_filter)
+            and (pattern is None or pattern.fullmatch(transactional_id))
+        ]
+        return ListTransactionsResponse(transaction_states=listed)
+
+    def image(self) -> object:
+        """The durable state as plain values; two shards that applied the same log have equal images."""
+        return dict(self._known)
+
+    def check(self) -> None:
+        self._timers.check()
+        self._markers.check()
+        for transactional_id, known in self._known.items():
+            timed = (_Timer.TIMEOUT, transactional_id) in self._timers
+            assert timed == (known.state is State.ONGOING), f"{transactional_id} is {known.state.name}, timed: {timed}"
+            if known.state.is_prepared:
+                sending = self._markers.is_sending(transactional_id)
+                again = (_Timer.MARKERS, transactional_id) in self._timers
+                assert sending or again, f"{transactional_id} is prepared, and nobody sends its markers"

@@ -1,0 +1,258 @@
+"""Transactions over TCP with confluent-kafka (librdkafka) and aiokafka as they come from PyPI."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+import pytest
+from aiokafka.errors import KafkaError as AioError
+from aiokafka.errors import ProducerFenced
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from ottla.testing import EmbeddedBroker
+
+WAIT_S = 30.0
+MakeTopic = Callable[..., str]
+
+
+def producer_of(broker: EmbeddedBroker, name: str, **properties: object) -> Producer:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 0, **properties}
+    producer = Producer(settings)
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+def read(broker: EmbeddedBroker, topic: str, isolation: str, partition: int = 0) -> list[bytes]:
+    """What a reader of this isolation sees of a partition, to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    seen: list[bytes] = []
+    try:
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, f"nothing came for {WAIT_S} s; seen so far: {seen}"
+            error = message.error()
+            if error is None:
+                seen.append(message.value() or b"")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return seen
+            else:
+                raise KafkaException(error)
+    finally:
+        consumer.close()
+
+
+def committed(broker: EmbeddedBroker, topic: str, partition: int = 0) -> list[bytes]:
+    return read(broker, topic, "read_committed", partition)
+
+
+def everything(broker: EmbeddedBroker, topic: str, partition: int = 0) -> list[bytes]:
+    return read(broker, topic, "read_uncommitted", partition)
+
+
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    topic = make_topic(2)
+    producer = producer_of(broker, f"t-{topic}")
+    for number in range(6):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce(topic, b"%d" % number, partition=partition)
+        if number % 2:
+            producer.flush(WAIT_S)  # librdkafka drops what it has not sent when it aborts
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+    for partition in (0, 1):
+        assert committed(broker, topic, partition) == [b"0", b"2", b"4"]
+        assert everything(broker, topic, partition) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_readers_stop_where_a_transaction_is_open(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    first, second = producer_of(broker, f"a-{topic}"), producer_of(broker, f"b-{topic}")
+    first.begin_transaction()
+    first.produce(topic, b"open", partition=0)
+    first.flush(WAIT_S)
+    second.begin_transaction()
+    second.produce(topic, b"behind", partition=0)
+    second.commit_transaction(WAIT_S)
+    plain = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    plain.produce(topic, b"plain", partition=0)
+    plain.flush(WAIT_S)
+    assert committed(broker, topic) == []
+    assert everything(broker, topic) == [b"open", b"behind", b"plain"]
+    first.commit_transaction(WAIT_S)
+    assert committed(broker, topic) == [b"open", b"behind", b"plain"]
+
+
+def test_a_new_life_of_a_producer_ends_the_old_one(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    old = producer_of(broker, f"t-{topic}")
+    old.begin_transaction()
+    old.produce(topic, b"left open", partition=0)
+    old.flush(WAIT_S)
+    new = producer_of(broker, f"t-{topic}")
+    with pytest.raises(KafkaException) as fenced:
+        old.commit_transaction(WAIT_S)
+    assert fenced.value.args[0].code() == KafkaError._FENCED
+    new.begin_transaction()
+    new.produce(topic, b"new", partition=0)
+    new.commit_transaction(WAIT_S)
+    assert committed(broker, topic) == [b"new"]
+    assert everything(broker, topic) == [b"left open", b"new"]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    """KIP-588: its producer is told so, and may go on with the next one."""
+    topic = make_topic()
+    producer = producer_of(broker, f"t-{topic}", **{"transaction.timeout.ms": 1000})
+    producer.begin_transaction()
+    producer.produce(topic, b"late", partition=0)
+    producer.flush(WAIT_S)
+    other = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    other.produce(topic, b"behind", partition=0)
+    other.flush(WAIT_S)
+    for _ in range(200):
+        if committed(broker, topic) == [b"behind"]:
+            break
+    else:
+        pytest.fail("the transaction was not aborted")
+    with pytest.raises(KafkaException) as late:
+        producer.commit_transaction(WAIT_S)
+    assert late.value.args[0].fatal() or late.value.args[0].txn_requires_abort()
+
+
+def test_offsets_and_records_of_a_transaction_are_seen_together(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    """Consume, transform, produce: what was aborted is done once more, and its effect is there once."""
+    source, target = make_topic(), make_topic()
+    group = f"g-{source}"
+    plain = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    for number in range(20):
+        plain.produce(source, b"%d" % number, partition=0)
+    plain.flush(WAIT_S)
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": group,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
+    producer = producer_of(broker, f"t-{source}")
+    done = 0
+    while done < 20:
+        consumer = Consumer(settings)
+        consumer.subscribe([source])
+        for abort in (False, True):
+            messages = consumer.consume(4, WAIT_S)
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(target, b"x" + (message.value() or b""), partition=0)
+            producer.send_offsets_to_transaction(
+                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), WAIT_S
+            )
+            if abort:
+                producer.flush(WAIT_S)
+                producer.abort_transaction(WAIT_S)
+            else:
+                producer.commit_transaction(WAIT_S)
+                done += len(messages)
+        consumer.close()
+    assert committed(broker, target) == [b"x%d" % number for number in range(20)]
+    assert len(everything(broker, target)) > 20
+
+
+def test_transactions_outlive_a_restart(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    producer = producer_of(broker, f"t-{topic}")
+    producer.begin_transaction()
+    producer.produce(topic, b"before", partition=0)
+    producer.commit_transaction(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"across", partition=0)
+    producer.flush(WAIT_S)
+    broker.restart()
+    assert committed(broker, topic) == [b"before"]
+    producer.commit_transaction(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"after", partition=0)
+    producer.commit_transaction(WAIT_S)
+    assert committed(broker, topic) == [b"before", b"across", b"after"]
+
+
+def test_aiokafka_commits_aborts_and_is_fenced(broker: EmbeddedBroker, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+
+    async def run() -> None:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{topic}"
+        ) as old:
+            async with old.transaction():
+                await old.send_and_wait(topic, b"one", partition=0)
+            await old.begin_transaction()
+            await old.send_and_wait(topic, b"never", partition=0)
+            await old.abort_transaction()
+            await old.begin_transaction()
+            await old.send_and_wait(topic, b"left open", partition=0)
+            new = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{topic}")
+            await new.start()
+            with pytest.raises((ProducerFenced, AioError)):
+                await old.commit_transaction()
+            async with new.transaction():
+                await new.send_and_wait(topic, b"two", partition=0)
+            await new.stop()
+
+    asyncio.run(run())
+    assert committed(broker, topic) == [b"one", b"two"]
+    assert everything(broker, topic) == [b"one", b"never", b"left open", b"two"]
+
+
+@pytest.fixture
+def aio_reader(broker: EmbeddedBroker) -> Callable[[str, int], list[bytes]]:
+    def read_some(topic: str, count: int) -> list[bytes]:
+        async def run() -> list[bytes]:
+            async with aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=broker.bootstrap_servers,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+            ) as consumer:
+                return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value for _ in range(count)]
+
+        return asyncio.run(run())
+
+    return read_some
+
+
+def test_aiokafka_reads_what_librdkafka_committed(
+    broker: EmbeddedBroker, make_topic: MakeTopic, aio_reader: Callable[[str, int], list[bytes]]
+) -> None:
+    topic = make_topic()
+    producer = producer_of(broker, f"t-{topic}")
+    for number in range(8):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number, partition=0)
+        producer.flush(WAIT_S)
+        if number % 2:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+    assert aio_reader(topic, 4) == [b"0", b"2", b"4", b"6"]
+
+
+def test_an_ended_id_names_its_versions(broker: EmbeddedBroker) -> None:
+    """librdkafka speaks the first version of the protocol: it must find all five APIs."""
+    assert confluent_kafka.libversion()[1] > 0
+    producer_of(broker, "names")

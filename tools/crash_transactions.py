@@ -1,0 +1,319 @@
+"""Kill a node again and again while transactions run, and prove that each is seen whole, once, or not at all.
+
+    python -m tools.crash_transactions [--rounds 30] [--seed 1] [--directory DIR] [--durability page-cache|fsync]
+
+Real processes and real clients (librdkafka): writers put one record of each transaction into every partition, and
+commit or abort; loops of consume, transform, produce move numbered records to another topic with their offsets; then
+the node is killed with SIGKILL after a random while and started again on the same port and directory. It fails when, to
+readers of committed records,
+
+- a record of a transaction that was aborted is there, or one that was committed is missing or there twice;
+- a transaction is there in one partition and not in the other, or transactions stand in another order than was written;
+- the effect of an input record is not there exactly once;
+- records stay hidden when all is quiet: the last stable offset is stuck below the log's end;
+
+or when the node logs an error of its own. Whether a commit that was never answered took place nobody knows, but it did
+so in all partitions or in none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.node_process import NodeProcess
+
+TOPIC, SOURCE, TARGET = "ledger", "source", "target"
+PARTITIONS = 2
+WRITERS = 2
+LOOPS = 2
+WAIT_S = 60.0
+SOON_S = 5.0
+"""librdkafka forgets an offset commit whose coordinator dies before it is sent, and waits for it to the end."""
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "log.segment.bytes": "1048576",
+}
+QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+
+
+def new_producer(bootstrap: str, name: str) -> Producer:
+    """A transactional producer that has its id, however long the node is away."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": name, "transaction.timeout.ms": 20_000, **QUICK}
+    )
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+class Worker(threading.Thread):
+    """Runs `step` until it is told to end. A producer that can't go on is followed by a new one of the same id."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.bootstrap = bootstrap
+        self.name = name
+        self.failure: str | None = None
+        self.done = threading.Event()
+        self.producer: Producer | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.done.is_set():
+                if self.producer is None:
+                    self.producer = new_producer(self.bootstrap, self.name)
+                try:
+                    self.step(self.producer)
+                except KafkaException as error:
+                    self.recover(self.producer, error.args[0])
+        except Exception as error:
+            self.failure = f"{self.name}: {type(error).__name__}: {error}"
+        finally:
+            self.close()
+
+    def step(self, producer: Producer) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The last step is done."""
+
+    def recover(self, producer: Producer, error: KafkaError) -> None:
+        """Abort what is open; where that is not possible, begin a new life."""
+        if not error.fatal():
+            try:
+                producer.abort_transaction(WAIT_S)
+            except KafkaException:
+                pass
+            else:
+                return
+        self.producer = None
+
+
+class Writer(Worker):
+    """`outcome` by transaction: True committed, False aborted, None nobody knows."""
+
+    def __init__(self, bootstrap: str, number: int, seed: int) -> None:
+        super().__init__(bootstrap, f"writer-{number}")
+        self.number = number
+        self.rng = random.Random(seed)
+        self.outcome: dict[int, bool | None] = {}
+
+    def step(self, producer: Producer) -> None:
+        transaction = len(self.outcome)
+        self.outcome[transaction] = False
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(TOPIC, b"%d %d" % (self.number, transaction), partition=partition)
+        if self.rng.random() < 0.3:
+            producer.flush(WAIT_S)
+            producer.abort_transaction(WAIT_S)
+            return
+        self.outcome[transaction] = None
+        producer.commit_transaction(WAIT_S)
+        self.outcome[transaction] = True
+
+
+class Loop(Worker):
+    """Moves records of the source to the target, with the offsets of what it has read."""
+
+    def __init__(self, bootstrap: str, number: int) -> None:
+        super().__init__(bootstrap, f"loop-{number}")
+        self.consumer: Consumer | None = None
+
+    def step(self, producer: Producer) -> None:
+        if self.consumer is None:
+            self.consumer = Consumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "group.id": "movers",
+                    "isolation.level": "read_committed",
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                    "session.timeout.ms": 10_000,
+                    "heartbeat.interval.ms": 500,
+                    **QUICK,
+                }
+            )
+            self.consumer.subscribe([SOURCE])
+        messages = [each for each in self.consumer.consume(20, 0.5) if each.error() is None]
+        if not messages:
+            return
+        ends: dict[int, int] = {}
+        for message in messages:
+            ends[message.partition() or 0] = (message.offset() or 0) + 1
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(TARGET, message.value(), partition=message.partition() or 0)
+        places = [TopicPartition(SOURCE, partition, end) for partition, end in ends.items()]
+        producer.send_offsets_to_transaction(places, self.consumer.consumer_group_metadata(), SOON_S)
+        producer.commit_transaction(WAIT_S)
+
+    def recover(self, producer: Producer, error: KafkaError) -> None:
+        super().recover(producer, error)
+        self.close()  # it has read on: the next one begins where the group has committed
+
+    def close(self) -> None:
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def run(rounds: int, seed: int, directory: str, durability: str, say: Any = print) -> list[str]:
+    """The failures of one run; empty when all went well."""
+    rng = random.Random(seed)
+    node = NodeProcess(directory, {**SETTINGS, "ottla.durability": durability})
+    node.start()
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (TOPIC, SOURCE, TARGET)]
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    source = Source(node.bootstrap)
+    writers = [Writer(node.bootstrap, number, seed + number) for number in range(WRITERS)]
+    workers: list[Worker] = [*writers, *(Loop(node.bootstrap, number) for number in range(LOOPS))]
+    failures: list[str] = []
+    for thread in [source, *workers]:
+        thread.start()
+    try:
+        for index in range(rounds):
+            time.sleep(rng.choice((0.3, 1.0, 3.0)) * (0.5 + rng.random()))
+            node.kill()
+            time.sleep(rng.choice((0.0, 0.0, 0.2)))
+            node.start()
+            if index % 10 == 9 or index == rounds - 1:
+                known = sum(outcome is not None for writer in writers for outcome in writer.outcome.values())
+                say(f"round {index + 1}: {known} transactions ended, {source.sent} records to move")
+        source.finish()
+        for writer in writers:
+            writer.done.set()
+        for writer in writers:
+            writer.join(120)
+        failures += check_ledger(node.bootstrap, writers)
+        failures += check_moved(node.bootstrap, source.sent)
+    except (AssertionError, RuntimeError, KafkaException) as error:
+        failures.append(f"{type(error).__name__}: {error}")
+    finally:
+        for worker in workers:
+            worker.done.set()
+        for worker in workers:
+            worker.join(60)
+        code = node.stop() if node.alive else None
+    if code != 0:
+        failures.append(f"the node ended with {code} instead of 0")
+    failures += [worker.failure for worker in workers if worker.failure]
+    failures += sorted(set(node.tracebacks))
+    return failures
+
+
+class Source(threading.Thread):
+    """Writes numbered records to be moved."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self.sent = 0
+        self.done = threading.Event()
+        self.producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, **QUICK})
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            self.producer.produce(SOURCE, b"%d" % self.sent, partition=self.sent % PARTITIONS)
+            self.sent += 1
+            self.producer.poll(0.005)
+
+    def finish(self) -> None:
+        self.done.set()
+        self.join()
+        assert self.producer.flush(120) == 0, "the records to move were not all taken"
+
+
+def check_ledger(bootstrap: str, writers: list[Writer]) -> list[str]:
+    """Hold every partition against what the writers know of their transactions."""
+    failures: list[str] = []
+    seen = [read_all(bootstrap, TOPIC, partition) for partition in range(PARTITIONS)]
+    for writer in writers:
+        of_writer = [[int(t) for n, t in (row.split() for row in rows) if int(n) == writer.number] for rows in seen]
+        for partition, found in enumerate(of_writer):
+            where = f"{writer.name}, partition {partition}"
+            if found != sorted(set(found)):
+                failures.append(f"{where}: transactions are there twice, or in another order")
+            aborted = [each for each in found if writer.outcome.get(each) is False]
+            if aborted:
+                failures.append(f"{where}: {len(aborted)} aborted transactions are seen, the first is {aborted[0]}")
+            lost = [each for each, outcome in writer.outcome.items() if outcome and each not in set(found)]
+            if lost:
+                failures.append(f"{where}: {len(lost)} committed transactions are lost, the first is {lost[0]}")
+        if any(set(found) != set(of_writer[0]) for found in of_writer):
+            failures.append(f"{writer.name}: a transaction is seen in one partition and not in the other")
+    return failures
+
+
+def check_moved(bootstrap: str, sent: int) -> list[str]:
+    """Wait until everything was moved, and see that it was so once."""
+    until = time.monotonic() + 120
+    numbers: list[int] = []
+    while time.monotonic() < until:
+        numbers = [int(row) for partition in range(PARTITIONS) for row in read_all(bootstrap, TARGET, partition)]
+        if len(numbers) >= sent:
+            break
+        time.sleep(0.5)
+    missing, twice = sent - len(set(numbers)), len(numbers) - len(set(numbers))
+    return [f"of {sent} records {missing} were not moved and {twice} more than once"] if missing or twice else []
+
+
+def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """What a reader of committed records sees, to the log's end: raises AssertionError where it is kept from there."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **QUICK,
+        }
+    )
+    place = TopicPartition(topic, partition, 0)
+    _, end = consumer.get_watermark_offsets(place, WAIT_S)
+    consumer.assign([place])
+    rows: list[bytes] = []
+    until = time.monotonic() + WAIT_S
+    try:
+        while time.monotonic() < until:
+            for message in consumer.consume(10_000, timeout=0.5):
+                error = message.error()
+                if error is None:
+                    rows.append(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
+                    return rows
+    finally:
+        consumer.close()
+    raise AssertionError(f"{topic}-{partition} can't be read to its end {end}: a transaction stays open")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", help="where the node keeps its data; a temporary directory without it")
+    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
+        directory = arguments.directory or temporary
+        failures = run(arguments.rounds, arguments.seed, directory, arguments.durability)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    print("failed" if failures else "every transaction was seen whole and once, or not at all")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
