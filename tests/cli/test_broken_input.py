@@ -64,6 +64,12 @@ CASES = {
     "share-groups pause": Case("nosuch", "nosuch"),
     "share-groups resume": Case("nosuch", "nosuch"),
     "share-groups inspect": Case("g --metrics {away}", "g --metrics {away}"),
+    "transactions list": Case(prints=True),
+    "transactions describe": Case("nosuch", "nosuch"),
+    "transactions find-hanging": Case("--topic {here}", "--topic nosuch", prints=True),
+    "transactions abort": Case(
+        "--topic {here} --partition 0 --start-offset 0", "--topic nosuch --partition 0 --start-offset 0"
+    ),
     "share-groups redrive": Case("g --dead-letters {here}", "g --dead-letters nosuch", prints=True),
     "kmq create": Case("{here} --partitions 1", "'no such'", prints=True),
     "kmq tracker": Case("{here}", "nosuch"),

@@ -269,6 +269,7 @@ def test_python_cluster(python: KafkaAdminClient) -> None:
     assert {name: (each["supported"], each["finalized"]) for name, each in features.items()} == {
         "group.version": ((0, 1), (1, 1)),
         "share.version": ((0, 1), (1, 1)),
+        "transaction.version": ((0, 2), (2, 2)),
     }
 
 

@@ -19,6 +19,7 @@ PAGES = [
     "docs/kmq.md",
     "docs/queues.md",
     "docs/testing.md",
+    "docs/transactions.md",
     "docs/pipelines/ship.md",
 ]
 

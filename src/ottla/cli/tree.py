@@ -25,6 +25,7 @@ from ottla.cli import (
     share_groups,
     ship,
     topics,
+    transactions,
 )
 from ottla.cli.completing import complete_broker_settings, starting
 
@@ -69,7 +70,7 @@ run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined
 app.command("serve", add_help_option=False)(run_node)
 
 
-for noun in (topics, groups, share_groups, kmq, pipeline, records, configs, log):
+for noun in (topics, groups, share_groups, transactions, kmq, pipeline, records, configs, log):
     app.add_typer(noun.app, name=noun.__name__.rsplit(".", 1)[-1].replace("_", "-"))
 for verb in (produce, consume, ship, demo):
     app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))

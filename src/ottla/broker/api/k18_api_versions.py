@@ -6,7 +6,7 @@ client's name and version must look like one, else INVALID_REQUEST.
 
 What changed per version: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
 
-What is skipped: `transaction.version` waits for transactions; clients take an absent feature for level 0.
+What is skipped: nothing.
 
 Source: ApiVersionsRequest.java, ApiVersionManager.scala, KIP-584.
 """
@@ -38,7 +38,11 @@ KEY = 18
 _CLIENT_NAME_SINCE = 3
 _ZERO_FEATURES_SINCE = 4
 
-FEATURES: tuple[tuple[str, int, int, int], ...] = (("group.version", 0, 1, 1), ("share.version", 0, 1, 1))
+FEATURES: tuple[tuple[str, int, int, int], ...] = (
+    ("group.version", 0, 1, 1),
+    ("share.version", 0, 1, 1),
+    ("transaction.version", 0, 2, 2),
+)
 """(name, lowest supported, highest supported, finalized level) of each feature that works."""
 
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)

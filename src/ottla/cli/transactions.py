@@ -1,0 +1,146 @@
+"""`ottla transactions`: list, describe, find-hanging, abort.
+
+Knows what kafka-transactions.sh shows, under its column names. Does not know how a transaction ends: its coordinator
+does that; `abort` is for one that hangs, of which no coordinator knows any more (KIP-664).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ottla.cli.connection import HERE, Cluster, Output, client, complete_topics, named
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.plans import DryRun, Execute, choose_one
+
+app = typer.Typer(
+    help="Look at transactions: whose are open and for how long; find those that hang, and abort them.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="TRANSACTIONAL-ID", callback=named)]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics, help="Only these.")
+]
+States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing.")]
+LongerThan = Annotated[int, typer.Option("--longer-than-ms", min=0, metavar="MS", help="Only what is open for longer.")]
+HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
+IDLE_MS_MIN = 900_000
+"""What was written to later than this is not called hanging: no coordinator lets a transaction be open for longer."""
+
+
+@app.command("list", epilog="Example: ottla transactions list --state Ongoing --longer-than-ms 60000")
+@with_shared_options
+def list_(
+    states: States = None,
+    longer_than_ms: LongerThan = 0,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """List the transactional ids that coordinators know, and their states."""
+    from ottla.client.transactions import list_transactions
+
+    with client(cluster) as asked:
+        found = list_transactions(asked, states or (), longer_than_ms=longer_than_ms or -1)
+    rows = [(each.name, each.coordinator, each.producer_id, each.state) for each in found]
+    print_rows(("TRANSACTIONAL-ID", "COORDINATOR (ID)", "PRODUCER-ID", "STATE"), rows, format)
+
+
+@app.command(epilog="Example: ottla transactions describe payments")
+@with_shared_options
+def describe(
+    name: Name,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show whose transaction it is, how long it is open and which partitions it writes to."""
+    from ottla.client.transactions import UNDER_WAY, describe_transaction
+
+    with client(cluster) as asked:
+        state = describe_transaction(asked, name)
+    partitions = [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions]
+    open_ms = None
+    if state.transaction_state in UNDER_WAY:
+        open_ms = max(0, int(time.time() * 1000) - state.transaction_start_time_ms)
+    columns = ("TRANSACTIONAL-ID", "PRODUCER-ID", "EPOCH", "STATE", "TIMEOUT-MS", "OPEN-MS", "PARTITIONS")
+    row = (
+        name,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_state,
+        state.transaction_timeout_ms,
+        open_ms,
+        ",".join(sorted(partitions)),
+    )
+    print_rows(columns, [row], format)
+
+
+@app.command(epilog="Example: ottla transactions find-hanging --topic orders")
+@with_shared_options
+def find_hanging(
+    topics: Topics = None,
+    idle_ms: Annotated[
+        int, typer.Option("--idle-ms", min=0, metavar="MS", help="Only what nobody has written to for so long.")
+    ] = IDLE_MS_MIN,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Find transactions that hold readers back and that no coordinator will end."""
+    from ottla.client.transactions import hanging, open_transactions
+
+    with client(cluster) as asked:
+        names = topics or [each.name for each in asked.topics()]
+        now = int(time.time() * 1000)
+        opened = [each for each in open_transactions(asked, names) if now - each.last_ms >= idle_ms]
+        found = hanging(asked, opened)
+    rows = [
+        (
+            each.topic,
+            each.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.coordinator_epoch,
+            each.start_offset,
+            now - each.last_ms,
+        )
+        for each in found
+    ]
+    print_rows(HANGING_COLUMNS, rows, format)
+
+
+@app.command(epilog="Example: ottla transactions abort --topic orders --partition 0 --start-offset 4711 --execute")
+@with_shared_options
+def abort(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics)],
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, metavar="N")],
+    start_offset: Annotated[int, typer.Option("--start-offset", min=0, help="As find-hanging shows it.")],
+    execute: Execute = False,
+    dry_run: DryRun = False,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Abort a transaction that hangs in a partition; shows what would be done unless --execute is given."""
+    from ottla.client.transactions import abort_transaction, hanging, open_transactions
+
+    choose_one(execute, dry_run)
+    with client(cluster) as asked:
+        opened = [
+            each
+            for each in open_transactions(asked, [topic])
+            if (each.partition, each.start_offset) == (partition, start_offset)
+        ]
+        if not opened:
+            raise Failure(f"No transaction is open in {topic}-{partition} since offset {start_offset}.")
+        if not hanging(asked, opened):
+            raise Failure(
+                f"The transaction in {topic}-{partition} since offset {start_offset} does not hang: its coordinator "
+                "ends it when its time is over."
+            )
+        if execute:
+            abort_transaction(asked, opened[0])
+    done = "Aborted" if execute else "Would abort, with --execute,"
+    whose = f"the transaction of producer {opened[0].producer_id} in {topic}-{partition} since offset {start_offset}"
+    print_done(f"{done} {whose}.", format, topic=topic, partition=partition, aborted=execute)

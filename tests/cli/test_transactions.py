@@ -1,0 +1,66 @@
+"""`ottla transactions` against a real node."""
+
+import uuid
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.client import Client
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.records.record import Record, build_batch
+from ottla.testing import EmbeddedBroker
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def topic(ottla_broker: EmbeddedBroker) -> str:
+    return ottla_broker.create_topic(f"t-{uuid.uuid4().hex[:8]}")
+
+
+def open_one(ottla_broker: EmbeddedBroker, topic: str) -> tuple[Producer, str]:
+    name = f"tx-{topic}"
+    producer = Producer({"bootstrap.servers": ottla_broker.bootstrap_servers, "transactional.id": name, "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(WAIT_S)
+    return producer, name
+
+
+def test_what_is_open_is_listed_and_described(ottla: Any, ottla_broker: EmbeddedBroker, topic: str) -> None:
+    producer, name = open_one(ottla_broker, topic)
+    listed = {row["transactional_id"]: row for row in ottla("transactions", "list", "--format", "json").json()}
+    assert listed[name]["state"] == "Ongoing"
+    assert name not in ottla("transactions", "list", "--state", "Empty").out
+    assert name not in ottla("transactions", "list", "--longer-than-ms", "600000").out
+    (row,) = ottla("transactions", "describe", name, "--format", "json").json()
+    assert (row["state"], row["partitions"], row["timeout_ms"]) == ("Ongoing", f"{topic}-0", 60_000)
+    assert row["open_ms"] >= 0
+    assert ottla("transactions", "find-hanging", "--topic", topic, "--idle-ms", "0", "--format", "json").json() == []
+    failed = ottla(
+        "transactions", "abort", "--topic", topic, "--partition", "0", "--start-offset", "0", "--execute", code=1
+    )
+    assert "does not hang" in failed.err
+    producer.commit_transaction(WAIT_S)
+    (row,) = ottla("transactions", "describe", name, "--format", "json").json()
+    assert (row["state"], row["open_ms"]) == ("CompleteCommit", None)
+
+
+def test_one_that_hangs_is_found_and_aborted(ottla: Any, topic: str) -> None:
+    """Written without asking any coordinator, as by a broker that does not verify."""
+    with EmbeddedBroker(settings={"transaction.partition.verification.enable": "false"}) as careless:
+        name = careless.create_topic(topic)
+        batch = build_batch([Record(value=b"x")], producer_id=77, producer_epoch=0, base_sequence=0, transactional=True)
+        data = TopicProduceData(name, partition_data=[PartitionProduceData(0, bytes(batch))])
+        with Client(careless.bootstrap_servers) as client:
+            answer = client.leader(name, 0).send(ProduceRequest("nobody", -1, 1000, [data]), 9)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        where = ("--bootstrap", careless.bootstrap_servers)
+        (row,) = ottla("transactions", "find-hanging", "--idle-ms", "0", "--format", "json", *where).json()
+        assert (row["topic"], row["partition"], row["producer_id"], row["start_offset"]) == (name, 0, 77, 0)
+        asked = ("transactions", "abort", "--topic", name, "--partition", "0", "--start-offset", "0", *where)
+        assert "Would abort" in ottla(*asked).out
+        assert "Aborted" in ottla(*asked, "--execute").out
+        assert ottla("transactions", "find-hanging", "--idle-ms", "0", "--format", "json", *where).json() == []
