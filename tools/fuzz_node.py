@@ -38,13 +38,14 @@ from tests.differential import transcript
 from tests.differential.node import CONFIG
 from tools.node_process import NodeProcess
 
-SETTINGS = {**CONFIG, "ottla.partitions.max": "2000", "log.segment.delete.delay.ms": "500"}
+SETTINGS = {**CONFIG, "ottla.partitions.max": "2000", "log.segment.delete.delay.ms": "100"}
 BYSTANDER = "well-behaved"
 LEFT_OUT = ("configs/incremental_broker", "configs/groups", "groups/expelled", "groups/leader_never_syncs")
 """Scenarios that change what the node does for everybody, or that only wait."""
 ANSWER_TIMEOUT_S = 0.05
 """A request that has no answer by then is parked (a join, a long fetch) or incomplete; its connection is given up."""
-ROUNDS = 10
+ROUNDS_MAX = 10
+FRAMES_A_ROUND = 1_500
 INTERESTING = {
     1: (0, 1, 0x7F, 0x80, 0xFF),
     2: (0, 1, 0x7FFF, 0x8000, 0xFFFF, 0x0100),
@@ -326,7 +327,7 @@ class Fuzz:
         for target in self.idle:
             target.drop()
         clean(self.node.port)
-        time.sleep(2.0)  # deleted files are closed after their delay
+        time.sleep(0.5)  # deleted files are closed after their delay
         self.memory_mb.append(self.node.rss_mb())
         self.files.append(self.node.open_files())
 
@@ -345,8 +346,9 @@ def run(frames: int, seed: int, connections: int, directory: str, growth_mb_max:
         beside = WellBehaved(node.port)
         beside.start()
         began = time.monotonic()
-        for index in range(ROUNDS):
-            fuzz.throw(frames * (index + 1) // ROUNDS - frames * index // ROUNDS)
+        rounds = min(ROUNDS_MAX, 1 + frames // FRAMES_A_ROUND)
+        for index in range(rounds):
+            fuzz.throw(frames * (index + 1) // rounds - frames * index // rounds)
             fuzz.measure()
             rate = fuzz.outcomes.total() / (time.monotonic() - began)
             outcomes = ", ".join(f"{count} {outcome}" for outcome, count in fuzz.outcomes.items())

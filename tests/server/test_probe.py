@@ -62,7 +62,7 @@ def busy_machine(count: int) -> Iterator[None]:
 
 def waits_with(fault: str) -> Waits:
     with node_that(fault) as node, Probe(node) as probe:
-        return probe.rest(1.5)
+        return probe.rest(0.8)
 
 
 @pytest.mark.parametrize("fault", ["works", "sleeps"])
