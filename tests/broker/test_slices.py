@@ -164,7 +164,7 @@ def long_requests() -> list[tuple[Message, int]]:
         (AlterClientQuotasRequest([RequestEntryData([RequestEntityData("user", n)], []) for n in names]), 1),
         (DescribeUserScramCredentialsRequest([UserName(name) for name in names]), 0),
         (DescribeQuorumRequest([RequestTopicData(n, [RequestPartitionData(i) for i in range(5)]) for n in names]), 2),
-        (DescribeProducersRequest([TopicRequest(name, [*range(5)]) for name in ("t3", "no", "t1", "a/b", "t1")]), 0),
+        (DescribeProducersRequest([TopicRequest(name, [*range(5)]) for name in ("t3", "no", "t1", "a/b")]), 0),
         (DescribeTransactionsRequest(names), 0),
         (DescribeTopicPartitionsRequest([TopicNamed(name) for name in ("t3", "no", "t1", "a/b", "t11", "t2")]), 0),
         (DescribeTopicPartitionsRequest([], 15), 0),

@@ -7,6 +7,7 @@ Source: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerS
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Parked, Request
@@ -28,17 +29,20 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: Request) -> DescribeProducersResponse | Parked:
     is_long = steps_of(request.body.topics, "partition_indexes") > SLICE_STEPS
-    return node.slices.begin(request, _answer(node, request), is_long=is_long)
+    return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request) -> Work:
-    """A partition that is named again is told once: it may have had thousands of producers."""
-    wanted: dict[str, dict[int, None]] = {}
-    for asked in request.body.topics:
-        wanted.setdefault(asked.name, {}).update(dict.fromkeys(asked.partition_indexes))
+def _answer(node: Node, request: Request, is_long: bool) -> Work:
+    """Of many, a partition that is named again is told once: it may have had thousands of producers."""
+    wanted: list[tuple[str, Iterable[int]]] = [(asked.name, asked.partition_indexes) for asked in request.body.topics]
+    if is_long:
+        once: dict[str, dict[int, None]] = {}
+        for name, indexes in wanted:
+            once.setdefault(name, {}).update(dict.fromkeys(indexes))
+        wanted = list(once.items())
     told: Any = EncodedStructs(request.version)
     steps = 0
-    for name, indexes in wanted.items():
+    for name, indexes in wanted:
         steps += 1
         error, sentence = _fault(node, request, name)
         partitions: Any = EncodedStructs(request.version)
