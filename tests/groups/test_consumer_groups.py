@@ -275,7 +275,7 @@ def test_19449_what_a_member_has_not_let_go_of_is_not_held_by_another() -> None:
     stage.beat("a", lets_go=False)
     stage.leave("b")
     stage.tick(10)
-    stage.rest("a")
+    stage.beat("a")
     described = stage.described()
     assert described.group_state == "Stable"
     assert len(stage.players["a"].owned) == 4

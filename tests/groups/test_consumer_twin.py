@@ -21,6 +21,7 @@ class Groups(RuleBasedStateMachine):
         super().__init__()
         self.stage = ConsumerStage(t=5, u=3)
         self.epochs = (0, 0)
+        self.given: dict[tuple[tuple[bytes, int], str], int] = {}
 
     def players(self) -> dict[str, Player]:
         return self.stage.players
@@ -100,6 +101,16 @@ class Groups(RuleBasedStateMachine):
                 owners[place] = member
 
     @invariant()
+    def what_is_kept_keeps_its_epoch(self) -> None:
+        """KIP-1251: as long as a member is to keep a partition, its assignment epoch is that of when it got it."""
+        group = self.stage.shard.consumer.of("g")
+        known = {} if group is None else group.members
+        given = {} if group is None else {(place, member): epoch for place, member, epoch in group.ownership()}
+        for kept in given.keys() & self.given.keys():
+            assert given[kept] == self.given[kept], f"{kept} was given in {self.given[kept]}, now {given[kept]}"
+        self.given = {kept: epoch for kept, epoch in given.items() if kept[0] in known[kept[1]].assigned}
+
+    @invariant()
     def epochs_never_fall(self) -> None:
         group = self.stage.shard.consumer.of("g")
         if group is not None:
@@ -115,12 +126,10 @@ class Groups(RuleBasedStateMachine):
     def teardown(self) -> None:
         stage = self.stage
         stage.timing(assignment_interval_ms=0)
-        for _ in range(3):
+        for _ in range(10):  # whoever is gone is out
             for member in sorted(self.players()):
                 stage.beat(member)
-        stage.tick(46_000)  # whoever is gone is out
-        for member in sorted(self.players()):
-            stage.beat(member)
+            stage.tick(5_000)
         stage.rest()
         self.a_partition_has_one_owner()
         names = {name for player in self.players().values() for name in player.topics}

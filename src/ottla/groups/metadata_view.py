@@ -22,11 +22,11 @@ class ShareGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupConfig:
-    """One consumer group's configuration, as far as the coordinator needs it. Defaults are Kafka's (GroupConfig)."""
+    """One consumer group's configuration, as far as the coordinator needs it."""
 
     session_timeout_ms: Millis = 45_000
     heartbeat_interval_ms: Millis = 5_000
-    assignment_interval_ms: Millis = 1_000
+    assignment_interval_ms: Millis = 100
     members_max: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
 

@@ -17,11 +17,11 @@ class Settings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Defaults are Kafka's (GroupCoordinatorConfig)."""
+    """Defaults are Kafka's (GroupCoordinatorConfig), but for the delay of a first rebalance."""
 
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
+    initial_rebalance_delay_ms: int = 100
     group_size_max: int = 2**31 - 1
     offset_metadata_size_max: int = 4_096
     batch_size_max: int = 1_048_588

@@ -185,8 +185,9 @@ _ROWS: Final = (
     # ---- consumer groups -------------------------------------------------------------------------------------------
     _key("group.coordinator.rebalance.protocols", _LIST, ("classic",),
          "Group protocols the node serves.", choices=("consumer", "classic", "share", "streams")),
-    _key("group.initial.rebalance.delay.ms", _INT, 3000,
-         "How long an empty classic group waits for more members, in milliseconds."),
+    _key("group.initial.rebalance.delay.ms", _INT, 100,
+         "How long an empty classic group waits for more members, in milliseconds, and so long again whenever one has "
+         "come: a lone member begins at once, a crowd together. Kafka waits for 3000."),
     _key("group.min.session.timeout.ms", _INT, 6000, "Shortest session timeout of a classic member, in milliseconds."),
     _key("group.max.session.timeout.ms", _INT, 1_800_000,
          "Longest session timeout of a classic member, in milliseconds."),
@@ -205,12 +206,14 @@ _ROWS: Final = (
     _key("offsets.topic.compression.codec", _INT, 0, "Codec of the batches the group coordinator writes."),
     _key("group.consumer.assignors", _LIST, ("uniform", "range"),
          "Server-side assignors of consumer groups; the first is the default."),
-    _key("group.consumer.assignment.interval.ms", _INT, 1000,
-         "Least time between two assignments of a consumer group, in milliseconds.", low=0),
+    _key("group.consumer.assignment.interval.ms", _INT, 100,
+         "Least time between two assignments of a consumer group, in milliseconds; at least one for each member. "
+         "Kafka's is 1000.", low=0),
     _key("group.consumer.min.assignment.interval.ms", _INT, 0, "Least value a group may set for it.", low=0),
     _key("group.consumer.max.assignment.interval.ms", _INT, 15_000, "Greatest value a group may set for it.", low=0),
     _key("group.consumer.heartbeat.interval.ms", _INT, 5000,
-         "How often members of a consumer group send heartbeats, in milliseconds.", low=1),
+         "How often members of a consumer group send heartbeats at least, in milliseconds; few members, and those with "
+         "something to do, are asked for more.", low=1),
     _key("group.consumer.min.heartbeat.interval.ms", _INT, 5000, "Least value a group may set for it.", low=1),
     _key("group.consumer.max.heartbeat.interval.ms", _INT, 15_000, "Greatest value a group may set for it.", low=1),
     _key("group.consumer.session.timeout.ms", _INT, 45_000,

@@ -113,7 +113,7 @@ _TOPIC_ROWS: Final = (
 )
 
 _GROUP_ROWS: Final = (
-    _key("consumer.assignment.interval.ms", _INT, 1000,
+    _key("consumer.assignment.interval.ms", _INT, 100,
          "Least time between two assignments of a consumer group, in milliseconds.",
          low=0, fallbacks=("group.consumer.assignment.interval.ms",)),
     _key("consumer.heartbeat.interval.ms", _INT, 5000,
