@@ -111,6 +111,19 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
     assert members.owned(again) == had
 
 
+def test_topics_by_regular_expression_also_those_made_later(
+    broker: EmbeddedBroker, group: str, members: Members
+) -> None:
+    pytest.importorskip("re2")
+    stem = f"re-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(f"{stem}-1", partitions=2)
+    consumer = members.start()
+    consumer.subscribe([f"^{stem}.*"])
+    members.poll_until(lambda: members.owned(consumer) == [0, 1])
+    broker.create_topic(f"{stem}-2", partitions=3)
+    members.poll_until(lambda: members.owned(consumer) == [0, 0, 1, 1, 2])
+
+
 def test_administrators_see_and_change_it(members: Members, broker: EmbeddedBroker, group: str) -> None:
     first = members.start(**{"client.id": "reader"})
     members.poll_until(lambda: members.shared(6))

@@ -13,6 +13,7 @@ from typing import Any
 
 from group_stage import QUICK, Stage
 
+from ottla.groups.consumer.membership import ConsumerHeartbeat
 from ottla.groups.metadata_view import ConsumerGroupConfig, ShareGroupConfig
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import GroupShard, TopicsDeleted
@@ -50,6 +51,9 @@ class MetadataView:
     def topic_name(self, topic_id: bytes) -> str | None:
         return next((name for name, (known, _) in self.topics.items() if known == topic_id), None)
 
+    def topic_names(self) -> list[str]:
+        return list(self.topics)
+
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         return ShareGroupConfig()
 
@@ -63,10 +67,13 @@ class MetadataView:
 class Player:
     """One member as its client keeps it."""
 
-    def __init__(self, member_id: str, topics: tuple[str, ...], instance_id: str | None = None) -> None:
+    def __init__(
+        self, member_id: str, topics: tuple[str, ...], instance_id: str | None = None, regex: str | None = None
+    ) -> None:
         self.member_id = member_id
         self.topics = topics
         self.instance_id = instance_id
+        self.regex = regex
         self.epoch = 0
         self.owned: set[Place] = set()
         self.assigned: set[Place] = set()
@@ -84,7 +91,7 @@ class Player:
             None,
             60_000 if full else -1,
             list(self.topics) if full else None,
-            None,
+            self.regex if full else None,
             None,
             parts(self.owned),
         )
@@ -117,9 +124,13 @@ class ConsumerStage(Stage):
         self.around = MetadataView()
         self._lives = 0
         self.players: dict[str, Player] = {}
+        self.hidden: set[str] = set()
         for name, partitions in topics.items():
             self.topic(name, partitions)
         super().__init__(settings)
+
+    def sees(self, name: str) -> bool:
+        return name not in self.hidden
 
     def _new_shard(self) -> GroupShard:
         return GroupShard(self.settings, self._entropy, self.notes.append, self.around)
@@ -141,12 +152,16 @@ class ConsumerStage(Stage):
         self._carry_out(self.shard.decide(self.now, 0, Call(-1, 0, "", "", TopicsDeleted((name,)))))
 
     def reply(self, body: Any, version: int = 1, **more: Any) -> Any:
+        if isinstance(body, ConsumerGroupHeartbeatRequest):
+            body = ConsumerHeartbeat(body, self.sees)
         return self.answers[self.ask(body, version, **more)]
 
     # ---- members that keep to the rules ----------------------------------------------------------------------------
 
-    def join(self, member: str, *topics: str, group: str = "g", instance: str | None = None) -> Player:
-        player = self.players[member] = Player(member, topics or ("t",), instance)
+    def join(
+        self, member: str, *topics: str, group: str = "g", instance: str | None = None, regex: str | None = None
+    ) -> Player:
+        player = self.players[member] = Player(member, topics or (() if regex else ("t",)), instance, regex)
         self.beat(member, group=group)
         return player
 

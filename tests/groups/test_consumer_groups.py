@@ -248,6 +248,70 @@ def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> N
     stage.check()
 
 
+# ---- regular expressions -------------------------------------------------------------------------------------------
+
+
+def test_a_regular_expression_stands_for_topics_also_new_ones() -> None:
+    pytest.importorskip("re2")
+    stage = ConsumerStage(orders=2, old_orders=2, clicks=1)
+    stage.join("a", regex="orders.*")
+    stage.rest()
+    assert numbers(stage) == {"a": [0, 1]}, "whole names"
+    stage.topic("orders-eu", 3)
+    stage.tick(1_000)
+    stage.rest()
+    assert len(stage.players["a"].owned) == 5
+    stage.delete_topic("orders")
+    stage.tick(1_000)
+    stage.rest()
+    assert len(stage.players["a"].owned) == 3
+    stage.check()
+
+
+def test_names_and_an_expression_are_read_together_and_apart() -> None:
+    pytest.importorskip("re2")
+    stage = ConsumerStage(orders=2, clicks=1)
+    player = stage.join("a", "clicks", regex="ord.*")
+    stage.rest()
+    assert len(player.owned) == 3
+    player.regex, player.says_all = "", True
+    stage.rest()
+    assert len(player.owned) == 1
+    stage.join("b", regex="ord.*")
+    stage.rest()
+    assert len(stage.players["b"].owned) == 2
+    stage.leave("b")
+    stage.check()
+    group = stage.shard.consumer.of("g")
+    assert group is not None
+    assert group.resolved == {}
+
+
+def test_what_a_member_may_not_see_is_not_matched() -> None:
+    pytest.importorskip("re2")
+    stage = ConsumerStage(orders=2, salaries=1)
+    stage.hidden.add("salaries")
+    stage.join("a", regex=".*")
+    stage.rest()
+    assert len(stage.players["a"].owned) == 2
+    stage.hidden.clear()
+    for _ in range(16):
+        stage.tick(40_000)
+        stage.beat("a")
+    stage.rest()
+    assert len(stage.players["a"].owned) == 3, "the expression is matched anew now and then"
+
+
+@pytest.mark.parametrize("regex", ["(", "(?=x)", "a{5000}", "a" * 5_000])
+def test_an_expression_that_re2_does_not_take(regex: str) -> None:
+    pytest.importorskip("re2")
+    answer = ConsumerStage(t=1).reply(
+        ConsumerGroupHeartbeatRequest("g", "a", 0, None, None, 60_000, None, regex, None, [])
+    )
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert answer.error_message.startswith("SubscribedTopicRegex `")
+
+
 # ---- what Kafka's coordinator once got wrong -----------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ A shard is given one `MetadataView` when it is made, and asks it while it decide
 depends on the log alone.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -29,6 +30,7 @@ class ConsumerGroupConfig:
     assignment_interval_ms: Millis = 100
     members_max: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
+    regex_refresh_interval_ms: Millis = 600_000
 
 
 class MetadataView(Protocol):
@@ -42,6 +44,8 @@ class MetadataView(Protocol):
         ...
 
     def topic_name(self, topic_id: bytes) -> str | None: ...
+
+    def topic_names(self) -> Collection[str]: ...
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig: ...
 
@@ -62,6 +66,9 @@ class _NoMetadata:
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return None
+
+    def topic_names(self) -> Collection[str]:
+        return ()
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         return ShareGroupConfig()

@@ -6,6 +6,7 @@ Source: the getErrorResponse methods of Kafka's request classes.
 """
 
 from ottla.groups.classic.replies import join_reply, leave_reply
+from ottla.groups.consumer.membership import ConsumerHeartbeat
 from ottla.groups.offsets import OffsetsSeen, PreparedCommit, SeeOffsets, TransactionalCommit, commit_error
 from ottla.groups.share.admin import AddShares, AskShares, BeginDeletion, EndDeletion, ShareAnswer
 from ottla.machine import Call
@@ -15,10 +16,7 @@ from ottla.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
 )
 from ottla.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
-from ottla.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -73,7 +71,7 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return DeleteGroupsResponse(
                 results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in body.groups_names]
             )
-        case ConsumerGroupHeartbeatRequest():
+        case ConsumerHeartbeat():
             return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
         case ConsumerGroupDescribeRequest() as body:
             return ConsumerGroupDescribeResponse(

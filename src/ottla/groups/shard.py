@@ -24,6 +24,7 @@ from ottla.groups.classic.requests import ClassicProtocol
 from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.groups import ConsumerGroups
+from ottla.groups.consumer.membership import ConsumerHeartbeat
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
@@ -58,7 +59,6 @@ from ottla.machine.timers import Timers
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
@@ -198,7 +198,7 @@ class GroupShard:
                 decision.answer(ticket, self._offsets.seen(body))
             case JoinGroupRequest() as body:
                 self._join_classic(now, ticket, call, body, decision)
-            case ConsumerGroupHeartbeatRequest() as body:
+            case ConsumerHeartbeat() as body:
                 self._consumer_heartbeat(now, ticket, call, body, decision)
             case ConsumerGroupDescribeRequest() as body:
                 self._consumer.describe(ticket, body, decision)
@@ -256,12 +256,13 @@ class GroupShard:
             decision.records[:0] = self._consumer.deletion(body.group_id) or []
 
     def _consumer_heartbeat(
-        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerGroupHeartbeatRequest, decision: DecisionBuilder
+        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerHeartbeat, decision: DecisionBuilder
     ) -> None:
         """An empty classic group becomes a consumer group, with its offsets."""
         self._consumer.heartbeat(now, ticket, call, body, decision)
-        if decision.records and body.group_id in self._groups:
-            decision.records.insert(0, encode_group(body.group_id, None))
+        group_id = body.request.group_id
+        if decision.records and group_id in self._groups:
+            decision.records.insert(0, encode_group(group_id, None))
 
     def abandon(self, ticket: Ticket) -> None:
         """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.

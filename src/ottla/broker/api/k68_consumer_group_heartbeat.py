@@ -18,6 +18,7 @@ from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.groups.consumer.membership import ConsumerHeartbeat
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -34,7 +35,8 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
         return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    asked = CoordinatorRequest([(node.groups.partition_for(body.group_id), call_of(request))])
+    heard = ConsumerHeartbeat(body, lambda name: node.access.on_topic(request, Operation.DESCRIBE, name))
+    asked = CoordinatorRequest([(node.groups.partition_for(body.group_id), call_of(request, heard))])
     return node.groups.submit(request.now, request, asked)
 
 

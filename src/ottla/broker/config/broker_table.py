@@ -221,6 +221,8 @@ _ROWS: Final = (
     _key("group.consumer.min.session.timeout.ms", _INT, 45_000, "Least value a group may set for it.", low=1),
     _key("group.consumer.max.session.timeout.ms", _INT, 60_000, "Greatest value a group may set for it.", low=1),
     _key("group.consumer.max.size", _INT, INT_MAX, "Most members of a consumer group.", low=1),
+    _key("group.consumer.regex.refresh.interval.ms", _INT, 600_000,
+         "How often a regular expression is matched anew while there are no new topics, in milliseconds.", low=10_000),
     _key("group.consumer.migration.policy", _STRING, "bidirectional",
          "Whether classic and consumer groups may turn into each other."),
     # ---- share groups ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataMana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
@@ -41,6 +41,9 @@ class NodeMetadataView(Subscriber):
         topic = self._metadata.image.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
+    def topic_names(self) -> Collection[str]:
+        return self._metadata.image.topics.keys()
+
     def consumer_group_config(self, group_id: str) -> ConsumerGroupConfig:
         config = self._consumer_groups.get(group_id)
         if config is None:
@@ -51,6 +54,7 @@ class NodeMetadataView(Subscriber):
                 assignment_interval_ms=group_value(settings, overrides, "consumer.assignment.interval.ms"),
                 members_max=settings["group.consumer.max.size"],
                 assignors=settings["group.consumer.assignors"],
+                regex_refresh_interval_ms=settings["group.consumer.regex.refresh.interval.ms"],
             )
         return config
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from ottla.groups.consumer.assignors import ASSIGNORS, Subscriber
-from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Target
+from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Resolved, Target, subscribed, subscription
 from ottla.groups.consumer.records import ConsumerRecord, TargetEpochRecord, TargetRecord
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.metadata_view import MetadataView
@@ -56,17 +56,22 @@ class Assignments:
         return due
 
     def make(
-        self, now: Millis, group: ConsumerGroup, members: Mapping[str, ConsumerMember], epoch: int
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        members: Mapping[str, ConsumerMember],
+        resolved: Mapping[str, Resolved],
+        epoch: int,
     ) -> tuple[dict[str, Target], list[ConsumerRecord]]:
         """Targets for these members, in this epoch of the group, and the records of what that changes."""
-        topics = self.topics(group.subscribed(members))
+        topics = self.topics(subscribed(members, resolved))
         ids = {name: topic_id for name, (topic_id, _) in topics.items()}
         known: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}
         subscribers: dict[str, Subscriber] = {}
         for member_id, member in members.items():
             wanted = known.get((member.topics, member.regex))
             if wanted is None:
-                wanted = tuple(sorted(ids[name] for name in group.subscription(member) if name in ids))
+                wanted = tuple(sorted(ids[name] for name in subscription(member, resolved) if name in ids))
                 known[member.topics, member.regex] = wanted
             subscribers[member_id] = Subscriber(member.instance_id, wanted, group.targets.get(member_id, ()))
         assignor = ASSIGNORS[self.assignor(group.group_id, members)]

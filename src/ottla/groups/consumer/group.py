@@ -104,6 +104,20 @@ class Resolved:
     at_ms: int
 
 
+def subscription(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> tuple[str, ...]:
+    """The names of the topics that a member reads, in order; a regex that is not resolved stands for none."""
+    found = resolved.get(member.regex) if member.regex else None
+    if found is None or not found.topics:
+        return member.topics
+    return tuple(sorted({*member.topics, *found.topics}))
+
+
+def subscribed(members: Mapping[str, ConsumerMember], resolved: Mapping[str, Resolved]) -> list[str]:
+    """The names of the topics that any of these members reads, in order."""
+    wanted = {(member.topics, member.regex): member for member in members.values()}
+    return sorted({name for member in wanted.values() for name in subscription(member, resolved)})
+
+
 class GroupState:
     """The states of a consumer group, as Kafka names them."""
 
@@ -160,20 +174,8 @@ class ConsumerGroup:
         member_id = None if instance_id is None else self.statics.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
-    def subscription(self, member: ConsumerMember) -> tuple[str, ...]:
-        """The names of the topics that a member reads, in order; a regex that is not resolved stands for none."""
-        resolved = self.resolved.get(member.regex) if member.regex else None
-        if resolved is None or not resolved.topics:
-            return member.topics
-        return tuple(sorted({*member.topics, *resolved.topics}))
-
-    def subscribed(self, members: Mapping[str, ConsumerMember]) -> list[str]:
-        """The names of the topics that any of these members reads, in order."""
-        wanted = {(member.topics, member.regex): member for member in members.values()}
-        return sorted({name for member in wanted.values() for name in self.subscription(member)})
-
     def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.subscription(member) for member in self.members.values())
+        return any(topic in subscription(member, self.resolved) for member in self.members.values())
 
     # ---- what records say ------------------------------------------------------------------------------------------
 

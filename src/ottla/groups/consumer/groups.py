@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 
 from ottla.groups.consumer.admin import deletion, described, listed
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.membership import ConsumerMembership
+from ottla.groups.consumer.membership import ConsumerHeartbeat, ConsumerMembership
 from ottla.groups.consumer.records import (
     ConsumerRecord,
     CurrentRecord,
@@ -33,7 +33,6 @@ from ottla.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.list_groups import ListedGroup
 
 
@@ -80,7 +79,7 @@ class ConsumerGroups:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerGroupHeartbeatRequest, decision: DecisionBuilder
+        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerHeartbeat, decision: DecisionBuilder
     ) -> None:
         self._membership.heartbeat(now, ticket, call, body, decision)
 

@@ -12,11 +12,12 @@ Source: Kafka's GroupMetadataManager.java (consumerGroupHeartbeat, consumerGroup
 GroupCoordinatorService.java (what a request must say); KIP-848.
 """
 
-from collections.abc import Container, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.groups.consumer.assignment import Assignments, hash_of
+from ottla.groups.consumer.expressions import InvalidExpression, matching
 from ottla.groups.consumer.group import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -25,6 +26,9 @@ from ottla.groups.consumer.group import (
     MemberState,
     Owned,
     Place,
+    Resolved,
+    subscribed,
+    subscription,
 )
 from ottla.groups.consumer.pace import UNSETTLED_MS, interval_ms
 from ottla.groups.consumer.reconciliation import reconciled
@@ -33,6 +37,7 @@ from ottla.groups.consumer.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
+    RegexRecord,
     TargetEpochRecord,
     TargetRecord,
     by_topic,
@@ -55,7 +60,21 @@ from ottla.protocol.uuids import uuid_text
 
 JOIN_EPOCH: Final = 0
 _FIRST_EPOCH: Final = 1
+_MATCHED_AGAIN_MS: Final = 1_000
+"""An expression is matched against new topics at most so often."""
 _MEMBER_MAKES_ITS_ID_SINCE: Final = 1
+
+
+def _sees_all(name: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """The body of a call: a heartbeat, and which topics its sender may see."""
+
+    request: ConsumerGroupHeartbeatRequest
+    sees: Callable[[str], bool] = _sees_all
 
 
 class _Refused(Exception):
@@ -67,7 +86,17 @@ class _Refused(Exception):
 class ConsumerMembership:
     """Serves the members of all consumer groups of a shard."""
 
-    __slots__ = ("_assignments", "_entropy", "_metadata", "_settings", "_timers", "groups", "in_the_way")
+    __slots__ = (
+        "_assignments",
+        "_entropy",
+        "_matched",
+        "_metadata",
+        "_settings",
+        "_timers",
+        "_wall",
+        "groups",
+        "in_the_way",
+    )
 
     def __init__(
         self,
@@ -83,7 +112,10 @@ class ConsumerMembership:
         self._metadata = metadata
         self._timers = timers
         self._entropy = entropy
+        self._wall = wall
         self._assignments = Assignments(metadata, timers, wall)
+        self._matched: dict[tuple[str, str], tuple[object, Millis]] = {}
+        """Soft: for which view of the topics, and when, an expression of a group was matched last."""
         self.groups = groups
         self.in_the_way = in_the_way
         """Groups of another kind whose ids are taken."""
@@ -91,14 +123,15 @@ class ConsumerMembership:
     # ---- ConsumerGroupHeartbeat ------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, now: Millis, ticket: Ticket, call: Call, body: ConsumerGroupHeartbeatRequest, decision: DecisionBuilder
+        self, now: Millis, ticket: Ticket, call: Call, heard: ConsumerHeartbeat, decision: DecisionBuilder
     ) -> None:
+        body = heard.request
         try:
             _check(call, body, self._metadata.consumer_group_config(body.group_id))
             if body.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                 answer, records = self._leave(now, body)
             else:
-                answer, records = self._stay(now, call, body)
+                answer, records = self._stay(now, call, body, heard.sees)
         except _Refused as refused:
             answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
             records = []
@@ -128,7 +161,7 @@ class ConsumerMembership:
         return answer, [CurrentRecord(group.group_id, member.member_id, gone)]
 
     def _stay(
-        self, now: Millis, call: Call, body: ConsumerGroupHeartbeatRequest
+        self, now: Millis, call: Call, body: ConsumerGroupHeartbeatRequest, sees: Callable[[str], bool]
     ) -> tuple[ConsumerGroupHeartbeatResponse, list[ConsumerRecord]]:
         config = self._metadata.consumer_group_config(body.group_id)
         joins = body.member_epoch == JOIN_EPOCH
@@ -151,7 +184,11 @@ class ConsumerMembership:
         members = {**group.members, member.member_id: member}
         if replaced is not None:
             del members[replaced]
-        member = self._move(now, group, member, members, resubscribed, owned, records)
+        resolved, expressions = self._resolved(now, group, before, member, members, sees)
+        if resolved is not group.resolved:
+            records += expressions
+            resubscribed = True
+        member = self._move(now, group, member, members, resolved, resubscribed, owned, records)
         self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + config.session_timeout_ms)
         answer = ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
@@ -171,37 +208,82 @@ class ConsumerMembership:
         group: ConsumerGroup,
         member: ConsumerMember,
         members: dict[str, ConsumerMember],
+        resolved: Mapping[str, Resolved],
         resubscribed: bool,
         owned: list[Place] | None,
         records: list[ConsumerRecord],
     ) -> ConsumerMember:
         """The member on its way to its target; whatever follows for it and the group goes to `records`."""
         group_id, member_id = group.group_id, member.member_id
-        epoch = self._epoch(group, members, resubscribed, records)
+        epoch = self._epoch(group, members, resolved, resubscribed, records)
         assignment_epoch, target = group.assignment_epoch, group.targets.get(member_id, ())
         for record in records:
             if isinstance(record, TargetRecord) and record.member_id == member_id:
                 target = record.target or ()
         if epoch > assignment_epoch and self._assignments.is_due(now, group, len(members)):
-            targets, made = self._assignments.make(now, group, members, epoch)
+            targets, made = self._assignments.make(now, group, members, resolved, epoch)
             records += made
             assignment_epoch, target = epoch, targets[member_id]
         if not resubscribed and member.is_reconciled_to(assignment_epoch):
             return member
-        topics = self._assignments.topics(list(group.subscription(member)))
-        subscribed = {topic_id: None for topic_id, _ in topics.values()}
-        moved = reconciled(
-            member, assignment_epoch, target, group.owner_of, subscribed, owned, resubscribed=resubscribed
-        )
+        topics = self._assignments.topics(list(subscription(member, resolved)))
+        read = {topic_id: None for topic_id, _ in topics.values()}
+        moved = reconciled(member, assignment_epoch, target, group.owner_of, read, owned, resubscribed=resubscribed)
         if not moved.owns_what(member):
             records.append(CurrentRecord(group_id, member_id, moved))
             self._watch_revocation(now, group, moved)
         return moved
 
+    def _resolved(
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        before: ConsumerMember,
+        member: ConsumerMember,
+        members: Mapping[str, ConsumerMember],
+        sees: Callable[[str], bool],
+    ) -> tuple[Mapping[str, Resolved], list[ConsumerRecord]]:
+        """What the group's expressions stand for from now on, the same object where nothing changes; and the records.
+
+        A member's own expression is matched when it is new, when topics have changed, and now and then: what its sender
+        may see may have changed too. Raises _Refused.
+        """
+        resolved, records = dict(group.resolved), list[ConsumerRecord]()
+        if before.regex and before.regex != member.regex and not _is_used(before.regex, members):
+            if resolved.pop(before.regex, None) is not None:
+                records.append(RegexRecord(group.group_id, before.regex, None))
+            self._matched.pop((group.group_id, before.regex), None)
+        if member.regex and self._is_stale(now, group, member.regex):
+            names = self._metadata.topic_names()
+            try:
+                topics = matching(member.regex, filter(sees, names))
+            except InvalidExpression as invalid:
+                raise _Refused(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"SubscribedTopicRegex `{member.regex}` is not a valid regular expression: {invalid}.",
+                ) from None
+            self._matched[group.group_id, member.regex] = (self._metadata.topics_version, now)
+            known = resolved.get(member.regex)
+            if known is None or known.topics != topics:
+                found = Resolved(topics, group.epoch, self._wall.at(now))
+                resolved[member.regex] = found
+                records.append(RegexRecord(group.group_id, member.regex, found))
+        return (resolved, records) if records else (group.resolved, records)
+
+    def _is_stale(self, now: Millis, group: ConsumerGroup, regex: str) -> bool:
+        version, at = self._matched.get((group.group_id, regex), (None, 0))
+        if regex not in group.resolved or version is None:
+            return True
+        if version != self._metadata.topics_version:
+            # A millisecond for each name: what the matching costs stays far below what else there is to do.
+            return now >= at + max(_MATCHED_AGAIN_MS, len(self._metadata.topic_names()))
+        return now >= at + self._metadata.consumer_group_config(group.group_id).regex_refresh_interval_ms
+
     def _epoch(
         self,
         group: ConsumerGroup,
         members: Mapping[str, ConsumerMember],
+        resolved: Mapping[str, Resolved],
         resubscribed: bool,
         records: list[ConsumerRecord],
     ) -> int:
@@ -211,7 +293,7 @@ class ConsumerMembership:
         if not bumps and group.topics_version == version:
             return group.epoch
         group.topics_version = version
-        metadata_hash = hash_of(self._assignments.topics(group.subscribed(members)))
+        metadata_hash = hash_of(self._assignments.topics(subscribed(members, resolved)))
         if not bumps and metadata_hash == group.metadata_hash:
             return group.epoch
         records.append(EpochRecord(group.group_id, group.epoch + 1, metadata_hash))
@@ -303,8 +385,11 @@ class ConsumerMembership:
         group_id = group.group_id
         left = {member_id: each for member_id, each in group.members.items() if member_id != member.member_id}
         self._unwatch(group, member.member_id)
-        metadata_hash = hash_of(self._assignments.topics(group.subscribed(left)))
-        records = [*_gone(group_id, member.member_id), EpochRecord(group_id, group.epoch + 1, metadata_hash)]
+        records = _gone(group_id, member.member_id)
+        if member.regex and not _is_used(member.regex, left):
+            records.append(RegexRecord(group_id, member.regex, None))
+        metadata_hash = hash_of(self._assignments.topics(subscribed(left, group.resolved)))
+        records.append(EpochRecord(group_id, group.epoch + 1, metadata_hash))
         if left:
             self._assignments.plan(now, group, len(left))
         else:
@@ -322,7 +407,7 @@ class ConsumerMembership:
         """What has changed since the last assignment is to be assigned now."""
         group = self.groups.get(group_id)
         if group is not None and group.members and group.epoch > group.assignment_epoch:
-            _, records = self._assignments.make(now, group, group.members, group.epoch)
+            _, records = self._assignments.make(now, group, group.members, group.resolved, group.epoch)
             encoded = [encode(record) for record in records]
             if fits(encoded, self._settings):
                 decision.records += encoded
@@ -354,6 +439,8 @@ class ConsumerMembership:
     def forget(self, group: ConsumerGroup) -> None:
         """The group is no more."""
         self._assignments.forget(group.group_id)
+        for regex in group.resolved:
+            self._matched.pop((group.group_id, regex), None)
         for member_id in group.members:
             self._unwatch(group, member_id)
 
@@ -372,6 +459,10 @@ class ConsumerMembership:
         if group.members and group.epoch > group.assignment_epoch:
             timer = (group.group_id, Deadline.CONSUMER_ASSIGNMENT, "")
             assert timer in self._timers, f"{group.group_id}: nobody makes the next assignment"
+
+
+def _is_used(regex: str, members: Mapping[str, ConsumerMember]) -> bool:
+    return any(member.regex == regex for member in members.values())
 
 
 def _gone(group_id: str, member_id: str) -> list[ConsumerRecord]:
