@@ -20,6 +20,7 @@ REGISTERED = ["@*.command", "@*.callback", "@*.fixture"]
 """Decorators that hand a function to somebody who calls it."""
 
 FROM_OUTSIDE = {
+    "ottla/groups/consumer/expressions.py": ("log_errors max_mem", "RE2's options"),
     # Kafka's tables, whole
     "ottla/broker/config/values.py": ("DYNAMIC_BROKER_LOGGER", "where a configured value comes from"),
     "ottla/broker/security/authorizer.py": (

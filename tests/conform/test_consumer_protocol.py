@@ -124,6 +124,24 @@ def test_topics_by_regular_expression_also_those_made_later(
     members.poll_until(lambda: members.owned(consumer) == [0, 0, 1, 1, 2])
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_classic_group_goes_over_member_by_member_and_back(members: Members, strategy: str) -> None:
+    classic = {"group.protocol": "classic", "partition.assignment.strategy": strategy, "heartbeat.interval.ms": 200,
+               "session.timeout.ms": 10_000}  # fmt: skip
+    old = [members.start(**classic) for _ in range(2)]
+    members.poll_until(lambda: members.shared(6) and len(members.seen) >= 60)
+    old[0].commit(asynchronous=False)
+    new = members.start()
+    members.poll_until(lambda: members.shared(6))
+    members.stop(old[0])
+    another = members.start()
+    members.poll_until(lambda: members.shared(6))
+    members.stop(new)
+    members.stop(another)
+    members.poll_until(lambda: members.owned(old[1]) == list(range(6)))
+    assert len(set(members.seen)) == 60
+
+
 def test_administrators_see_and_change_it(members: Members, broker: EmbeddedBroker, group: str) -> None:
     first = members.start(**{"client.id": "reader"})
     members.poll_until(lambda: members.shared(6))

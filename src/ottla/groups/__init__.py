@@ -3,7 +3,9 @@
 A pure room: one `GroupShard` per partition of `__consumer_offsets`, whose records are Kafka's own.
 
     shard.py           dispatch: requests, deadlines, applied batches
+    mixed.py           members of the classic protocol in a consumer group
     admin.py           describe, list and delete groups of every kind
+    migration.py       a classic group becomes a consumer group, and back, while its members live
     refusals.py        the answer of every request that never reached its group
     offsets.py         committed offsets, also those of open transactions, and their expiry
     deleted_topics.py  the sweep that deletes offsets of topics that are gone
@@ -22,6 +24,5 @@ A pure room: one `GroupShard` per partition of `__consumer_offsets`, whose recor
 The kinds of groups do not know each other; what stands above them in this list may import them, what stands below
 may not.
 
-Sources: Kafka's group-coordinator module; KIP-62, 134, 211, 345, 394, 447, 800, 814, 848,
-932.
+Sources: Kafka's group-coordinator module; KIP-62, 134, 211, 345, 394, 447, 800, 814, 848, 932.
 """

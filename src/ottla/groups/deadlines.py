@@ -24,6 +24,12 @@ class Deadline(IntEnum):
     """Of a member of a consumer group: it has let go of its partitions by then, or is out."""
     CONSUMER_ASSIGNMENT = 8
     """Of a consumer group: its next target assignment is made."""
+    CONSUMER_JOIN = 9
+    """Of a member of the classic protocol in a consumer group: it has joined again by then, or is out."""
+    CONSUMER_SYNC = 10
+    """The same: it has asked for what it is to read by then, or is out."""
+    CLASSIC_REBALANCE = 11
+    """Of a classic group that was a consumer group: it rebalances."""
 
 
 GroupTimer = tuple[str, int, str]

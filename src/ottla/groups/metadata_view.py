@@ -31,6 +31,7 @@ class ConsumerGroupConfig:
     members_max: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     regex_refresh_interval_ms: Millis = 600_000
+    migration_policy: str = "bidirectional"
 
 
 class MetadataView(Protocol):

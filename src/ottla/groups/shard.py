@@ -14,7 +14,7 @@ Source: Kafka's GroupCoordinatorShard.java.
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ottla.groups.admin import delete_groups, describe, list_groups
 from ottla.groups.classic.group import Group, GroupState
@@ -24,11 +24,13 @@ from ottla.groups.classic.requests import ClassicProtocol
 from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.groups import ConsumerGroups
-from ottla.groups.consumer.membership import ConsumerHeartbeat
+from ottla.groups.consumer.membership import JOIN_EPOCH, ConsumerHeartbeat
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
+from ottla.groups.migration import Migration, MigrationRefused
+from ottla.groups.mixed import ClassicMembers
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
 from ottla.groups.records import Unknown, decode
@@ -59,6 +61,7 @@ from ottla.machine.timers import Timers
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
@@ -137,6 +140,7 @@ class GroupShard:
         self._rebalances = Rebalances(settings, self._groups, self._timers, wall)
         self._classic = ClassicProtocol(self._rebalances, entropy)
         self._consumer_groups: dict[str, ConsumerGroup] = {}
+        self._migration = Migration(settings, metadata, self._timers, wall)
         self._offsets = Offsets(self._rebalances, self._consumer_groups)
         beside_share = _AnyOf([self._groups, self._consumer_groups])
         self._share = ShareGroups(settings, metadata, beside_share, self._timers, wall)
@@ -150,6 +154,10 @@ class GroupShard:
             self._timers,
             wall,
             entropy,
+            self._migration,
+        )
+        self._classic_members = ClassicMembers(
+            settings, self._consumer.membership, self._migration, self._timers, entropy
         )
         self._to_expire: deque[str] = deque()
         self._deleted_topics = DeletedTopicsSweep()
@@ -183,8 +191,8 @@ class GroupShard:
             decision.answer(ticket, refuse_other_kind(call))
             return decision.build()
         match call.body:
-            case HeartbeatRequest() as body:
-                self._classic.heartbeat(now, ticket, body, decision)
+            case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest() as body:
+                self._serve_classic(now, ticket, call, body, decision)
             case OffsetCommitRequest() as body:
                 self._offsets.commit(now, ticket, call, body, decision)
             case PreparedCommit() as body:
@@ -196,16 +204,10 @@ class GroupShard:
                 self._offsets.fetch(ticket, body, decision)
             case SeeOffsets() as body:
                 decision.answer(ticket, self._offsets.seen(body))
-            case JoinGroupRequest() as body:
-                self._join_classic(now, ticket, call, body, decision)
             case ConsumerHeartbeat() as body:
                 self._consumer_heartbeat(now, ticket, call, body, decision)
             case ConsumerGroupDescribeRequest() as body:
                 self._consumer.describe(ticket, body, decision)
-            case SyncGroupRequest() as body:
-                self._classic.sync(now, ticket, call, body, decision)
-            case LeaveGroupRequest() as body:
-                self._classic.leave(now, ticket, call, body, decision)
             case DescribeGroupsRequest() as body:
                 describe(ticket, call, body, self._groups, self._beside_classic, decision)
             case ListGroupsRequest() as body:
@@ -228,11 +230,9 @@ class GroupShard:
     def _is_for_another_kind(self, call: Call) -> bool:
         """Whether a request of the classic protocol names a group that does not serve it."""
         match call.body:
-            case JoinGroupRequest(group_id=group_id):
-                consumer = self._consumer.of(group_id)
-                return group_id in self._share or (consumer is not None and bool(consumer.members))
             case (
-                HeartbeatRequest(group_id=group_id)
+                JoinGroupRequest(group_id=group_id)
+                | HeartbeatRequest(group_id=group_id)
                 | SyncGroupRequest(group_id=group_id)
                 | LeaveGroupRequest(group_id=group_id)
                 | OffsetCommitRequest(group_id=group_id)
@@ -243,6 +243,36 @@ class GroupShard:
                 return group_id in self._share
             case _:
                 return False
+
+    def _serve_classic(
+        self,
+        now: Millis,
+        ticket: Ticket,
+        call: Call,
+        body: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
+        decision: DecisionBuilder,
+    ) -> None:
+        """A consumer group that has members serves the classic protocol too."""
+        group = self._consumer.of(body.group_id)
+        if group is not None and not group.members:
+            group = None
+        match body:
+            case JoinGroupRequest() if group is not None:
+                self._classic_members.join(now, ticket, call, body, group, decision)
+            case JoinGroupRequest():
+                self._join_classic(now, ticket, call, body, decision)
+            case SyncGroupRequest() if group is not None:
+                self._classic_members.sync(now, ticket, body, group, decision)
+            case SyncGroupRequest():
+                self._classic.sync(now, ticket, call, body, decision)
+            case HeartbeatRequest() if group is not None:
+                self._classic_members.heartbeat(now, ticket, body, group, decision)
+            case HeartbeatRequest():
+                self._classic.heartbeat(now, ticket, body, decision)
+            case LeaveGroupRequest() if group is not None:
+                self._classic_members.leave(now, ticket, call, body, group, decision)
+            case LeaveGroupRequest():
+                self._classic.leave(now, ticket, call, body, decision)
 
     # ---- groups that give way to one of another kind ---------------------------------------------------------------
 
@@ -258,11 +288,27 @@ class GroupShard:
     def _consumer_heartbeat(
         self, now: Millis, ticket: Ticket, call: Call, body: ConsumerHeartbeat, decision: DecisionBuilder
     ) -> None:
-        """An empty classic group becomes a consumer group, with its offsets."""
-        self._consumer.heartbeat(now, ticket, call, body, decision)
+        """A classic group becomes a consumer group, with its offsets and members, when such a member joins."""
         group_id = body.request.group_id
-        if decision.records and group_id in self._groups:
-            decision.records.insert(0, encode_group(group_id, None))
+        classic = self._groups.get(group_id)
+        if classic is None or body.request.member_epoch != JOIN_EPOCH:
+            self._consumer.heartbeat(now, ticket, call, body, decision)
+            return
+        if not classic.members:
+            self._consumer.heartbeat(now, ticket, call, body, decision)
+            if decision.records:
+                decision.records.insert(0, encode_group(group_id, None))
+            return
+        try:
+            upgraded = self._migration.upgraded(classic)
+        except MigrationRefused as refused:
+            answer = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=str(refused))
+            decision.answer(ticket, answer)
+            return
+        self._consumer.heartbeat(now, ticket, call, replace(body, upgraded=upgraded.group), decision)
+        if decision.records:
+            decision.records[:0] = upgraded.records
+            self._migration.take_over(now, classic, decision)
 
     def abandon(self, ticket: Ticket) -> None:
         """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
@@ -291,6 +337,9 @@ class GroupShard:
                 self._rebalances.join_deadline(now, self._groups[group_id], decision)
             elif kind == Deadline.SHARE_SESSION:
                 self._share.session_deadline(group_id, member_id, decision)
+            elif kind == Deadline.CLASSIC_REBALANCE:
+                if (group := self._groups.get(group_id)) is not None and group.state is GroupState.STABLE:
+                    self._rebalances.prepare(now, group, decision)
             elif kind >= Deadline.CONSUMER_SESSION:
                 self._consumer.expire(now, timer, decision)
             elif kind == Deadline.SYNC:

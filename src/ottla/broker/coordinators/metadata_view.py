@@ -54,6 +54,7 @@ class NodeMetadataView(Subscriber):
                 assignment_interval_ms=group_value(settings, overrides, "consumer.assignment.interval.ms"),
                 members_max=settings["group.consumer.max.size"],
                 assignors=settings["group.consumer.assignors"],
+                migration_policy=settings["group.consumer.migration.policy"].lower(),
                 regex_refresh_interval_ms=settings["group.consumer.regex.refresh.interval.ms"],
             )
         return config

@@ -239,6 +239,10 @@ class Group:
         size = len(self.members)
         return self.protocol_type == protocol_type and any(self._speakers.get(name, 0) == size for name, _ in protocols)
 
+    def speaks_one_protocol(self) -> bool:
+        """Whether all members share a protocol."""
+        return any(count == len(self.members) for count in self._speakers.values())
+
     def select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all speak; the first vote breaks a tie."""
         return _elect(list(self.members.values()))

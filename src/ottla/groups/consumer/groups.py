@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 
 from ottla.groups.consumer.admin import deletion, described, listed
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.membership import ConsumerHeartbeat, ConsumerMembership
+from ottla.groups.consumer.membership import ConsumerHeartbeat, ConsumerMembership, Conversion
 from ottla.groups.consumer.records import (
     ConsumerRecord,
     CurrentRecord,
@@ -39,7 +39,7 @@ from ottla.protocol.messages.list_groups import ListedGroup
 class ConsumerGroups:
     """See the module's docstring. `in_the_way` of other kinds are the groups that do not give way to one of these."""
 
-    __slots__ = ("_groups", "_membership", "_metadata", "_other_groups")
+    __slots__ = ("_groups", "_metadata", "_other_groups", "membership")
 
     def __init__(
         self,
@@ -51,11 +51,12 @@ class ConsumerGroups:
         timers: Timers[GroupTimer],
         wall: WallClock,
         entropy: Entropy,
+        conversion: Conversion,
     ) -> None:
         self._metadata = metadata
         self._other_groups = other_groups
         self._groups = groups
-        self._membership = ConsumerMembership(settings, metadata, groups, in_the_way, timers, wall, entropy)
+        self.membership = ConsumerMembership(settings, metadata, groups, in_the_way, timers, wall, entropy, conversion)
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -81,7 +82,7 @@ class ConsumerGroups:
     def heartbeat(
         self, now: Millis, ticket: Ticket, call: Call, body: ConsumerHeartbeat, decision: DecisionBuilder
     ) -> None:
-        self._membership.heartbeat(now, ticket, call, body, decision)
+        self.membership.heartbeat(now, ticket, call, body, decision)
 
     def describe(self, ticket: Ticket, body: ConsumerGroupDescribeRequest, decision: DecisionBuilder) -> None:
         answer = ConsumerGroupDescribeResponse(groups=[self._described(group_id) for group_id in body.group_ids])
@@ -90,7 +91,7 @@ class ConsumerGroups:
     def _described(self, group_id: str) -> DescribedGroup:
         group = self._groups.get(group_id)
         if group is not None:
-            return described(group, self._membership.assignor(group), self._metadata)
+            return described(group, self.membership.assignor(group), self._metadata)
         text = f"Group {group_id} not found."
         if group_id in self._other_groups:
             text = f"Group {group_id} is not a consumer group."
@@ -111,13 +112,13 @@ class ConsumerGroups:
         """A deadline of one of these groups has come."""
         group_id, kind, member_id = timer
         if kind == Deadline.CONSUMER_ASSIGNMENT:
-            self._membership.assignment_deadline(now, group_id, decision)
+            self.membership.assignment_deadline(now, group_id, decision)
         else:
-            self._membership.fence(now, group_id, member_id, decision)
+            self.membership.fence(now, group_id, member_id, decision)
 
     def loaded(self, now: Millis) -> None:
         for group in self._groups.values():
-            self._membership.loaded(now, group)
+            self.membership.loaded(now, group)
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ class ConsumerGroups:
             case EpochRecord(group_id, None):
                 group = self._groups.pop(group_id, None)
                 if group is not None:
-                    self._membership.forget(group)
+                    self.membership.forget(group)
             case EpochRecord(group_id, epoch, metadata_hash) if epoch is not None:
                 group = self._group(group_id)
                 group.epoch, group.metadata_hash = epoch, metadata_hash
@@ -172,7 +173,7 @@ class ConsumerGroups:
 
     def check(self) -> None:
         for group in self._groups.values():
-            self._membership.check(group)
+            self.membership.check(group)
 
     def check_durable(self) -> None:
         for group_id, group in self._groups.items():

@@ -14,7 +14,7 @@ GroupCoordinatorService.java (what a request must say); KIP-848.
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.groups.consumer.assignment import Assignments, hash_of
 from ottla.groups.consumer.expressions import InvalidExpression, matching
@@ -47,7 +47,7 @@ from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView
 from ottla.groups.settings import GroupSettings
-from ottla.machine import Call, Entropy, Millis, Ticket, WallClock
+from ottla.machine import Call, Entropy, Millis, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
@@ -59,6 +59,13 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 from ottla.protocol.uuids import uuid_text
 
 JOIN_EPOCH: Final = 0
+MEMBER_DEADLINES: Final = (
+    Deadline.CONSUMER_SESSION,
+    Deadline.CONSUMER_REVOCATION,
+    Deadline.CONSUMER_JOIN,
+    Deadline.CONSUMER_SYNC,
+)
+"""What a member may be watched for."""
 _FIRST_EPOCH: Final = 1
 _MATCHED_AGAIN_MS: Final = 1_000
 """An expression is matched against new topics at most so often."""
@@ -75,6 +82,16 @@ class ConsumerHeartbeat:
 
     request: ConsumerGroupHeartbeatRequest
     sees: Callable[[str], bool] = _sees_all
+    upgraded: ConsumerGroup | None = None
+    """What the classic group of this name becomes when its sender joins."""
+
+
+class Conversion(Protocol):
+    """What makes a classic group of a consumer group."""
+
+    def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
+        """The records of it when these members leave; None where it stays a consumer group."""
+        ...
 
 
 class _Refused(Exception):
@@ -88,6 +105,7 @@ class ConsumerMembership:
 
     __slots__ = (
         "_assignments",
+        "_conversion",
         "_entropy",
         "_matched",
         "_metadata",
@@ -107,11 +125,13 @@ class ConsumerMembership:
         timers: Timers[GroupTimer],
         wall: WallClock,
         entropy: Entropy,
+        conversion: Conversion,
     ) -> None:
         self._settings = settings
         self._metadata = metadata
         self._timers = timers
         self._entropy = entropy
+        self._conversion = conversion
         self._wall = wall
         self._assignments = Assignments(metadata, timers, wall)
         self._matched: dict[tuple[str, str], tuple[object, Millis]] = {}
@@ -129,13 +149,13 @@ class ConsumerMembership:
         try:
             _check(call, body, self._metadata.consumer_group_config(body.group_id))
             if body.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-                answer, records = self._leave(now, body)
+                answer, encoded = self._leave(now, body)
             else:
-                answer, records = self._stay(now, call, body, heard.sees)
+                answer, records = self._stay(now, call, heard)
+                encoded = [encode(record) for record in records]
         except _Refused as refused:
             answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
-            records = []
-        encoded = [encode(record) for record in records]
+            encoded = []
         if fits(encoded, self._settings):
             decision.records += encoded
         else:
@@ -149,24 +169,25 @@ class ConsumerMembership:
 
     def _leave(
         self, now: Millis, body: ConsumerGroupHeartbeatRequest
-    ) -> tuple[ConsumerGroupHeartbeatResponse, list[ConsumerRecord]]:
+    ) -> tuple[ConsumerGroupHeartbeatResponse, list[ShardRecord]]:
         group = self._known(body.group_id)
         member = self._member(group, body)
         answer = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
         if body.instance_id is None or body.member_epoch == LEAVE_EPOCH:
-            return answer, self._removal(now, group, member)
+            return answer, self.removal(now, group, [member])
         # Its session goes on: the place is kept for so long.
         self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id))
         gone = replace(member, state=MemberState.STABLE, member_epoch=STATIC_LEAVE_EPOCH, revoking={})
-        return answer, [CurrentRecord(group.group_id, member.member_id, gone)]
+        return answer, [encode(CurrentRecord(group.group_id, member.member_id, gone))]
 
     def _stay(
-        self, now: Millis, call: Call, body: ConsumerGroupHeartbeatRequest, sees: Callable[[str], bool]
+        self, now: Millis, call: Call, heard: ConsumerHeartbeat
     ) -> tuple[ConsumerGroupHeartbeatResponse, list[ConsumerRecord]]:
+        body = heard.request
         config = self._metadata.consumer_group_config(body.group_id)
         joins = body.member_epoch == JOIN_EPOCH
-        group = self._known_or_new(body.group_id) if joins else self._known(body.group_id)
-        if body.member_id not in group.members and len(group.members) >= config.members_max:
+        group = heard.upgraded or (self._known_or_new(body.group_id) if joins else self._known(body.group_id))
+        if self.is_full(group, body.member_id):
             raise _Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {config.members_max} members.",
@@ -184,11 +205,13 @@ class ConsumerMembership:
         members = {**group.members, member.member_id: member}
         if replaced is not None:
             del members[replaced]
-        resolved, expressions = self._resolved(now, group, before, member, members, sees)
+        resolved, expressions = self._resolved(now, group, before, member, members, heard.sees)
         if resolved is not group.resolved:
             records += expressions
             resubscribed = True
-        member = self._move(now, group, member, members, resolved, resubscribed, owned, records)
+        member = self.move(now, group, member, members, resolved, resubscribed, owned, records)
+        if before.classic is not None:
+            self._unwatch(group, member.member_id)
         self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + config.session_timeout_ms)
         answer = ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
@@ -202,7 +225,7 @@ class ConsumerMembership:
             answer.assignment = _assignment(member.assigned)
         return answer, records
 
-    def _move(
+    def move(
         self,
         now: Millis,
         group: ConsumerGroup,
@@ -362,13 +385,19 @@ class ConsumerMembership:
         holder = group.static_member(body.instance_id)
         if holder is None or holder.member_id == body.member_id:
             return group.members.get(body.member_id), None
-        if holder.member_epoch != STATIC_LEAVE_EPOCH:
+        if holder.member_epoch != STATIC_LEAVE_EPOCH and holder.classic is None:
             raise _Refused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} cannot join the group because the "
                 f"instance id is owned by {holder.member_id} member.",
             )
-        successor = replace(holder, member_id=body.member_id, member_epoch=0, previous_member_epoch=0)
+        return self.succeed(group, holder, body.member_id, records), holder.member_id
+
+    def succeed(
+        self, group: ConsumerGroup, holder: ConsumerMember, member_id: str, records: list[ConsumerRecord]
+    ) -> ConsumerMember:
+        """Who takes the place of a static member, under another id; the records of that go to `records`."""
+        successor = replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         records += _gone(group.group_id, holder.member_id)
         records += [
             MemberRecord(group.group_id, successor.member_id, successor),
@@ -376,32 +405,40 @@ class ConsumerMembership:
             CurrentRecord(group.group_id, successor.member_id, successor),
         ]
         self._unwatch(group, holder.member_id)
-        return successor, holder.member_id
+        return successor
 
     # ---- members that go -------------------------------------------------------------------------------------------
 
-    def _removal(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> list[ConsumerRecord]:
-        """The records that end a membership. A group left empty is assigned to at once (KAFKA-20442)."""
+    def removal(self, now: Millis, group: ConsumerGroup, leaving: list[ConsumerMember]) -> list[ShardRecord]:
+        """The records that end memberships. A group left empty is assigned to at once (KAFKA-20442), one left to
+        members of the classic protocol may become theirs."""
         group_id = group.group_id
-        left = {member_id: each for member_id, each in group.members.items() if member_id != member.member_id}
-        self._unwatch(group, member.member_id)
-        records = _gone(group_id, member.member_id)
-        if member.regex and not _is_used(member.regex, left):
-            records.append(RegexRecord(group_id, member.regex, None))
+        gone = {member.member_id for member in leaving}
+        converted = self._conversion.downgraded(now, group, gone)
+        if converted is not None:
+            return converted
+        left = {member_id: each for member_id, each in group.members.items() if member_id not in gone}
+        records: list[ConsumerRecord] = []
+        for member in leaving:
+            self._unwatch(group, member.member_id)
+            records += _gone(group_id, member.member_id)
+        for regex in dict.fromkeys(member.regex for member in leaving):
+            if regex and not _is_used(regex, left):
+                records.append(RegexRecord(group_id, regex, None))
         metadata_hash = hash_of(self._assignments.topics(subscribed(left, group.resolved)))
         records.append(EpochRecord(group_id, group.epoch + 1, metadata_hash))
         if left:
             self._assignments.plan(now, group, len(left))
         else:
             records.append(TargetEpochRecord(group_id, group.epoch + 1, group.assigned_at_ms))
-        return records
+        return [encode(record) for record in records]
 
     def fence(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
         """No sign of life for the length of a session, or partitions kept beyond the rebalance timeout."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
-            decision.records += [encode(record) for record in self._removal(now, group, member)]
+            decision.records += self.removal(now, group, [member])
 
     def assignment_deadline(self, now: Millis, group_id: str, decision: DecisionBuilder) -> None:
         """What has changed since the last assignment is to be assigned now."""
@@ -414,27 +451,33 @@ class ConsumerMembership:
             else:
                 self._assignments.plan(now, group, len(group.members))
 
+    def is_full(self, group: ConsumerGroup, member_id: str) -> bool:
+        """Whether the group has no room for this member."""
+        size_max = self._metadata.consumer_group_config(group.group_id).members_max
+        return member_id not in group.members and len(group.members) >= size_max
+
     # ---- watches ---------------------------------------------------------------------------------------------------
 
     def _watch_revocation(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> None:
         timer = (group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id)
-        if member.state is MemberState.UNREVOKED:
+        if member.state is MemberState.UNREVOKED and member.classic is None:
             self._timers.set(timer, now + member.rebalance_timeout_ms)
         else:
             self._timers.cancel(timer)
 
     def loaded(self, now: Millis, group: ConsumerGroup) -> None:
         """Sessions and revocations begin anew for all members, and what is not assigned to is to be."""
-        timeout_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
+        usual_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
         for member in group.members.values():
+            timeout_ms = usual_ms if member.classic is None else member.classic.session_timeout_ms
             self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + timeout_ms)
             self._watch_revocation(now, group, member)
         if group.members and group.epoch > group.assignment_epoch:
             self._timers.set((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""), now)
 
     def _unwatch(self, group: ConsumerGroup, member_id: str) -> None:
-        self._timers.cancel((group.group_id, Deadline.CONSUMER_SESSION, member_id))
-        self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member_id))
+        for kind in MEMBER_DEADLINES:
+            self._timers.cancel((group.group_id, kind, member_id))
 
     def forget(self, group: ConsumerGroup) -> None:
         """The group is no more."""
@@ -453,7 +496,7 @@ class ConsumerMembership:
         for member_id, member in group.members.items():
             watched = (group.group_id, Deadline.CONSUMER_SESSION, member_id) in self._timers
             assert watched, f"{group.group_id}: nobody watches member {member_id}"
-            if member.state is MemberState.UNREVOKED:
+            if member.state is MemberState.UNREVOKED and member.classic is None:
                 timer = (group.group_id, Deadline.CONSUMER_REVOCATION, member_id)
                 assert timer in self._timers, f"{group.group_id}: {member_id} may keep its partitions for ever"
         if group.members and group.epoch > group.assignment_epoch:
