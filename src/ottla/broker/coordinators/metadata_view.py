@@ -6,6 +6,7 @@ Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataMana
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
@@ -16,6 +17,8 @@ from ottla.groups.shard import GroupShard
 from ottla.machine import Call, Entropy, Millis, WallClock
 from ottla.protocol.errors import ErrorCode
 
+_COUNTED_EVERY: Final = 16
+
 
 class NodeMetadataView(Subscriber):
     """The `MetadataView` of a node. What groups are configured to is kept until something is configured anew."""
@@ -25,6 +28,7 @@ class NodeMetadataView(Subscriber):
         self._settings = settings
         self._share_groups: dict[str, ShareGroupConfig] = {}
         self._consumer_groups: dict[str, ConsumerGroupConfig] = {}
+        self._heartbeating = self._asked = 0
         self.shards: Callable[[], Iterable[object]] = tuple
         """The shards of groups that the node has loaded."""
         settings.subscribe("group coordinator", self)
@@ -60,7 +64,13 @@ class NodeMetadataView(Subscriber):
         return config
 
     def heartbeating(self) -> int:
-        return sum(shard.consumer.members() for shard in self.shards() if isinstance(shard, GroupShard))
+        """Counted anew every so often: each heartbeat asks, and there may be many groups."""
+        if self._asked % _COUNTED_EVERY == 0:
+            self._heartbeating = sum(
+                shard.consumer.members() for shard in self.shards() if isinstance(shard, GroupShard)
+            )
+        self._asked += 1
+        return self._heartbeating
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         config = self._share_groups.get(group_id)
