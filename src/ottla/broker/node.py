@@ -422,6 +422,7 @@ class Node:
         self.parking.serve_ready(now)
         while self.peers.has_own:
             self._serve_own(now)
+            self.parking.serve_ready(now)  # what the node asked of itself may be what somebody waits for: a marker
         self.upkeep.commits.begin(now)
         return self.outbox.take()
 
