@@ -7,11 +7,11 @@ that the shard answered for come together again. Does not know any group.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS
 from ottla.groups.refusals import refuse
 from ottla.machine import Call
@@ -19,9 +19,6 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-
-
-REPEATED_MAX: Final = 200
 
 
 def call_of(request: Request, body: Any = None) -> Call:
@@ -38,47 +35,12 @@ def ask_group(node: Node, request: Request, group_id: str, operation: Operation)
     return node.groups.submit(request.now, request, CoordinatorRequest([(node.groups.partition_for(group_id), call)]))
 
 
-def named_once(group_ids: list[str]) -> list[str]:
-    """The groups to describe; of many, one that is named again is told of once, as its description may be long."""
-    return list(dict.fromkeys(group_ids)) if len(group_ids) > REPEATED_MAX else group_ids
-
-
 def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:
     """The groups of each shard, in the order given."""
     shards: dict[int, list[str]] = {}
     for group_id in group_ids:
         shards.setdefault(node.groups.partition_for(group_id), []).append(group_id)
     return shards
-
-
-class DescribeGroups(CoordinatorRequest):
-    """Asks the shards of groups and puts their answers together in the order of the request.
-
-    `described` holds the groups that the client may not see, and comes to hold all.
-    """
-
-    __slots__ = ("described", "node", "order")
-
-    def __init__(self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, Any]) -> None:
-        super().__init__(calls)
-        self.node = node
-        self.order = order
-        self.described = refused
-
-    def as_seen(self, request: Request, group: Any) -> Any:
-        """What the client is told of a group that a shard described: also what it may do there, if it asks."""
-        if request.body.include_authorized_operations and not group.error_code:
-            group.authorized_operations = self.node.access.authorized_operations(
-                request, ResourceType.GROUP, group.group_id
-            )
-        return group
-
-    def in_order(self, request: Request) -> list[Any]:
-        """Every group that was asked for."""
-        for reply in self.replies:
-            for group in reply.groups:
-                self.described[group.group_id] = self.as_seen(request, group)
-        return [self.described[group_id] for group_id in self.order]
 
 
 def joined_topics(refused: list[Any], answered: list[Any]) -> list[Any]:

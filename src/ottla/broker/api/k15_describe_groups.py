@@ -13,7 +13,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import DescribeGroups, by_shard, call_of, named_once
+from ottla.broker.api.group_calls import by_shard, call_of
+from ottla.broker.api.group_descriptions import DescribeGroups, named_once
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.protocol.errors import ErrorCode
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 class Describe(DescribeGroups):
     """DescribeGroups under way."""
+
+    __slots__ = ()
 
     def finish(self, request: Request) -> DescribeGroupsResponse:
         return DescribeGroupsResponse(groups=self.in_order(request))
