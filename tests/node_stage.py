@@ -190,10 +190,14 @@ class NodeStage:
     def send(self, message: Any, version: int | None = None, connection: int | None = None) -> Asked:
         """Hand in a request; the answer may come now or later."""
         asked = Asked(message, version)
+        self.hand_in(asked, connection)
+        return asked
+
+    def hand_in(self, asked: Asked, connection: int | None = None) -> None:
+        """Hand in a request whose frame the test may have made."""
         self._client(connection).send(asked, self.node, self.now)
         self.settle()
         self.check()
-        return asked
 
     def connect(self) -> int:
         """A new connection."""

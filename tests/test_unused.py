@@ -64,9 +64,7 @@ FROM_OUTSIDE = {
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),
-    "ottla/log/log.py": ("append_as_follower", "followers"),
     "ottla/protocol/records/control.py": ("build_marker_batch", "the end of a transaction"),
-    "ottla/sim/kernel/*.py": ("(bad|cut|mend)_path", "runs of several nodes"),
 }
 """Files of src: names in them (expressions) that something outside uses, and what that is."""
 

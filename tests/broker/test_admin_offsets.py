@@ -119,7 +119,7 @@ def test_latest_waits_for_the_high_watermark_of_its_epoch(tmp_path: Path) -> Non
     assert offset(stage, -1, version=4)[0] == E.LEADER_NOT_AVAILABLE
     assert offset(stage, 0)[0] == E.OFFSET_NOT_AVAILABLE
     assert offset(stage, -2)[0] == 0
-    partition.commit_up_to(stage.now, 1, 0)
+    partition.synced(stage.now, 1)
     assert offset(stage, -1) == (0, -1, 1, 1)
 
 

@@ -127,8 +127,8 @@ def test_what_lies_on_other_nodes_is_described_and_not_opened(writer: NodeStage,
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in directory.topics] == [("spread", [1])]
     told.restart()
     assert [p.name for p in told.node.replicas] == ["spread-1"]
-    raised = told.node.image.topics["spread"].partitions
-    assert (raised[0], raised[1].leader_epoch) == (elsewhere, 5)
+    assert told.node.image.topics["spread"].partitions == (elsewhere, here)
+    assert not told.node.replicas.by_name["spread"].partitions[1].leads, "before it is elected anew"
 
 
 def test_thousands_of_topics_are_one_change(told: NodeStage) -> None:

@@ -71,11 +71,13 @@ class Ask:
     """Send this request, a whole frame, to another node; then `node.answered(now, token, answer)`, exactly once.
 
     The answer is the frame without its length, or `Unanswered` where the node is not known, not reached or lost.
+    `line`: which connection to that node takes it; what one line carries is answered in its order.
     """
 
     token: int
     node_id: int
     frame: bytes
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
-from ottla.broker.upkeep.identity import identify
+from ottla.broker.upkeep.identity import identify, shared_secret
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.verification import Verifier
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.delivery.members import ShareMembers
+    from ottla.broker.replication.replication import Replication
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
@@ -175,11 +176,15 @@ class Node:
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
         self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy)
+        secret = self.settings["ottla.cluster.secret"]
+        if secret or not self.members.is_alone:
+            self.peers.share(secret or shared_secret(self.store, self.environment.entropy))
         self.upkeep.checkpoints.read(self.environment.notes)
         clean = take_clean_shutdown(files, directory) is not None
         self.metadata.load()
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
+        self._replicate(now, list(self.image.topics))
         if CONSUMER_OFFSETS_TOPIC in self.image.topics:
             self.groups.start(now)
         if SHARE_GROUP_STATE_TOPIC in self.image.topics:
@@ -268,6 +273,13 @@ class Node:
         from ottla.broker.delivery.members import ShareMembers
 
         return ShareMembers(self.groups)
+
+    @cached_property
+    def replication(self) -> Replication:
+        """What this node fetches of other leaders, and what followers fetch of it."""
+        from ottla.broker.replication.replication import Replication
+
+        return Replication(self.environment, self.metadata, self.replicas, self.peers, self.upkeep)
 
     def _in_use(self, *names: str) -> list[Any]:
         """Those of these coordinators that somebody has asked for."""
@@ -396,7 +408,7 @@ class Node:
 
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
-        names = ("groups", "share_state", "transactions", "share")
+        names = ("groups", "share_state", "transactions", "share", "replication")
         in_use = [(name, self.__dict__[name]) for name in names if name in self.__dict__]
         return [
             ("changes of the metadata", self.metadata),
@@ -466,6 +478,13 @@ class Node:
         names = delta.names(TOPIC_PREFIX)
         if names:
             self.topics.follow(now, before, names)
+            self._replicate(now, names)
+
+    def _replicate(self, now: Millis, names: list[str]) -> None:
+        """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""
+        topics = [self.image.topics[name] for name in names if name in self.image.topics]
+        if self._in_use("replication") or any(len(each.replicas) > 1 for topic in topics for each in topic.partitions):
+            self.replication.follow(now, names)
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told."""

@@ -1,1 +1,1 @@
-"""Replication between nodes (not built yet): pure."""
+"""Replication between nodes, pure: what a leader knows of its followers, and how a follower fetches from its leader."""

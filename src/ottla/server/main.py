@@ -317,8 +317,8 @@ class Server:
                             connection = self._connections.get(identity)
                             if connection is not None:
                                 connection.mute(max(0, until - moment()) / 1000)
-                        case Ask(token, node_id, frame):
-                            self._peers.send(token, node_id, frame)
+                        case Ask():
+                            self._peers.send(effect)
                         case Commit() | Reread():
                             self._store.carry_out(effect)
         finally:

@@ -1,4 +1,4 @@
-"""Connects this node to other nodes of the cluster: one connection each, opened with the first request.
+"""Connects this node to other nodes of the cluster: one connection a line, opened with the first request.
 
 Knows how frames go out and answers come back: Kafka answers the requests of a connection in their order. Does not know
 what is asked; whoever asked hears `Unanswered` where a node is not known, not reached, or lost before it answered.
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
 
 CONNECT_S: Final = 5.0
@@ -28,14 +29,15 @@ class Peers:
     ) -> None:
         self._address_of = address_of
         self._answered = answered
-        self._connections: dict[int, _PeerConnection] = {}
+        self._connections: dict[tuple[int, int], _PeerConnection] = {}
 
-    def send(self, token: int, node_id: int, frame: bytes) -> None:
+    def send(self, ask: Ask) -> None:
         """Send this frame; `answered` is called once, later."""
-        connection = self._connections.get(node_id)
+        connection = self._connections.get((ask.node_id, ask.line))
         if connection is None or connection.over:
-            connection = self._connections[node_id] = _PeerConnection(node_id, self._address_of, self._answered)
-        connection.send(token, frame)
+            connection = _PeerConnection(ask.node_id, self._address_of, self._answered)
+            self._connections[ask.node_id, ask.line] = connection
+        connection.send(ask.token, ask.frame)
 
     def stop(self) -> None:
         """Close every connection; nobody is told any more."""

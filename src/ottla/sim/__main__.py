@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from ottla.sim.workloads.cluster_run import ClusterRun
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_run import ShareRun
 
-WORKLOADS: dict[str, type[Run]] = {"log": Run, "share": ShareRun}
+WORKLOADS: dict[str, type[Run] | type[ClusterRun]] = {"log": Run, "share": ShareRun, "cluster": ClusterRun}
 TAIL_LINES = 30
 
 

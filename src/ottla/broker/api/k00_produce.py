@@ -59,6 +59,7 @@ SMALL_BYTES = 1 << 16
 """A request up to this size has no room for too many partitions."""
 RECORD_ERRORS_MAX = 10_000
 """In the answer to a request that takes more than one slice no more records are named as the ones to blame."""
+ACKS_ALL = -1
 ACKS_0_FAILED = "a produce request with acks=0 failed"
 _SERVED_SINCE = 3
 _FLEXIBLE_SINCE = 9
@@ -160,6 +161,11 @@ class ParkedProduce(ParkedWork):
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self.waits_for.pop(partition, None)
+        if not partition.keeps_enough_copies:
+            for append in self.appends:
+                if append.partition is partition:
+                    append.refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                    append.base_offset = -1
         if not self.waits_for:
             self.answer(now, ticket)
 
@@ -256,7 +262,7 @@ class SlicedProduce:
     def _append(self, piece: Request) -> Parked | None:
         begin = self._done
         self._done, _ = append_some(
-            self._node, piece.now, piece.session, piece.version, piece.client_id, self._appends, begin
+            self._node, piece.now, piece.session, piece.version, piece.client_id, self._acks, self._appends, begin
         )
         return self._end_slice(begin, piece)
 
@@ -266,7 +272,7 @@ class SlicedProduce:
             append.records = None
             append.record_errors = append.record_errors[: self._errors_left]
             self._errors_left -= len(append.record_errors)
-        waits_for = uncommitted(some) if self._acks else None
+        waits_for = uncommitted(some, self._acks) if self._acks else None
         if not waits_for:
             return None
         parked = ParkedSlice(self._node, cast(Piece, piece), some, waits_for)
@@ -296,13 +302,13 @@ def receive(
     if len(appends) == 1:
         append = appends[0]
         if not append.error:
-            append_one(node, now, session, version, client_id, append)
+            append_one(node, now, session, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
             if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
                 throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, session, frame)
                 return [_common_answer(correlation_id, append, throttle_ms)]
     else:
-        done, holding = append_some(node, now, session, version, client_id, appends, 0)
+        done, holding = append_some(node, now, session, version, client_id, acks, appends, 0)
         if done < len(appends):
             if acks == 0:
                 _charge(node, now, session, frame)
@@ -315,7 +321,7 @@ def receive(
             _charge(node, now, session, frame)
         return None
     if holding:
-        waits_for = uncommitted(appends)
+        waits_for = uncommitted(appends, acks)
         if waits_for:
             request = _request_of(session, version, correlation_id, now, frame)
             return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
@@ -445,6 +451,7 @@ def append_some(
     session: Session,
     version: int,
     client_id: str | None,
+    acks: int,
     appends: list[PartitionAppend],
     begin: int,
 ) -> tuple[int, bool]:
@@ -458,14 +465,14 @@ def append_some(
             return at, holding
         append = appends[at]
         if not append.error:
-            append_one(node, now, session, version, client_id, append)
+            append_one(node, now, session, version, client_id, acks, append)
             if append.partition is not None and append.partition.holding:
                 holding = True
     return len(appends), holding
 
 
 def append_one(
-    node: Node, now: Millis, session: Session, version: int, client_id: str | None, append: PartitionAppend
+    node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or say in `append` why not."""
     if node.access.authorizer is not None:
@@ -481,6 +488,9 @@ def append_one(
         return
     if partition.topic_name in INTERNAL_TOPICS and client_id != INTERNAL_TOPICS_CLIENT:
         append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {partition.topic_name} is internal.")
+        return
+    if acks == ACKS_ALL and partition.holding and not partition.has_enough_replicas:
+        append.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
         return
     records = append.records
     if records is None or not len(records):
@@ -673,12 +683,13 @@ def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
         append.refuse(error)
 
 
-def uncommitted(appends: list[PartitionAppend]) -> dict[Partition, int]:
-    """The partitions whose high watermark does not cover these appends yet, and where it has to be."""
+def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, int]:
+    """The partitions whose high watermark does not cover these appends yet, and where it has to be. With acks=1 nobody
+    waits for other replicas."""
     waits_for: dict[Partition, int] = {}
     for append in appends:
         partition = append.partition
-        if partition is not None and not append.committed:
+        if partition is not None and not append.committed and (acks == ACKS_ALL or partition.followers is None):
             waits_for[partition] = max(append.required_offset, waits_for.get(partition, 0))
     return waits_for
 

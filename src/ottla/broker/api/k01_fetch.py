@@ -8,8 +8,10 @@ What changed per version: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epo
 epochs (KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hints (KIP-951), 17 directory ids,
 18 the replica's high watermark.
 
-What is skipped: fetching from followers (one node has none) and, until replication is served, followers themselves:
-a replica id is answered NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH, as Kafka answers strangers.
+A follower reads to the end of the log; what it asks says how far it is. Only a node of the cluster that has a replica
+of the partition may be one: a stranger's replica id is answered NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH.
+
+What is skipped: fetching from followers (KIP-392).
 
 Sources: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch, KIP-320 for the epochs.
 """
@@ -55,12 +57,14 @@ class Fetch:
     """One fetch: what is asked of which partitions, in which session."""
 
     __slots__ = (
+        "broker_epoch",
         "client_id",
         "correlation_id",
         "fetch_session",
         "incremental",
         "isolation",
         "max_bytes",
+        "new_since",
         "partitions",
         "replica_id",
         "session",
@@ -70,6 +74,8 @@ class Fetch:
     def __init__(
         self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
     ) -> None:
+        self.new_since: Millis | None = None
+        """When a follower has said how far it is, until that is noted."""
         self.session = session
         self.client_id = header.client_id
         self.version = version
@@ -77,8 +83,10 @@ class Fetch:
         self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
         self.max_bytes = min(body.max_bytes, bytes_max)
         self.replica_id = body.replica_id
+        self.broker_epoch = -1
         if body.replica_state is not None:
             self.replica_id = body.replica_state.replica_id
+            self.broker_epoch = body.replica_state.replica_epoch
         self.partitions: list[FetchPartition] = []
         self.fetch_session: FetchSession | None = None
         self.incremental = False
@@ -164,6 +172,8 @@ def receive(
     else:
         header, body = decoded
     fetch = Fetch(session, version, header, body, node.settings["fetch.max.bytes"])
+    if fetch.replica_id >= 0:
+        _check_follower(node, now, fetch)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
@@ -174,6 +184,7 @@ def receive(
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
     answers, size, hurry = read_all(node, fetch)
+    fetch.new_since = None
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
@@ -184,9 +195,20 @@ def receive(
     else:
         parked = ParkedFetch(node, fetch, min_bytes - size, watched)
     ticket = node.parking.park(request, now + body.max_wait_ms, parked)
-    for partition in watched:
-        partition.watch(ticket)
+    _watch(fetch, watched, ticket)
     return Parked(ticket)
+
+
+def _watch(fetch: Fetch, partitions: list[Partition], ticket: Ticket) -> None:
+    for partition in partitions:
+        partition.watch(ticket, to_the_end=fetch.isolation is Isolation.LOG_END)
+
+
+def _check_follower(node: Node, now: Millis, fetch: Fetch) -> None:
+    """Who says that it is a replica reads to the log's end, if it is a node of the cluster; else see `_read_one`."""
+    if node.peers.trusts(fetch.session, fetch.client_id):
+        fetch.isolation = Isolation.LOG_END
+        fetch.new_since = now
 
 
 def read_all(
@@ -236,6 +258,7 @@ def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequ
 
 def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
     answers, size, hurry = yield from _all_in_slices(node, fetch)
+    fetch.new_since = None
     missing = min(body.min_bytes, fetch.max_bytes) - size
     if not hurry and missing > 0 and body.max_wait_ms > 0 and fetch.partitions:
         wait = partial(_wait, node, fetch, answers, missing, request.now + body.max_wait_ms)
@@ -274,15 +297,16 @@ def _wait(
     """Wait, unless enough has come to the partitions since they were read."""
     for at, answer in enumerate(answers):
         partition = answer.partition
-        if partition is not None and partition.log.high_watermark != answer.high_watermark:
+        if partition is not None and (
+            partition.log.high_watermark != answer.high_watermark or fetch.isolation is Isolation.LOG_END
+        ):
             again = _read_one(node, fetch, fetch.partitions[at], fetch.max_bytes, True)
             missing -= _length(again) - _length(answer)
             if missing <= 0 or again.error or again.diverging is not None:
                 return True
     watched = [answer.partition for answer in answers if answer.partition is not None]
     ticket = node.parking.park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched))
-    for partition in watched:
-        partition.watch(ticket)
+    _watch(fetch, watched, ticket)
     return Parked(ticket)
 
 
@@ -304,7 +328,9 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
 
 
 def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
-    """For how long the client is throttled."""
+    """For how long the client is throttled; a follower is not."""
+    if fetch.isolation is Isolation.LOG_END:
+        return 0
     return node.throttle.charge_fetch(now, fetch.session, fetch.client_id, sum(map(_length, answers)))
 
 
@@ -377,6 +403,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
                 part.partition_max_bytes,
                 max(part.current_leader_epoch, NOT_SAID),
                 part.last_fetched_epoch,
+                part.log_start_offset,
             )
     return asked
 
@@ -418,7 +445,7 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
     if partition is None:
         return answer
     log = partition.log
-    if fetch.replica_id >= 0:
+    if fetch.replica_id >= 0 and not _is_follower(fetch, partition):
         knows_epoch = asked.current_leader_epoch != NOT_SAID
         answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
@@ -444,12 +471,21 @@ def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first:
         answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
     answer.partition = partition
-    answer.high_watermark = result.high_watermark
+    if fetch.new_since is not None:
+        at, of_follower = asked.fetch_offset, (fetch.replica_id, fetch.broker_epoch)
+        end = result.log_end_offset
+        node.replication.fetched(fetch.new_since, partition, *of_follower, at, asked.log_start_offset, end)
+    answer.high_watermark = result.high_watermark if fetch.new_since is None else log.high_watermark
     answer.last_stable_offset = result.last_stable_offset
     answer.log_start_offset = result.log_start_offset
     answer.aborted = result.aborted
     answer.records = result.slice
     return answer
+
+
+def _is_follower(fetch: Fetch, partition: Partition) -> bool:
+    followers = partition.followers
+    return fetch.isolation is Isolation.LOG_END and followers is not None and fetch.replica_id in followers.followers
 
 
 def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:

@@ -9,7 +9,8 @@ the answer is OFFSET_NOT_AVAILABLE, else -1.
 What changed per version: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE), 6
 flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
 
-What is skipped: replica ids get no more than consumers do, because no other node follows this one.
+A follower, a node of the cluster that says its replica id, is told where the log itself ends and begins; strangers with
+a replica id get no more than consumers do.
 
 Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
 KIP-734, KIP-405.
@@ -117,7 +118,10 @@ def _answer(
     if isinstance(partition, ErrorCode):
         return partition
     try:
-        found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
+        if request.body.replica_id >= 0 and node.peers.trusts(request.session, request.client_id):
+            found = _find_for_follower(partition, asked.timestamp)
+        else:
+            found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
     except OSError as error:
         node.failures.read_failed(partition, str(error))
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -130,6 +134,17 @@ def _answer(
     return ListOffsetsPartitionResponse(
         asked.partition_index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
     )
+
+
+def _find_for_follower(partition: Partition, timestamp: int) -> TimestampOffset | ErrorCode:
+    """Where the log ends, or begins: followers ask for nothing else."""
+    match timestamp:
+        case -1:
+            return TimestampOffset(-1, partition.log.log_end_offset, partition.leader_epoch)
+        case -2 | -4:
+            return partition.log.earliest()
+        case _:
+            return ErrorCode.INVALID_REQUEST
 
 
 def _find(partition: Partition, timestamp: int, committed: bool) -> TimestampOffset | ErrorCode | None:

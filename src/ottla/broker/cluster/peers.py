@@ -4,6 +4,9 @@ Knows how a message becomes an `Ask` effect and how what comes back finds whoeve
 where nobody knows whether the request was carried out. A request to the node itself takes the same way, but for the
 network: the node serves it like any other. Does not know where other nodes are; the shell does, from the image.
 
+Nodes know each other by the secret of their cluster, which stands in the client id of every request between them. What
+only a node may ask, a stranger is refused, on whatever listener.
+
 Invariant: every request is answered exactly once, at its deadline at the latest; what comes later is passed over.
 
 Source: Kafka's InterBrokerSendThread.java.
@@ -11,6 +14,7 @@ Source: Kafka's InterBrokerSendThread.java.
 
 from __future__ import annotations
 
+import hmac
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -24,6 +28,8 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 TIMEOUT_MS: Final = 30_000
 """How long a request to another node may take (request.timeout.ms of Kafka's brokers)."""
 CLIENT_ID: Final = "ottla-node"
+FETCH_LINE: Final = 1
+"""The line of followers' fetches, which wait at the leader: everything else takes line 0."""
 
 
 class Asker(Protocol):
@@ -64,6 +70,8 @@ class Peers:
     def __init__(self, outbox: Outbox, node_id: int) -> None:
         self._outbox = outbox
         self._node_id = node_id
+        self._has_secret = False
+        self._client_id = CLIENT_ID
         self._under_way: dict[int, _UnderWay] = {}
         self._timers: Timers[int] = Timers()
         self._own: deque[tuple[int, Any]] = deque()
@@ -72,7 +80,18 @@ class Peers:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def ask(self, now: Millis, node_id: int, message: Any, asker: Asker) -> None:
+    def share(self, secret: str) -> None:
+        """Before the first request: what the nodes of this cluster know each other by."""
+        self._has_secret = True
+        self._client_id = f"{CLIENT_ID}:{secret}"
+
+    def trusts(self, session: Session, client_id: str | None) -> bool:
+        """Whether a request comes from a node of the cluster."""
+        if session.address is NODE_ITSELF:
+            return True
+        return self._has_secret and hmac.compare_digest((client_id or "").encode(), self._client_id.encode())
+
+    def ask(self, now: Millis, node_id: int, message: Any, asker: Asker, *, line: int = 0) -> None:
         """Send this wire message, at its newest version; `asker` is answered later, never before this returns."""
         token = self._outbox.new_token()
         key, version = message.API_KEY, message.MAX_VERSION
@@ -82,8 +101,8 @@ class Peers:
         if node_id == self._node_id:
             self._own.append((token, message))
         else:
-            header = RequestHeader(key, version, _correlation(token), CLIENT_ID)
-            self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message))))
+            header = RequestHeader(key, version, _correlation(token), self._client_id)
+            self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
 
     def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None:
         """What the shell has to say of an Ask: the frame of the answer without its length, or why there is none."""

@@ -338,6 +338,8 @@ _ROWS: Final = (
          choices=("page-cache", "fsync")),
     _key("ottla.allow.public.plaintext", _BOOLEAN, False,
          "Whether a listener without TLS and SASL may have an address that other machines can reach."),
+    _key("ottla.cluster.secret", _PASSWORD, None,
+         "What the nodes of a cluster know each other by; by default what the metadata store that they share says."),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
          "Whether a coordinator whose log is damaged loads without what can't be read, instead of staying out of "
          "service. What groups had committed there is lost."),

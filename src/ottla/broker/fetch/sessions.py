@@ -38,6 +38,7 @@ class FetchPartition:
         "fetch_offset",
         "index",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "told_high_watermark",
         "told_log_start_offset",
@@ -52,6 +53,7 @@ class FetchPartition:
         max_bytes: int,
         current_leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -59,6 +61,8 @@ class FetchPartition:
         self.max_bytes = max_bytes
         self.current_leader_epoch = current_leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        """Of a follower's log."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
 
@@ -68,6 +72,7 @@ class FetchPartition:
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
+        self.log_start_offset = newer.log_start_offset
 
     def tell(self, error: int, has_records: bool, high_watermark: int, log_start_offset: int, diverging: bool) -> bool:
         """Note what an incremental answer would say; True when the partition has to be in it."""

@@ -127,7 +127,7 @@ class GroupCommit:
             log = partition.log
             log.synced(end_offset)
             # Another round of this log may have failed meanwhile, and have taken the end of it back.
-            partition.commit_up_to(now, min(end_offset, log.recovery_point), 1 << 62)
+            partition.synced(now, min(end_offset, log.recovery_point))
             if log.recovery_point < end_offset and log.failed is None:
                 self.sync_soon(partition)  # the round took only a part of it
             self._care.sync_worked(partition)

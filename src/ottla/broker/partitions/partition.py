@@ -12,7 +12,7 @@ Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.metrics import Traffic
 from ottla.log.answers import Appended, Origin
@@ -22,8 +22,13 @@ from ottla.machine import Millis, Ticket
 from ottla.protocol.records.batch import HEADER_BYTES, peek
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 
+if TYPE_CHECKING:
+    from ottla.replica.followers import Followers
+
 LOOK_AGAIN: Final = 1 << 63
 """So many bytes are said to be readable where something else has happened than that records came."""
+EVERYTHING: Final = 1 << 62
+"""More bytes than any fetch waits for."""
 
 
 class Commits(Protocol):
@@ -57,14 +62,19 @@ class Partition:
     """A partition that has a replica on this node. `leads`: this node is its leader, in `leader_epoch`.
 
     `holding`: records were appended that are not committed before an fsync covers them, because the node's durability
-    is fsync or flush.messages asks for it. Otherwise an append is committed at once: the page cache is enough.
+    is fsync or flush.messages asks for it; or before other replicas have them. Otherwise an append is committed at
+    once: the page cache is enough.
+
+    `followers`: how far the other replicas are, while this node leads and there are any.
     """
 
     __slots__ = (
         "_commit_waiters",
         "_commits",
         "_fetch_waiters",
+        "_follower_fetches",
         "_wakes",
+        "followers",
         "holding",
         "index",
         "leader_epoch",
@@ -96,10 +106,12 @@ class Partition:
         self.partition_epoch = partition_epoch
         self.traffic = traffic
         self.holding = False
+        self.followers: Followers | None = None
         self._commits = commits
         self._wakes = wakes
         self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()
         self._fetch_waiters: dict[Ticket, None] = {}
+        self._follower_fetches: dict[Ticket, None] = {}
 
     @property
     def name(self) -> str:
@@ -115,8 +127,7 @@ class Partition:
         if not appended.duplicate:
             commits = self._commits
             if commits.by_fsync or self.holding or log.config.flush_messages <= log.unflushed:
-                self.holding = True
-                commits.sync_soon(self)
+                self._hold(now, len(batch))
             else:
                 log.advance_high_watermark(appended.last_offset + 1)
                 if self._fetch_waiters:
@@ -185,17 +196,24 @@ class Partition:
         """Once the high watermark reaches `offset`, send this reply, or let the parked work go on where it is None."""
         self._commit_waiters.append((offset, ticket, reply))
 
-    def commit_up_to(self, now: Millis, offset: int, size: int) -> None:
-        """The high watermark reaches `offset`, `size` bytes further on: answer and wake whoever waited for it."""
+    def synced(self, now: Millis, offset: int) -> None:
+        """The disk has everything below `offset`: where no other replica has to have it too, it is committed."""
+        if self.followers is not None:
+            self.advance(now)
+        elif self.leads:
+            self._commit_up_to(now, offset)
+
+    def _commit_up_to(self, now: Millis, offset: int) -> None:
+        """The high watermark reaches `offset`: answer and wake whoever waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
-        self.holding = offset < self.log.log_end_offset
+        self.holding = self.followers is not None or offset < self.log.log_end_offset
         waiters = self._commit_waiters
         while waiters and waiters[0][0] <= offset:
             _, ticket, reply = waiters.popleft()
             self._wakes.committed(now, ticket, self, reply)
         if self._fetch_waiters:
-            self.wake_fetches(size)
+            self.wake_fetches(EVERYTHING)
 
     def resign(self, now: Millis) -> None:
         """Leadership or the partition itself ends: fetches look again, and whoever waited for a commit is told."""
@@ -204,14 +222,70 @@ class Partition:
         for _, ticket, _ in waiters:
             self._wakes.lost(now, ticket)
 
+    # ---- other replicas --------------------------------------------------------------------------------------------
+
+    def lead(self, followers: Followers | None) -> None:
+        """This node leads from now on, beside these followers, or as the only replica."""
+        self.followers = followers
+        self.holding = followers is not None
+
+    def follow(self) -> None:
+        """Another node leads from now on, or none."""
+        self.lead(None)
+
+    def taken_back(self) -> None:
+        """The end of the log that nobody was told of is cut off: nothing is held back any more."""
+        self.holding = self.followers is not None
+
+    def _hold(self, now: Millis, size: int) -> None:
+        """A batch was appended that an fsync has to cover, or that other replicas have to take, before it counts."""
+        commits, log = self._commits, self.log
+        self.holding = True
+        if self.followers is None or commits.by_fsync or log.config.flush_messages <= log.unflushed:
+            commits.sync_soon(self)
+        for ticket in self._follower_fetches:
+            self._wakes.grew(ticket, size)
+        self.advance(now)
+
+    def appended_as_follower(self, now: Millis) -> None:
+        """Records of the leader were appended."""
+        commits = self._commits
+        if commits.by_fsync or self.log.config.flush_messages <= self.log.unflushed:
+            commits.sync_soon(self)
+        if self not in commits.appended_to:
+            commits.look_soon(now, self)
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether as many are in sync as min.insync.replicas asks for: else nothing is appended for acks=all."""
+        return self.followers is None or self.followers.enough_to_append
+
+    @property
+    def keeps_enough_copies(self) -> bool:
+        """Whether what is committed may be acknowledged to acks=all."""
+        return self.followers is None or self.followers.enough_to_acknowledge
+
+    def advance(self, now: Millis) -> None:
+        """A follower came further, or the in-sync replicas are others: so may the high watermark."""
+        followers, log = self.followers, self.log
+        if followers is not None:
+            by_fsync = self._commits.by_fsync or log.config.flush_messages == 1
+            offset = followers.high_watermark(now, log.recovery_point if by_fsync else log.log_end_offset)
+            if offset is not None:
+                self._commit_up_to(now, offset)
+
     # ---- who waits for records -------------------------------------------------------------------------------------
 
-    def watch(self, ticket: Ticket) -> None:
-        """Tell this ticket what more can be read."""
-        self._fetch_waiters[ticket] = None
+    def watch(self, ticket: Ticket, *, to_the_end: bool = False) -> None:
+        """Tell this ticket what more can be read, `to_the_end` of the log or as far as it is committed."""
+        if to_the_end:
+            self._follower_fetches[ticket] = None
+        else:
+            self._fetch_waiters[ticket] = None
 
     def unwatch(self, ticket: Ticket) -> None:
         self._fetch_waiters.pop(ticket, None)
+        self._follower_fetches.pop(ticket, None)
 
     def is_watched_by(self, ticket: Ticket | None) -> bool:
         return ticket in self._fetch_waiters
@@ -224,3 +298,5 @@ class Partition:
     def wake_all_fetches(self) -> None:
         """Something but new records happened (the log start moved, the partition goes away): all look again."""
         self.wake_fetches(LOOK_AGAIN)
+        for ticket in self._follower_fetches:
+            self._wakes.grew(ticket, LOOK_AGAIN)

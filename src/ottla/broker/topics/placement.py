@@ -15,11 +15,12 @@ Source: ReplicaManager.applyDelta.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.config.live import Subscriber
-from ottla.broker.config.values import topic_log_config
+from ottla.broker.config.values import topic_log_config, topic_value
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
@@ -36,6 +37,9 @@ from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
+
+if TYPE_CHECKING:
+    from ottla.replica.followers import Followers
 
 
 class Hears(Protocol):
@@ -74,6 +78,7 @@ class Placement(Subscriber):
         self._replicas = replicas
         self._removals = removals
         self._producer_ids = producer_ids
+        self._registrations = Registrations(metadata)
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
@@ -169,8 +174,8 @@ class Placement(Subscriber):
             if partition is None:
                 self._open(now, local, topic, index)
             elif placed.leader_epoch == partition.leader_epoch:
-                partition.partition_epoch = placed.partition_epoch
-            else:
+                self._change_replicas(now, partition, placed)
+            elif placed.leader_epoch > partition.leader_epoch:
                 self._change_leader(now, local, partition, placed)
 
     def _configure(self, now: Millis, topic: LocalTopic, log_config: LogConfig) -> None:
@@ -179,6 +184,9 @@ class Placement(Subscriber):
             for partition in topic.partitions.values():
                 partition.log.configure(log_config)
                 self._upkeep.watch(now, partition)
+        for partition in topic.partitions.values():
+            if partition.followers is not None:
+                partition.followers.min_isr_wanted = self._min_isr(topic.name)
 
     # ---- partitions ------------------------------------------------------------------------------------------------
 
@@ -186,20 +194,22 @@ class Placement(Subscriber):
         """The partition has a replica here from now on."""
         placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
+        # What this node led in an earlier life it leads no more before it is elected anew: it may have lost its end.
+        was_here = log is not None and len(placed.replicas) > 1
         if log is None:
             log = self.logs.open_new(now, topic.name, topic.record, index)
         partition = local.partitions[index] = Partition(
             topic.name,
             index,
             log,
-            leads=placed.leader == self._environment.node_id,
+            leads=placed.leader == self._environment.node_id and not was_here,
             leader_epoch=placed.leader_epoch,
             partition_epoch=placed.partition_epoch,
             traffic=self._metrics.traffic(topic.name),
             commits=self._upkeep.commits,
             wakes=self._parking,
         )
-        self._begin(now, partition)
+        self._begin(now, partition, placed)
 
     def _open_again(self, now: Millis, partition: Partition) -> bool:
         """Look whether a partition that is out of service can be read now; True where it is in service again."""
@@ -209,29 +219,63 @@ class Placement(Subscriber):
             return False
         partition.log = log
         self._producer_ids.seen(log.producers.entries)
-        self._begin(now, partition)
+        self._begin(now, partition, topic.partitions[partition.index])
         return True
 
-    def _begin(self, now: Millis, partition: Partition) -> None:
+    def _begin(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
         """The log is open, or there is one that stands for it."""
         log = partition.log
         if partition.leads:
-            self._lead(partition)
+            self._lead(now, partition, placed)
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
         self._upkeep.watch(now, partition)
 
-    def _lead(self, partition: Partition) -> None:
+    def _lead(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
         """Begin to lead in the partition's epoch."""
         commits, log = self._upkeep.commits, partition.log
         log.assign_epoch(partition.leader_epoch)
         if log.unopened:
             return
-        if commits.by_fsync and log.recovery_point < log.log_end_offset:
+        partition.lead(self._followers(now, partition, placed) if len(placed.replicas) > 1 else None)
+        if partition.followers is not None:
+            partition.advance(now)
+        elif commits.by_fsync and log.recovery_point < log.log_end_offset:
             partition.holding = True
             commits.sync_soon(partition)
         else:
             log.advance_high_watermark(log.log_end_offset)
+
+    def _followers(self, now: Millis, partition: Partition, placed: PartitionRecord) -> Followers:
+        from ottla.replica.followers import Followers
+
+        return Followers(
+            now,
+            self._environment.node_id,
+            self._registrations,
+            replicas=placed.replicas,
+            isr=placed.isr,
+            leader_epoch=placed.leader_epoch,
+            partition_epoch=placed.partition_epoch,
+            start_offset=partition.log.log_end_offset,
+            lag_ms_max=self._environment.settings["replica.lag.time.max.ms"],
+            min_isr_wanted=self._min_isr(partition.topic_name),
+        )
+
+    def _min_isr(self, topic_name: str) -> int:
+        """How many replicas a topic wants to be in sync."""
+        agreed = self._metadata.image.topics[topic_name]
+        return topic_value(self._environment.settings, agreed.configs, "min.insync.replicas")
+
+    def _change_replicas(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
+        """The same node leads in the same epoch; other replicas may be in sync."""
+        if placed.partition_epoch < partition.partition_epoch:
+            return
+        partition.partition_epoch = placed.partition_epoch
+        followers = partition.followers
+        if followers is not None:
+            followers.metadata(now, placed.replicas, placed.isr, placed.leader_epoch, placed.partition_epoch)
+            partition.advance(now)
 
     def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:
         """Another node leads from now on, or this one anew: whoever waits is told, and what was led starts over."""
@@ -239,13 +283,16 @@ class Placement(Subscriber):
         partition.leader_epoch = placed.leader_epoch
         partition.partition_epoch = placed.partition_epoch
         if partition.leads:
-            self._lead(partition)
+            self._lead(now, partition, placed)
+        else:
+            partition.follow()
         self._hears.leader_changed(now, local, partition)
 
     def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
         """The partition has no replica here any more: its log goes."""
         partition = local.partitions.pop(index)
         partition.leads = False
+        partition.follow()
         if not local.partitions:
             self._replicas.remove(local)
         self._hears.leader_changed(now, local, partition)

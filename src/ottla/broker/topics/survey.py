@@ -78,13 +78,13 @@ def survey(
 
 
 def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], node_id: int) -> TopicRecord:
-    """The record with leader epochs above all that it and the logs have seen, where this node leads (a store may be
-    older than its logs)."""
+    """The record with leader epochs above all that it and the logs have seen, where this node is the only replica (a
+    store may be older than its logs). Where there are others, the controller elects."""
     return replace(
         record,
         partitions=tuple(
             replace(placed, leader_epoch=max(placed.leader_epoch, logs[name, index].latest_epoch)).led_anew(node_id)
-            if placed.leader == node_id
+            if placed.leader == node_id and len(placed.replicas) == 1
             else placed
             for index, placed in enumerate(record.partitions)
         ),

@@ -32,7 +32,7 @@ from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
 from ottla.metadata.topic_names import folded
-from ottla.metadata.topics import DeletedTopic, TopicRecord, key_of, placed_on
+from ottla.metadata.topics import PREFIX, DeletedTopic, TopicRecord, key_of, placed_on
 
 
 class Topics:
@@ -80,11 +80,15 @@ class Topics:
         logs = self._placement.open_all(now, found.records, clean_shutdown=clean_shutdown)
         changes: list[RowChange] = []
         for name, record in found.records.items():
-            version = stored[name].version if name in stored else ABSENT
-            changes.append(RowChange(key_of(name), raised(name, record, logs, environment.node_id), version))
+            wanted = raised(name, record, logs, environment.node_id)
+            if name not in stored or wanted != stored[name].record:
+                version = stored[name].version if name in stored else ABSENT
+                changes.append(RowChange(key_of(name), wanted, version))
         producer_ids = self.producer_ids.behind_lost()
         if changes or producer_ids:
             self._metadata.commit(now, changes, producer_ids)
+        as_they_are = found.records.keys() - {change.key.removeprefix(PREFIX) for change in changes}
+        self.follow(now, self._metadata.image, sorted(as_they_are))
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox, Store
 from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import CheckpointUnreadable, encode_checkpoint, read_offsets, write_offsets
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
@@ -109,6 +110,19 @@ class Checkpoints:
         """Write every file at once, for a clean stop. Raises OSError."""
         for name in CHECKPOINTS:
             write_offsets(self._files, self._path(name), self._offsets(name))
+
+    def write_cut(self) -> None:
+        """A log was cut: write here and now what may be above its new end. Raises StorageFailed.
+
+        What the shell has yet to write may be from before the cut: it is told to write the same behind that.
+        """
+        for name in (RECOVERY_POINT, HIGH_WATERMARK):
+            try:
+                write_offsets(self._files, self._path(name), self._offsets(name))
+            except OSError as error:
+                raise StorageFailed(f"writing {self._path(name)} failed: {error}") from error
+            self._written.pop(name, None)
+            self.store(name)
 
     def topic_deleted(self, name: str) -> None:
         """The files may know this name for a while yet."""

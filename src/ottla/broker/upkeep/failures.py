@@ -84,9 +84,9 @@ class Failures:
             self._reopen_at = now + REOPEN_MS if left else None
 
     def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
-        if not partition.log.reopen(now):
-            return False
-        partition.holding = False
+        if partition.followers is not None or not partition.log.reopen(now):
+            return False  # a leader's followers may have what would be cut, and other records must not take its place
+        partition.taken_back()
         self._note(
             partition, SYNC, f"could not be synced ({why}): what nobody had been told of was cut off, appends go on"
         )

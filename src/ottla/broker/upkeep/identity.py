@@ -12,11 +12,12 @@ from typing import Final
 from ottla.log.checkpoints import CheckpointUnreadable, read_properties, write_properties
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy
-from ottla.metadata.store import MetadataStore, Put, decoded
+from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
 from ottla.protocol.uuids import uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_ID_KEY: Final = "cluster/id"
+SECRET_KEY: Final = "cluster/secret"
 
 
 class StartRefused(Exception):
@@ -73,3 +74,11 @@ def _cluster_id(directory: str, store: MetadataStore, properties: dict[str, str]
             f"metadata to cluster {cluster_id}. Restore one of both from the same backup."
         )
     return cluster_id
+
+
+def shared_secret(store: MetadataStore, entropy: Entropy) -> str:
+    """What the nodes that share this store know each other by; the first of them makes it. Raises StoreFailed."""
+    while (stored := store.get(SECRET_KEY)) is None:
+        with suppress(Conflict):  # another one was faster
+            store.commit([Put(SECRET_KEY, entropy.randbytes(16).hex().encode(), ABSENT)])
+    return decoded(store, SECRET_KEY, bytes.decode, stored.value)

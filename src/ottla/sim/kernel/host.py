@@ -121,7 +121,7 @@ class Life:
         self._rings = 0
         self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
-        self._lines: dict[int, PeerLine] = {}
+        self._lines: dict[tuple[int, int], PeerLine] = {}
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._unsent_commit: Commit | None = None
         self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
@@ -229,8 +229,8 @@ class Life:
             case Sync() | Store():
                 self._disk_work.append(effect)
                 self._begin_disk_work()
-            case Ask(token, node_id, frame):
-                self.world.agenda.after(0, self._ask, token, node_id, frame)
+            case Ask():
+                self.world.agenda.after(0, self._ask, effect)
             case Commit() | Reread():
                 if isinstance(effect, Commit):
                     self._unsent_commit = effect
@@ -238,20 +238,20 @@ class Life:
 
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
-    def _ask(self, token: int, node_id: int, frame: bytes) -> None:
-        """Send a request to another node, over one connection for each."""
+    def _ask(self, ask: Ask) -> None:
+        """Send a request to another node, over one connection for each and each of its lines."""
         if not self.alive:
             return
-        line = self._lines.get(node_id)
+        line = self._lines.get((ask.node_id, ask.line))
         if line is None or not line.is_open:
-            endpoint = self.host.peers.get(node_id)
-            line = self._lines[node_id] = PeerLine(self)
+            endpoint = self.host.peers.get(ask.node_id)
+            line = self._lines[ask.node_id, ask.line] = PeerLine(self)
             line.connection = None if endpoint is None else self.connect(endpoint, line)
         if line.connection is None:
-            self.enter(self.node.answered, token, Unanswered(f"nobody listens where node {node_id} should be"))
+            self.enter(self.node.answered, ask.token, Unanswered(f"nobody listens where node {ask.node_id} should be"))
         else:
-            line.waiting.append(token)
-            line.connection.to_server.write(frame)
+            line.waiting.append(ask.token)
+            line.connection.to_server.write(ask.frame)
 
     def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
         side = self.sides.get(identity)

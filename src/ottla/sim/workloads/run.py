@@ -46,7 +46,7 @@ class Outcome:
     acknowledged: int
     seen: int
     simulated_ms: int
-    plan: Plan
+    plan: Plan | None = None
     deliveries: int = 0
     """To members of share groups."""
 

@@ -1,0 +1,34 @@
+"""The registrations of nodes, as leaders ask for them before a replica joins the in-sync ones.
+
+Knows the rows of the nodes in the metadata image. Sources: KIP-841, KIP-903.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.cluster.metadata import Metadata
+from ottla.metadata.nodes import NodeState
+
+
+class Registrations:
+    """Asks the newest image; a `replica.followers.Registrations`."""
+
+    __slots__ = ("_metadata",)
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def broker_epoch_of(self, node_id: int) -> int | None:
+        """The epoch of the node's registration; None where it may not join: unknown, fenced, starting or leaving."""
+        record = self._metadata.image.nodes.get(str(node_id))
+        return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
+
+    @property
+    def controller_id(self) -> int | None:
+        """The node that changes the in-sync replicas; None where there is none now."""
+        controller = self._metadata.image.controller
+        return None if controller is None else controller.node_id
+
+    def epoch_of(self, node_id: int) -> int:
+        """The epoch of a registration, whatever its state; -1 where there is none."""
+        record = self._metadata.image.nodes.get(str(node_id))
+        return -1 if record is None else record.broker_epoch

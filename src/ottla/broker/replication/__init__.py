@@ -1,0 +1,1 @@
+"""Replication on this node: what it fetches of other leaders, and what its followers fetch of it."""

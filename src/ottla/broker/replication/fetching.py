@@ -1,0 +1,210 @@
+"""What this node fetches of the leaders of partitions that it follows, and what it does to its logs then.
+
+Knows one fetch loop for each leader (`replica.fetcher.Fetcher`) and carries out what comes of each answer: records are
+appended as they are, a log that diverged is cut, the high watermark and the log start follow the leader's. Does not
+know why this node follows whom.
+
+Invariants: a log is cut before its high watermark moves (KAFKA-14704); after a cut the checkpoints are on the disk
+before anything is appended where they may have been above the new end.
+
+Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.cluster.peers import FETCH_LINE, Peers
+from ottla.broker.cluster.registrations import Registrations
+from ottla.broker.environment import Environment
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.replication.offsets import OffsetQuestion
+from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.log.answers import AppendRefused, DivergingOffset, StorageFailed
+from ottla.machine import Millis
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.replica.divergence import EpochEnd, truncation_offset
+from ottla.replica.fetcher import Diverges, Fetcher, FetchLimits, Key, News, OutOfRange, Position, Records
+
+
+class FetchesOf:
+    """The fetches of one leader; who asks it (`peers.Asker`)."""
+
+    def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
+        self.leader = leader
+        self.fetcher = fetcher
+        self._fetching = fetching
+
+    def answered(self, now: Millis, answer: object) -> None:
+        self._fetching.answered(now, self, answer)
+
+
+class Fetching:
+    """All fetches of one node."""
+
+    def __init__(self, environment: Environment, registrations: Registrations, peers: Peers, upkeep: Upkeep) -> None:
+        self._environment = environment
+        self._registrations = registrations
+        self._peers = peers
+        self._upkeep = upkeep
+        self._of_leader: dict[int, FetchesOf] = {}
+        self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
+
+    # ---- what is followed ------------------------------------------------------------------------------------------
+
+    def follow(self, now: Millis, partition: Partition, leader: int) -> None:
+        """Fetch this partition of that leader, in the partition's epoch; nothing changes where that is so already."""
+        key = key_of(partition)
+        known = self._followed.get(key)
+        if known is not None:
+            before = known[1].fetcher.partitions[key]
+            if known == (partition, self._of_leader.get(leader)) and before.leader_epoch == partition.leader_epoch:
+                return
+            known[1].fetcher.drop(key)
+        log = partition.log
+        if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
+            self.cut_to(now, partition, log.high_watermark)  # nothing else says where such a log may be wrong
+        fetches = self._of_leader.get(leader)
+        if fetches is None:
+            fetches = self._of_leader[leader] = FetchesOf(
+                self, leader, Fetcher(self._environment.node_id, self._limits())
+            )
+        self._followed[key] = partition, fetches
+        fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
+
+    def drop(self, key: Key) -> None:
+        """Fetch it no more."""
+        known = self._followed.pop(key, None)
+        if known is not None:
+            known[1].fetcher.drop(key)
+
+    def _limits(self) -> FetchLimits:
+        settings = self._environment.settings
+        return FetchLimits(
+            settings["replica.fetch.wait.max.ms"],
+            settings["replica.fetch.min.bytes"],
+            settings["replica.fetch.response.max.bytes"],
+            settings["replica.fetch.max.bytes"],
+            settings["replica.fetch.backoff.ms"],
+        )
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        times = [fetches.fetcher.deadline() for fetches in self._of_leader.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    def send(self, now: Millis) -> None:
+        """Send every fetch that is due."""
+        broker_epoch = self._registrations.epoch_of(self._environment.node_id)
+        for fetches in self._of_leader.values():
+            request = fetches.fetcher.request(now, broker_epoch)
+            if request is not None:
+                self._peers.ask(now, fetches.leader, request, fetches, line=FETCH_LINE)
+
+    def answered(self, now: Millis, fetches: FetchesOf, answer: object) -> None:
+        """A leader has answered, or nobody knows what became of the fetch."""
+        fetcher = fetches.fetcher
+        if isinstance(answer, FetchResponse):
+            for news in fetcher.answered(now, answer):
+                partition = self._followed[news.key][0]
+                try:
+                    self._carry_out(now, fetches, partition, news)
+                except StorageFailed as failed:
+                    self._upkeep.failures.storage_failed(now, partition, str(failed))
+                    fetcher.rest(now, news.key, position_of(partition))
+                except Exception as error:
+                    fetcher.rest(now, news.key, position_of(partition))
+                    self._environment.fault(f"following the leader of {partition.name} failed", error)
+        else:
+            fetcher.unanswered(now)
+        self.send(now)
+
+    # ---- what comes of an answer -----------------------------------------------------------------------------------
+
+    def _carry_out(self, now: Millis, fetches: FetchesOf, partition: Partition, news: News) -> None:
+        if partition.log.failed is not None:
+            fetches.fetcher.rest(now, news.key, position_of(partition))
+            return
+        match news:
+            case Records():
+                self._take(now, fetches, partition, news)
+            case Diverges(key, leader):
+                log = partition.log
+                own = EpochEnd(*log.end_offset_for(leader.epoch))
+                self.cut_to(now, partition, truncation_offset(leader, own, log.log_end_offset))
+                self.go_on(key, partition)
+            case OutOfRange(key, leader_epoch):
+                own_id = self._environment.node_id
+                OffsetQuestion(self, self._peers, own_id, fetches.leader, partition, key, leader_epoch).ask(now)
+
+    def _take(self, now: Millis, fetches: FetchesOf, partition: Partition, news: Records) -> None:
+        log, fetcher = partition.log, fetches.fetcher
+        if log.log_end_offset != news.offset:
+            self.go_on(news.key, partition)
+            return
+        if len(news.records):
+            try:
+                appended = log.append_as_follower(news.records, now=now, leader_epoch=news.leader_epoch)
+            except (DivergingOffset, AppendRefused) as refused:
+                appended = None
+                self._environment.notes(f"{partition.name} does not take what its leader sent: {refused}")
+            if appended is None:
+                fetcher.rest(now, news.key, position_of(partition))
+                return
+            partition.appended_as_follower(now)
+        log.advance_high_watermark(min(news.high_watermark, log.log_end_offset))
+        if log.log_start_offset < news.log_start_offset <= log.high_watermark:
+            log.delete_records_before(news.log_start_offset)
+        self.go_on(news.key, partition)
+
+    def go_on(self, key: Key, partition: Partition) -> None:
+        """Fetch on from where the log ends now."""
+        known = self._followed.get(key)
+        if known is not None and known[0] is partition:
+            known[1].fetcher.at(key, partition.leader_epoch, position_of(partition))
+
+    def rest(self, now: Millis, key: Key) -> None:
+        """Leave this partition alone for a moment."""
+        known = self._followed.get(key)
+        if known is not None:
+            known[1].fetcher.rest(now, key)
+
+    def cut_to(self, now: Millis, partition: Partition, offset: int) -> None:
+        """The leader's log is another one from here on, or ends here: what this log has goes. Raises StorageFailed."""
+        log = partition.log
+        end = log.log_end_offset
+        if offset < end:
+            self._environment.notes(
+                f"{partition.name} is cut from {end} to {offset}: its leader has other records there"
+            )
+        log.truncate_to(offset, now=now)
+        self._was_cut(now, partition)
+
+    def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
+        """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""
+        self._environment.notes(f"{partition.name} begins anew at {offset}: its leader has nothing before")
+        partition.log.truncate_fully_and_start_at(offset, now=now)
+        self._was_cut(now, partition)
+
+    def _was_cut(self, now: Millis, partition: Partition) -> None:
+        self._upkeep.checkpoints.write_cut()
+        self._upkeep.commits.look_soon(now, partition)
+        partition.wake_all_fetches()
+
+    def check(self) -> None:
+        """Raises AssertionError."""
+        for key, (partition, fetches) in self._followed.items():
+            assert key in fetches.fetcher.partitions
+            assert not partition.leads, partition.name
+        for fetches in self._of_leader.values():
+            fetches.fetcher.check()
+
+
+def key_of(partition: Partition) -> Key:
+    """How the fetches name a partition."""
+    return partition.log.topic_id, partition.index
+
+
+def position_of(partition: Partition) -> Position:
+    """Where its log stands."""
+    log = partition.log
+    return Position(log.log_end_offset, log.latest_epoch, log.log_start_offset)

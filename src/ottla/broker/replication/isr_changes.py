@@ -1,0 +1,134 @@
+"""Changes of in-sync replicas that leaders on this node propose to the controller.
+
+Knows which proposals wait and which are under way: one request at a time, with all that waited. Tells each leader what
+became of its own; what got no answer is sent again, as the same proposal (AlterPartition is idempotent). Does not know
+when a replica is in sync.
+
+Sources: KIP-497, KIP-903; Kafka's AlterPartitionManager.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.registrations import Registrations
+from ottla.broker.partitions.partition import Partition
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+    ResponsePartitionData,
+)
+from ottla.replica.followers import Followers, Proposal
+
+AGAIN_MIN_MS: Final = 20
+AGAIN_MAX_MS: Final = 1_000
+"""How long after a request without an answer the next one goes; each next time twice as long."""
+
+
+class _Proposed(NamedTuple):
+    partition: Partition
+    followers: Followers
+    proposal: Proposal
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the leader that proposed this still waits for what comes of it."""
+        return self.partition.followers is self.followers and self.followers.proposal is self.proposal
+
+
+class IsrChanges:
+    """The proposals of one node; who has asked the controller (`peers.Asker`)."""
+
+    def __init__(self, node_id: int, registrations: Registrations, peers: Peers) -> None:
+        self._node_id = node_id
+        self._registrations = registrations
+        self._peers = peers
+        self._waiting: dict[Partition, _Proposed] = {}
+        self._under_way: dict[tuple[bytes, int], _Proposed] | None = None
+        self._again_at: Millis = 0
+        self._again_ms = AGAIN_MIN_MS
+
+    def propose(self, partition: Partition, proposal: Proposal) -> None:
+        """Have this proposal sent; see `send`."""
+        assert partition.followers is not None
+        self._waiting[partition] = _Proposed(partition, partition.followers, proposal)
+
+    def deadline(self) -> Millis | None:
+        return self._again_at if self._waiting and self._under_way is None else None
+
+    def send(self, now: Millis) -> None:
+        """Send what waits, unless a request is under way or the controller is left alone for a moment."""
+        if not self._waiting or self._under_way is not None or now < self._again_at:
+            return
+        current = [each for each in self._waiting.values() if each.is_current]
+        self._waiting.clear()
+        controller_id = self._registrations.controller_id
+        if not current:
+            return
+        self._under_way = {(each.partition.log.topic_id, each.partition.index): each for each in current}
+        if controller_id is None:
+            self._nothing_came(now)
+        else:
+            self._peers.ask(now, controller_id, self._request(current), self)
+
+    def _request(self, current: list[_Proposed]) -> AlterPartitionRequest:
+        topics: dict[bytes, RequestTopicData] = {}
+        for partition, _, proposal in current:
+            topic_id = partition.log.topic_id
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = RequestTopicData(topic_id=topic_id)
+            topic.partitions.append(
+                RequestPartitionData(
+                    partition.index,
+                    proposal.leader_epoch,
+                    new_isr_with_epochs=[BrokerState(*each) for each in proposal.isr],
+                    partition_epoch=proposal.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(self._node_id, self._registrations.epoch_of(self._node_id), list(topics.values()))
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def answered(self, now: Millis, answer: object) -> None:
+        if not isinstance(answer, AlterPartitionResponse) or answer.error_code:
+            self._nothing_came(now)
+        else:
+            self._again_ms = AGAIN_MIN_MS
+            under_way, self._under_way = self._under_way or {}, None
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    proposed = under_way.pop((topic.topic_id, part.partition_index), None)
+                    if proposed is not None:
+                        self._settle(now, proposed, part)
+            for proposed in under_way.values():  # the answer says nothing of these
+                self._refuse(now, proposed, ErrorCode.NETWORK_EXCEPTION)
+        self.send(now)
+
+    def _nothing_came(self, now: Millis) -> None:
+        under_way, self._under_way = self._under_way or {}, None
+        for proposed in under_way.values():
+            self._refuse(now, proposed, ErrorCode.NETWORK_EXCEPTION)
+
+    def _refuse(self, now: Millis, proposed: _Proposed, error: int) -> None:
+        if proposed.is_current and proposed.followers.refused(proposed.proposal, error):
+            self._waiting[proposed.partition] = proposed
+            if now >= self._again_at:
+                self._again_at = now + self._again_ms
+                self._again_ms = min(2 * self._again_ms, AGAIN_MAX_MS)
+
+    def _settle(self, now: Millis, proposed: _Proposed, part: ResponsePartitionData) -> None:
+        partition, followers, proposal = proposed
+        if part.error_code:
+            self._refuse(now, proposed, part.error_code)
+        elif proposed.is_current and followers.accepted(
+            proposal, part.leader_epoch, part.partition_epoch, tuple(part.isr)
+        ):
+            partition.partition_epoch = part.partition_epoch
+            partition.advance(now)

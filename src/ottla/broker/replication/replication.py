@@ -1,0 +1,130 @@
+"""Replication of one node: it follows the leaders that the metadata image names, and is followed where it leads.
+
+Knows the partitions here that have replicas elsewhere. Of those that it follows it fetches (fetching.py); of those that
+it leads it notes how far followers are, moves the high watermark, and proposes changes of the in-sync replicas
+(isr_changes.py). Does not know how a leader is elected.
+
+Source: Kafka's ReplicaManager.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.registrations import Registrations
+from ottla.broker.environment import Environment
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.replication.fetching import Fetching, key_of
+from ottla.broker.replication.isr_changes import IsrChanges
+from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.machine import Millis
+from ottla.replica.fetcher import Key
+
+
+class Replication:
+    """See the module's docstring."""
+
+    def __init__(
+        self, environment: Environment, metadata: Metadata, replicas: Replicas, peers: Peers, upkeep: Upkeep
+    ) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._replicas = replicas
+        registrations = Registrations(metadata)
+        self._fetching = Fetching(environment, registrations, peers, upkeep)
+        self._changes = IsrChanges(environment.node_id, registrations, peers)
+        self._keys: dict[str, dict[Key, None]] = {}
+        """What is fetched, by topic."""
+        self._look_at: Millis | None = None
+
+    # ---- who leads -------------------------------------------------------------------------------------------------
+
+    def follow(self, now: Millis, names: Iterable[str]) -> None:
+        """The image says something new of these topics, and the replicas here are as it says."""
+        for name in names:
+            local = self._replicas.by_name.get(name)
+            followed: dict[Key, None] = {}
+            for partition in () if local is None else local.partitions.values():
+                leader = self._leader_of(partition)
+                if leader is not None:
+                    followed[key_of(partition)] = None
+                    self._fetching.follow(now, partition, leader)
+                elif partition.followers is not None and self._look_at is None:
+                    self._look_at = now + self._look_every_ms
+            for key in self._keys.pop(name, {}):
+                if key not in followed:
+                    self._fetching.drop(key)
+            if followed:
+                self._keys[name] = followed
+        self._fetching.send(now)
+        self._changes.send(now)
+
+    def _leader_of(self, partition: Partition) -> int | None:
+        """Whom this node has to follow; None where it leads, or nobody does."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if placed is None or partition.leads or placed.leader in (-1, self._environment.node_id):
+            return None
+        return placed.leader
+
+    # ---- where this node leads -------------------------------------------------------------------------------------
+
+    def fetched(
+        self,
+        now: Millis,
+        partition: Partition,
+        node_id: int,
+        broker_epoch: int,
+        offset: int,
+        log_start_offset: int,
+        leader_end_offset: int,
+    ) -> None:
+        """A follower has fetched from `offset`, without an error and without diverging; the log ended at
+        `leader_end_offset` before it was read."""
+        followers = partition.followers
+        if followers is None:
+            return
+        if followers.fetched(now, node_id, offset, log_start_offset, leader_end_offset, broker_epoch):
+            proposal = followers.grow(node_id, partition.log.high_watermark)
+            if proposal is not None:
+                self._changes.propose(partition, proposal)
+                self._changes.send(now)
+            partition.advance(now)
+
+    @property
+    def _look_every_ms(self) -> int:
+        return max(1, self._environment.settings["replica.lag.time.max.ms"] // 2)
+
+    def _look_at_followers(self, now: Millis) -> None:
+        """Propose that those leave who have been behind for too long."""
+        led = [partition for partition in self._replicas if partition.followers is not None]
+        self._look_at = now + self._look_every_ms if led else None
+        for partition in led:
+            assert partition.followers is not None
+            proposal = partition.followers.shrink(now, partition.log.log_end_offset)
+            if proposal is not None:
+                self._changes.propose(partition, proposal)
+            partition.advance(now)  # nobody waits any longer for who was about to join and did not
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> Millis | None:
+        times = (self._look_at, self._fetching.deadline(), self._changes.deadline())
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: Millis) -> None:
+        if self._look_at is not None and self._look_at <= now:
+            self._look_at_followers(now)
+        self._fetching.send(now)
+        self._changes.send(now)
+
+    def check(self) -> None:
+        """Raises AssertionError."""
+        self._fetching.check()
+        for partition in self._replicas:
+            if partition.followers is not None:
+                partition.followers.check()
+                assert partition.leads
+                assert partition.followers.leader_epoch == partition.leader_epoch

@@ -1,0 +1,226 @@
+"""What must hold of the replicas of a simulated cluster at every step of every node.
+
+Sees the logs of all nodes, the metadata that all share, and what clients were told. The numbers are those of the
+invariants of a replicated log:
+
+1. one leader per epoch: one node at most leads a partition in an epoch;
+2. log matching: a batch of one (base offset, epoch) has the same bytes wherever it stands, and so has all before it;
+3. leader completeness: who begins to lead holds all that was acknowledged or exposed under earlier epochs;
+4. in-sync replicas are durable: each has everything below the leader's high watermark;
+5. the high watermark never goes back under one leadership, and is no further than any in-sync replica's log;
+6. nothing committed is cut: no cut removes what was below the high watermark of a leader;
+7. the in-sync replicas are among the replicas, with the leader, and apart from the eligible ones;
+10. an acknowledged record lies below the high watermark of a leader.
+
+A replica that lost bytes which it had (a power cut) is forgiven 4: `may_lose` says so of a node.
+"""
+
+from dataclasses import dataclass, field
+
+from ottla.broker.node import Node
+from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Isolation
+from ottla.metadata.image import MetadataImage
+from ottla.sim.clients.batches import Batch, decode_batches
+from ottla.sim.kernel.trace import Broken
+
+READ_BYTES = 1 << 22
+
+
+@dataclass(slots=True)
+class Copy:
+    """A partition's log on one node, as it was last looked at: its batches in order, and what tells a change."""
+
+    partition: Partition | None = None
+    batches: list[Batch] = field(default_factory=list[Batch])
+    end: int = 0
+    cuts: int = -1
+    high_watermark: int = 0
+    leadership: tuple[int, bool] = (-1, False)
+
+    def at(self, offset: int) -> Batch | None:
+        """The batch that holds this offset."""
+        low, high = 0, len(self.batches)
+        while low < high:
+            middle = (low + high) // 2
+            if self.batches[middle].last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        found = self.batches[low] if low < len(self.batches) else None
+        return found if found is not None and found.base_offset <= offset else None
+
+    def value_at(self, offset: int) -> bytes | None:
+        """The value of the record at this offset."""
+        batch = self.at(offset)
+        if batch is None:
+            return None
+        return next((note.value for note in batch.notes if note.offset == offset), None)
+
+
+class ReplicaChecker:
+    """The promises of one topic of a cluster, by partition index."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.copies: dict[tuple[int, int], Copy] = {}
+        """By node and partition."""
+        self.acks: dict[int, dict[int, bytes]] = {}
+        self.reads: dict[int, dict[int, bytes]] = {}
+        self._leaders: dict[tuple[int, int], int] = {}
+        self._written: dict[tuple[int, int, int], Batch] = {}
+        """By partition, epoch and base offset."""
+        self._committed: dict[int, dict[int, int]] = {}
+        """By partition: the highest high watermark of the leader of each epoch."""
+        self._isr_forgiven: set[int] = set()
+
+    # ---- what clients were told ------------------------------------------------------------------------------------
+
+    def acknowledged(self, index: int, offset: int, value: bytes) -> None:
+        """A producer with acks=all was told that its record stands there."""
+        if max(self._committed.get(index, {}).values(), default=0) <= offset:
+            raise Broken(f"10: {self.topic}-{index}: {offset} is acknowledged and below no leader's high watermark")
+        known = self.acks.setdefault(index, {}).setdefault(offset, value)
+        if known != value:
+            raise Broken(f"{self.topic}-{index}: {known!r} and {value!r} are both acknowledged at {offset}")
+
+    def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None:
+        """A consumer was given this record."""
+        known = self.reads.setdefault(index, {}).setdefault(offset, value)
+        if known != value:
+            raise Broken(f"{self.topic}-{index}: consumers were given {known!r} and {value!r} at {offset}")
+
+    # ---- a node has done something ---------------------------------------------------------------------------------
+
+    def forgive(self, node_id: int) -> None:
+        """This node lost power: what its disk had not yet taken may be gone, in sync or not."""
+        self._isr_forgiven.add(node_id)
+
+    def look(self, node: Node, image: MetadataImage) -> None:
+        """Look at every partition of the topic on this node. Raises Broken."""
+        local = node.replicas.by_name.get(self.topic)
+        for index, partition in ({} if local is None else local.partitions).items():
+            copy = self.copies.setdefault((node.node_id, index), Copy())
+            self._read(node.node_id, index, partition, copy)
+            self._look_at_offsets(node.node_id, partition, copy)
+            if partition.leads:
+                self._look_at_leader(node.node_id, index, partition, copy, image)
+
+    def _read(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
+        log = partition.log
+        if log.unopened or (
+            partition is copy.partition and log.log_end_offset == copy.end and log.compaction_epoch == copy.cuts
+        ):
+            return
+        before = copy.batches
+        if partition is copy.partition and log.compaction_epoch == copy.cuts:
+            at = copy.end
+        else:
+            copy.batches, at = [], log.log_start_offset
+        while at < log.log_end_offset:
+            found = log.read(at, READ_BYTES, Isolation.LOG_END)
+            assert found.slice is not None, (partition.name, at, log.log_end_offset)
+            for batch in decode_batches(found.slice.read()):
+                self._match(node_id, index, batch)
+                copy.batches.append(batch)
+                at = batch.last_offset + 1
+        if copy.batches is not before and before:
+            self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
+        copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
+
+    def _match(self, node_id: int, index: int, batch: Batch) -> None:
+        known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
+        if known != batch:
+            raise Broken(
+                f"2: {self.topic}-{index} on node {node_id} has another batch at {batch.base_offset} of epoch "
+                f"{batch.leader_epoch}: {batch.notes} and {known.notes}"
+            )
+
+    def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
+        if not same_life and node_id in self._isr_forgiven:
+            return
+        start = copy.batches[0].base_offset if copy.batches else copy.end
+        committed = self._committed.get(index, {})
+        for batch in before:
+            if batch.base_offset < start or copy.at(batch.base_offset) == batch:
+                continue
+            if any(mark > batch.last_offset for epoch, mark in committed.items() if epoch == batch.leader_epoch):
+                raise Broken(
+                    f"6: {self.topic}-{index} on node {node_id}: {batch.base_offset} of epoch {batch.leader_epoch} was "
+                    f"committed and is cut: {copy.end=}"
+                )
+
+    def _look_at_offsets(self, node_id: int, partition: Partition, copy: Copy) -> None:
+        log = partition.log
+        if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
+            raise Broken(f"5: {partition.name} on node {node_id}: {log.log_start_offset} {log.high_watermark}")
+        leadership = partition.leader_epoch, partition.leads
+        if leadership == copy.leadership and partition.leads and log.high_watermark < copy.high_watermark:
+            raise Broken(
+                f"5: {partition.name} on node {node_id}: the high watermark went back from {copy.high_watermark} to "
+                f"{log.high_watermark}"
+            )
+        copy.high_watermark = log.high_watermark
+
+    def _look_at_leader(self, node_id: int, index: int, partition: Partition, copy: Copy, image: MetadataImage) -> None:
+        epoch = partition.leader_epoch
+        leader = self._leaders.setdefault((index, epoch), node_id)
+        if leader != node_id:
+            raise Broken(f"1: nodes {leader} and {node_id} lead {partition.name} in epoch {epoch}")
+        if copy.leadership != (epoch, True):
+            self._look_at_new_leader(node_id, index, partition, copy)
+        copy.leadership = epoch, True
+        mark = partition.log.high_watermark
+        marks = self._committed.setdefault(index, {})
+        if mark > marks.get(epoch, -1):
+            marks[epoch] = mark
+            placed = image.partition(self.topic, index)
+            if placed is not None and placed.leader_epoch == epoch:
+                for member in (*placed.isr, *placed.elr):
+                    self._look_at_member(member, index, copy, mark)
+
+    def _look_at_member(self, member: int, index: int, leader: Copy, mark: int) -> None:
+        copy = self.copies.get((member, index))
+        if member in self._isr_forgiven or copy is None:
+            return
+        if copy.end < mark:
+            raise Broken(
+                f"4: {self.topic}-{index}: the high watermark is {mark}, node {member} in sync ends at {copy.end}"
+            )
+        if mark and copy.at(mark - 1) != leader.at(mark - 1):
+            raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
+
+    def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
+        start = partition.log.log_start_offset
+        for told, what in ((self.acks, "acknowledged"), (self.reads, "given to a consumer")):
+            for offset, value in told.get(index, {}).items():
+                if offset >= start and copy.value_at(offset) != value:
+                    raise Broken(
+                        f"3: node {node_id} leads {partition.name} in epoch {partition.leader_epoch} without "
+                        f"{value!r} at {offset}, which was {what}"
+                    )
+
+    # ---- metadata, and the end -------------------------------------------------------------------------------------
+
+    def look_at_metadata(self, image: MetadataImage) -> None:
+        """The controller has committed something. Raises Broken."""
+        topic = image.topics.get(self.topic)
+        for index, placed in enumerate(() if topic is None else topic.partitions):
+            if not set(placed.isr) <= set(placed.replicas) or set(placed.isr) & set(placed.elr):
+                raise Broken(f"7: {self.topic}-{index}: {placed}")
+            if placed.leader != -1 and placed.leader not in placed.isr:
+                raise Broken(f"7: {self.topic}-{index}: the leader is not in sync: {placed}")
+
+    def look_at_rest(self, nodes: list[Node]) -> None:
+        """Everything is at rest: from where all begin, the replicas are alike, byte for byte, and hold what was
+        promised."""
+        for index in {index for _, index in self.copies}:
+            copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
+            start = max(copy.batches[0].base_offset if copy.batches else copy.end for copy in copies)
+            alike = [[batch for batch in copy.batches if batch.base_offset >= start] for copy in copies]
+            if any(batches != alike[0] for batches in alike):
+                raise Broken(f"2: the replicas of {self.topic}-{index} differ at rest")
+            for told in (self.acks, self.reads):
+                for offset, value in told.get(index, {}).items():
+                    if offset >= start and copies[0].value_at(offset) != value:
+                        raise Broken(f"3: {self.topic}-{index} has lost {value!r} at {offset}")

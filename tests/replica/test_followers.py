@@ -1,0 +1,236 @@
+"""The leader's view of its followers: who is in sync, how far the high watermark goes, what is proposed."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.protocol.errors import ErrorCode as E
+from ottla.replica.divergence import EpochEnd, truncation_offset
+from ottla.replica.followers import Followers, Proposal
+
+LAG_MS = 1_000
+
+
+class Nodes:
+    """Everybody is registered in epoch 7, but those who are said not to be."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, int | None] = {}
+
+    def broker_epoch_of(self, node_id: int) -> int | None:
+        return self.epochs.get(node_id, 7)
+
+
+class Led:
+    """A partition that node 1 leads since offset 10, in epoch 5; its log ends at `end`."""
+
+    def __init__(self, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 2) -> None:
+        self.nodes = Nodes()
+        self.now = 100_000
+        self.end = 10
+        self.mark = 0
+        self.followers = Followers(
+            self.now,
+            1,
+            self.nodes,
+            replicas=(1, 2, 3),
+            isr=isr,
+            leader_epoch=5,
+            partition_epoch=8,
+            start_offset=10,
+            lag_ms_max=LAG_MS,
+            min_isr_wanted=min_isr,
+        )
+
+    def fetch(self, node_id: int, offset: int, broker_epoch: int = 7) -> bool:
+        counts = self.followers.fetched(self.now, node_id, offset, 0, self.end, broker_epoch)
+        self.followers.check()
+        return counts
+
+    @property
+    def high_watermark(self) -> int | None:
+        return self.followers.high_watermark(self.now, self.end)
+
+    def grow(self, node_id: int) -> Proposal | None:
+        return self.followers.grow(node_id, self.mark)
+
+    def accept(self, proposal: Proposal | None, partition_epoch: int = 9) -> bool:
+        assert proposal is not None
+        isr = tuple(node_id for node_id, _ in proposal.isr)
+        return self.followers.accepted(proposal, 5, partition_epoch, isr)
+
+
+@pytest.fixture
+def led() -> Iterator[Led]:
+    made = Led()
+    yield made
+    made.followers.check()
+
+
+def test_nothing_is_committed_before_everybody_in_sync_has_said_how_far_it_is(led: Led) -> None:
+    led.end = 20
+    assert led.high_watermark == -1
+    led.fetch(2, 20)
+    assert led.high_watermark == -1
+    led.fetch(3, 15)
+    assert led.high_watermark == 15
+
+
+def test_an_earlier_life_of_a_follower_counts_for_nothing(led: Led) -> None:
+    assert not led.fetch(2, 10, broker_epoch=6)
+    assert led.fetch(2, 10)
+    led.nodes.epochs[2] = 8
+    assert not led.fetch(2, 12)
+    assert led.fetch(2, 10, broker_epoch=8)
+    assert not led.fetch(9, 10)
+
+
+def test_who_is_behind_for_too_long_is_proposed_to_leave_and_counts_until_it_has(led: Led) -> None:
+    led.fetch(2, 10)
+    led.fetch(3, 10)
+    led.end = 20
+    led.now += LAG_MS
+    led.fetch(2, 20)
+    assert led.followers.shrink(led.now, led.end) is None
+    led.now += 1
+    proposal = led.followers.shrink(led.now, led.end)
+    assert proposal == Proposal(5, 8, ((1, 7), (2, 7)))
+    assert led.high_watermark == 10
+    assert led.followers.shrink(led.now, led.end) is None, "one at a time"
+    assert led.accept(proposal)
+    assert led.high_watermark == 20
+
+
+def test_who_has_everything_stays_however_long_ago_it_fetched(led: Led) -> None:
+    led.fetch(2, 10)
+    led.fetch(3, 10)
+    led.now += 10 * LAG_MS
+    assert led.followers.shrink(led.now, led.end) is None
+
+
+def test_who_reached_the_end_of_its_last_fetch_was_caught_up_then(led: Led) -> None:
+    led.fetch(3, 10)
+    led.fetch(2, 10)
+    for _ in range(5):
+        led.end += 5
+        led.now += LAG_MS // 2
+        led.fetch(2, led.end - 5)
+        led.fetch(3, 10)
+    proposal = led.followers.shrink(led.now, led.end)
+    assert proposal is not None
+    assert [node_id for node_id, _ in proposal.isr] == [1, 2]
+
+
+def test_an_outsider_joins_when_it_has_the_beginning_of_the_epoch() -> None:
+    led = Led(isr=(1, 2))
+    led.mark = 8
+    led.fetch(3, 9)
+    assert led.grow(3) is None
+    led.fetch(3, 10)
+    proposal = led.grow(3)
+    assert proposal == Proposal(5, 8, ((1, 7), (2, -1), (3, 7)))
+    assert led.followers.maximal_isr == (1, 2, 3)
+    led.end = 12
+    led.fetch(2, 12)
+    assert led.high_watermark == 10, "it may be in sync already"
+    assert led.grow(3) is None
+    assert led.accept(proposal)
+    assert led.followers.isr == (1, 2, 3)
+
+
+@pytest.mark.parametrize("epoch", [None, 8, 6])
+def test_nobody_joins_who_is_fenced_or_was_another_life(epoch: int | None) -> None:
+    led = Led(isr=(1, 2))
+    led.fetch(3, 10)
+    led.nodes.epochs[3] = epoch
+    assert led.grow(3) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "pending"),
+    [
+        (E.INELIGIBLE_REPLICA, False, False),
+        (E.OPERATION_NOT_ATTEMPTED, False, False),
+        (E.FENCED_LEADER_EPOCH, False, True),
+        (E.INVALID_UPDATE_VERSION, False, True),
+        (E.UNKNOWN_TOPIC_ID, False, True),
+        (E.INVALID_REQUEST, False, True),
+        (E.NEW_LEADER_ELECTED, False, True),
+        (E.NOT_CONTROLLER, True, True),
+        (E.STALE_BROKER_EPOCH, True, True),
+        (E.NETWORK_EXCEPTION, True, True),
+    ],
+)
+def test_what_a_refusal_leaves(error: E, again: bool, pending: bool) -> None:
+    led = Led(isr=(1, 2))
+    led.fetch(3, 10)
+    proposal = led.grow(3)
+    assert proposal is not None
+    assert led.followers.refused(proposal, error) is again
+    assert (led.followers.proposal is proposal) is pending
+    assert (3 in led.followers.maximal_isr) is pending
+
+
+def test_newer_metadata_makes_a_proposal_void_and_its_answer_too(led: Led) -> None:
+    led.end = 20
+    led.fetch(2, 20)
+    led.now += 2 * LAG_MS
+    proposal = led.followers.shrink(led.now, led.end)
+    assert proposal is not None
+    assert not led.followers.metadata(led.now, (1, 2, 3), (1, 2, 3), 5, 8), "as it was"
+    assert led.followers.metadata(led.now, (1, 2), (1, 2), 5, 9)
+    assert not led.accept(proposal, 10)
+    assert not led.followers.refused(proposal, E.NETWORK_EXCEPTION)
+    assert led.followers.isr == (1, 2)
+    assert list(led.followers.followers) == [2]
+
+
+def test_an_answer_with_the_epoch_it_had_is_an_answer(led: Led) -> None:
+    """It was so already: a lost answer's change (KAFKA-12751)."""
+    led.end = 20
+    led.now += 2 * LAG_MS
+    proposal = led.followers.shrink(led.now, led.end)
+    assert not led.accept(proposal, 7)
+    assert led.accept(proposal, 8)
+    assert led.followers.proposal is None
+
+
+def test_the_high_watermark_stands_while_too_few_are_in_sync() -> None:
+    led = Led(isr=(1,))
+    led.end = 20
+    assert led.high_watermark is None
+    assert not led.followers.enough_to_append
+    led.fetch(2, 20)
+    led.grow(2)
+    assert led.followers.enough_to_acknowledge
+    assert not led.followers.enough_to_append
+    assert led.high_watermark is None, "the committed ones count here (KAFKA-15583)"
+
+
+def test_more_than_there_are_replicas_is_never_asked_for() -> None:
+    assert Led(isr=(1, 2, 3), min_isr=9).followers.enough_to_append
+
+
+def test_nobody_runs_away_from_who_was_caught_up_a_moment_ago() -> None:
+    led = Led(isr=(1, 2))
+    led.fetch(3, 10)
+    led.end = 12
+    led.fetch(2, 12)
+    assert led.high_watermark == 10
+    led.now += LAG_MS + 1
+    assert led.high_watermark == 12
+
+
+@pytest.mark.parametrize(
+    ("leader", "own", "end", "cut"),
+    [
+        ((4, 30), (4, 25), 40, 25),
+        ((4, 20), (4, 25), 40, 20),
+        ((4, 30), (3, 15), 40, 15),
+        ((4, 30), (-1, -1), 40, 30),
+        ((4, 50), (-1, -1), 40, 40),
+        ((4, 50), (4, 60), 40, 40),
+    ],
+)
+def test_where_a_log_is_cut(leader: tuple[int, int], own: tuple[int, int], end: int, cut: int) -> None:
+    assert truncation_offset(EpochEnd(*leader), EpochEnd(*own), end) == cut

@@ -1,0 +1,112 @@
+"""Bugs that replication might have, planted: the cluster workload has to find each of them."""
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.replication.fetching import Fetching
+from ottla.broker.topics.placement import Placement
+from ottla.replica.fetcher import Fetcher, Position
+from ottla.replica.followers import Followers
+from ottla.sim.workloads.cluster_run import ClusterRun
+
+SEEDS_MAX = 40
+
+
+def restarted_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """A follower cuts its log to its high watermark before it fetches, as before KIP-101."""
+    follow = Fetching.follow
+
+    def wrong(self: Fetching, now: int, partition: Partition, leader: int) -> None:
+        partition.log.truncate_to(partition.log.high_watermark, now=now)
+        follow(self, now, partition, leader)
+
+    patch.setattr(Fetching, "follow", wrong)
+
+
+def moved_before_the_joiner_has_it(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark goes by the committed in-sync replicas, while one is about to join."""
+
+    def wrong(self: Followers, now: int, end_offset: int) -> int | None:
+        known = [each.end_offset for node_id, each in self.followers.items() if node_id in self.isr]
+        return min([end_offset, *known]) if len(self.isr) >= self.min_isr else None
+
+    patch.setattr(Followers, "high_watermark", wrong)
+
+
+def shrunk_as_if_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Who shall leave the in-sync replicas is not waited for, although the controller has not said so."""
+    shrink = Followers.shrink
+
+    def wrong(self: Followers, now: int, end_offset: int) -> Any:
+        proposal = shrink(self, now, end_offset)
+        if proposal is not None:
+            self.isr = tuple(node_id for node_id, _ in proposal.isr)
+        return proposal
+
+    patch.setattr(Followers, "shrink", wrong)
+
+
+def moved_when_appended(patch: pytest.MonkeyPatch) -> None:
+    """The leader takes for committed what it has itself."""
+    patch.setattr(Followers, "high_watermark", lambda self, now, end_offset: end_offset)
+
+
+def epoch_not_sent(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks where the logs part ways."""
+    follow = Fetcher.follow
+
+    def wrong(self: Fetcher, key: Any, leader_epoch: int, position: Position) -> None:
+        follow(self, key, leader_epoch, position._replace(last_epoch=-1))
+
+    patch.setattr(Fetcher, "follow", wrong)
+    at = Fetcher.at
+    patch.setattr(
+        Fetcher, "at", lambda self, key, epoch, position: at(self, key, epoch, position._replace(last_epoch=-1))
+    )
+
+
+def leads_in_an_old_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A node that comes back goes on to lead what it led."""
+    begin_ = Placement._begin
+
+    def wrong(self: Placement, now: int, partition: Partition, placed: Any) -> None:
+        partition.leads = placed.leader == self._environment.node_id
+        begin_(self, now, partition, placed)
+
+    patch.setattr(Placement, "_begin", wrong)
+
+
+def end_offsets_kept(patch: pytest.MonkeyPatch) -> None:
+    """A new leader takes everybody to have what it has."""
+    made = Followers.__init__
+
+    def wrong(self: Followers, *args: Any, **given: Any) -> None:
+        made(self, *args, **given)
+        for follower in self.followers.values():
+            follower.end_offset = given["start_offset"]
+
+    patch.setattr(Followers, "__init__", wrong)
+
+
+BUGS = [
+    restarted_at_the_high_watermark,
+    moved_before_the_joiner_has_it,
+    shrunk_as_if_accepted,
+    moved_when_appended,
+    epoch_not_sent,
+    leads_in_an_old_epoch,
+    end_offsets_kept,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        failure = ClusterRun(seed).outcome().failure
+        if failure is not None:
+            print(f"{bug.__name__}: seed {seed}: {failure.splitlines()[-1]}")
+            return
+    pytest.fail(f"not found by {SEEDS_MAX} seeds")

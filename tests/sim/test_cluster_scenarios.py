@@ -1,0 +1,298 @@
+"""What has gone wrong in systems like this one, each as a story of a few nodes. The checkers look at every step, so
+most of these tests only tell the story; the numbers of issues are Kafka's.
+"""
+
+from itertools import permutations
+
+import pytest
+
+from ottla.broker.partitions.partition import Partition
+from ottla.protocol.errors import ErrorCode
+from ottla.sim.clients.replicated import AllAcksProducer
+from ottla.sim.workloads.cluster import TOPIC, TOPIC_ID, Cluster
+
+SEEDS = range(3)
+
+
+def running(seed: int = 1, *, producers: int = 2, nodes: int = 3, min_isr: int = 2) -> Cluster:
+    """Nodes with a leader, producers with acks=all and a reader at work."""
+    cluster = Cluster(seed, nodes=nodes, min_isr=min_isr)
+    cluster.start()
+    for _ in range(producers):
+        cluster.produce()
+    cluster.read()
+    cluster.until(lambda: acknowledged(cluster) > 20 * producers - 1)
+    return cluster
+
+
+def acknowledged(cluster: Cluster) -> int:
+    return sum(each.acknowledged_count for each in cluster.producers)
+
+
+def replica(cluster: Cluster, node_id: int) -> Partition:
+    return cluster.node(node_id).replicas.by_name[TOPIC].partitions[0]
+
+
+def part(cluster: Cluster, node_id: int) -> None:
+    """This node and the others reach each other no more; clients reach all."""
+    for other in cluster.hosts.values():
+        if other is not cluster.hosts[node_id]:
+            cluster.world.network.cut_path(cluster.hosts[node_id].name, other.name)
+            cluster.world.network.cut_path(other.name, cluster.hosts[node_id].name)
+
+
+def stubborn(cluster: Cluster, node_id: int, acks: int) -> AllAcksProducer:
+    """A producer that believes in this leader whatever happens."""
+    endpoint = cluster.hosts[node_id].endpoint
+    name = f"stubborn-{len(cluster.producers)}"
+    producer = AllAcksProducer(cluster.world, name, TOPIC_ID, 0, lambda _: endpoint, cluster.checker, acks=acks)
+    producer.go()
+    return producer
+
+
+def send_home(producer: AllAcksProducer) -> None:
+    producer.running = False
+    producer.hang_up()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_restarted_follower_that_leads_has_what_was_acknowledged(seed: int) -> None:
+    """It knew less of the high watermark than it had (KIP-101)."""
+    cluster = running(seed, nodes=2)
+    cluster.kill(2)
+    cluster.kill(1)
+    cluster.run(1_000)
+    cluster.begin(2)
+    cluster.until(lambda: cluster.leader() == 2)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_unlike_records_at_one_offset_become_one(seed: int) -> None:
+    """Both were leaders, each with tails of its own, and all stop (KIP-101)."""
+    cluster = running(seed)
+    part(cluster, 1)
+    cluster.deaf.add(1)
+    lonely = stubborn(cluster, 1, acks=1)
+    cluster.until(lambda: lonely.acknowledged_count > 10)
+    send_home(lonely)
+    cluster.fence(1)
+    cluster.until(lambda: cluster.leader() not in (1, None))
+    cluster.produce(acks=1)
+    cluster.run(300)
+    for node_id in (2, 3, 1):
+        cluster.kill(node_id)
+    cluster.run(1_000)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_leaders_that_append_nothing_leave_epochs_that_nobody_knows(seed: int) -> None:
+    """KIP-279, KAFKA-7415."""
+    cluster = running(seed)
+    for producer in cluster.producers:
+        producer.winding_down = True
+    cluster.run(300)
+    for order in permutations((1, 2, 3)):
+        for node_id in order:
+            if node_id in cluster.isr() and cluster.leader() is not None:
+                cluster.controller.move_leader(TOPIC, 0, node_id)
+                cluster.tell_all()
+            cluster.run(cluster.rng.randrange(40))
+        dying = order[0]
+        cluster.kill(dying)
+        cluster.run(cluster.rng.randrange(200))
+        cluster.begin(dying)
+    cluster.produce()
+    cluster.run(500)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_misses_an_epoch_between_two_of_one_leader(seed: int) -> None:
+    """It must not go on as if nothing had been (KAFKA-7164)."""
+    cluster = running(seed)
+    cluster.deaf.add(3)
+    cluster.world.network.cut_path("node-1", "node-2")
+    cluster.run(100)
+    cluster.controller.move_leader(TOPIC, 0, 2)
+    cluster.tell_all()
+    cluster.run(100)
+    cluster.controller.move_leader(TOPIC, 0, 1)
+    cluster.world.network.mend()
+    cluster.deaf.clear()
+    cluster.tell_all()
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_high_watermark_is_there_after_a_restart(seed: int) -> None:
+    """Not at 0, and not above the end (KAFKA-3978, 9491)."""
+    cluster = running(seed)
+    cluster.settle()
+    mark = replica(cluster, 2).log.high_watermark
+    for node_id in cluster.hosts:
+        cluster.stop(node_id)
+    cluster.begin(2)
+    assert replica(cluster, 2).log.high_watermark == mark > 20
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_isolated_leader_acknowledges_nothing_to_acks_all(seed: int) -> None:
+    cluster = running(seed)
+    part(cluster, 1)
+    cluster.deaf.add(1)
+    lonely, careless = stubborn(cluster, 1, acks=-1), stubborn(cluster, 1, acks=1)
+    cluster.until(lambda: careless.acknowledged_count > 10)
+    before = lonely.acknowledged_count
+    cluster.fence(1)
+    cluster.until(lambda: cluster.leader() not in (1, None))
+    total = acknowledged(cluster)
+    cluster.until(lambda: acknowledged(cluster) > total + 20)
+    assert lonely.acknowledged_count == before
+    assert lonely.last_error in (0, ErrorCode.REQUEST_TIMED_OUT)
+    for each in (lonely, careless):
+        send_home(each)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_shrink_that_is_not_committed_moves_nothing(seed: int) -> None:
+    cluster = running(seed)
+    cluster.world.network.cut_path("node-1", "controller")
+    life = cluster.hosts[3].life
+    assert life is not None
+    life.pause()
+    cluster.run(1_000)
+    before = acknowledged(cluster)
+    cluster.run(4_000)
+    assert acknowledged(cluster) == before, "node 3 is in sync still, as far as anybody knows"
+    assert replica(cluster, 1).followers is not None
+    assert sorted(cluster.isr()) == [1, 2, 3]
+    cluster.world.network.mend()
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2])
+    cluster.until(lambda: acknowledged(cluster) > before + 20)
+    life.resume()
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_answer_of_the_controller_comes_after_another_election(seed: int) -> None:
+    """KAFKA-12686, 12751, 13091."""
+    cluster = running(seed)
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.world.network.cut_path("controller", "node-1")
+    cluster.begin(3)
+    cluster.until(lambda: 3 in cluster.isr())
+    cluster.controller.move_leader(TOPIC, 0, 2)
+    cluster.controller.move_leader(TOPIC, 0, 1)
+    cluster.tell_all()
+    cluster.run(300)
+    cluster.world.network.mend()
+    total = acknowledged(cluster)
+    cluster.until(lambda: acknowledged(cluster) > total + 20)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_joins_who_is_given_up(seed: int) -> None:
+    """It fetches on, and has everything (KIP-841, KAFKA-13916)."""
+    cluster = running(seed)
+    life = cluster.hosts[3].life
+    assert life is not None
+    cluster.fence(3)
+    cluster.run(2_000)
+    assert sorted(cluster.isr()) == [1, 2]
+    assert replica(cluster, 3).log.log_end_offset > replica(cluster, 1).log.high_watermark - 100
+    cluster.register_again(3, life)
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bounce_that_lost_its_end_before_anybody_noticed(seed: int) -> None:
+    """KAFKA-7235, KIP-966."""
+    cluster = running(seed)
+    cluster.kill(1, power_cut=True)
+    cluster.begin(1, intact=False)
+    cluster.until(lambda: cluster.leader() not in (1, None))
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_ticket_outlives_its_leadership(seed: int) -> None:
+    """Leader, follower, leader, and other records stand at its offsets."""
+    cluster = running(seed)
+    for other in ("node-2", "node-3"):
+        cluster.world.network.cut_path("node-1", other)
+    cluster.run(100)
+    assert len(cluster.node(1).parking) > 0
+    cluster.controller.move_leader(TOPIC, 0, 2)
+    cluster.tell_all()
+    cluster.run(50)
+    cluster.controller.move_leader(TOPIC, 0, 1)
+    cluster.tell_all()
+    cluster.world.network.mend()
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_ends_below_the_leaders_start(seed: int) -> None:
+    """The start may be inside of a batch (KAFKA-6975)."""
+    cluster = running(seed)
+    cluster.kill(3)
+    total = acknowledged(cluster)
+    cluster.until(lambda: 3 not in cluster.isr() and acknowledged(cluster) > total + 40)
+    cluster.readers[0].running = False
+    log = replica(cluster, 1).log
+    log.delete_records_before(log.high_watermark - 1)
+    cluster.begin(3)
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    assert replica(cluster, 3).log.log_start_offset >= log.log_start_offset - 2
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_stands_still_for_longer_than_it_may_be_behind(seed: int) -> None:
+    cluster = running(seed)
+    life = cluster.hosts[2].life
+    assert life is not None
+    life.pause()
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 3])
+    total = acknowledged(cluster)
+    cluster.until(lambda: acknowledged(cluster) > total + 20)
+    life.resume()
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_too_few_in_sync_take_nothing(seed: int) -> None:
+    """And go on when one comes back."""
+    cluster = running(seed)
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.until(lambda: cluster.isr() == (1,))
+    cluster.run(3_000)
+    before = acknowledged(cluster)
+    cluster.run(1_000)
+    assert acknowledged(cluster) == before
+    assert {each.last_error for each in cluster.producers} == {ErrorCode.NOT_ENOUGH_REPLICAS}
+    cluster.begin(2)
+    cluster.until(lambda: acknowledged(cluster) > before + 20)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_but_the_last_are_lost_one_after_the_other_and_nothing_acknowledged_is(seed: int) -> None:
+    cluster = running(seed)
+    for node_id in (1, 2, 3, 1, 2, 3):
+        cluster.kill(node_id)
+        cluster.until(lambda dead=node_id: cluster.leader() not in (dead, None))  # type: ignore[misc]
+        total = acknowledged(cluster)
+        cluster.until(lambda total=total: acknowledged(cluster) > total + 10)  # type: ignore[misc]
+        cluster.begin(node_id)
+        cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.settle()
