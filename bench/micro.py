@@ -29,6 +29,7 @@ from ottla.broker.api import k00_produce
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
+from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
@@ -83,7 +84,8 @@ class Bench:
     def topic(self) -> str:
         """A new topic of one partition on the node."""
         name = f"{TOPIC}-{next(self._logs)}"
-        self.node.topics.create(self.now, name, 1, {})
+        topics = self.node.topics
+        self.node.metadata.at_once(self.now, topics.creating(self.now, [NewTopic(name, 1)]))
         return name
 
     def append(self, size: str) -> tuple[Callable[[], object], int]:

@@ -17,10 +17,13 @@ from typing import Any
 
 from ottla.broker.channel import Channel, Owed
 from ottla.broker.cluster import store_work
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknown, Part, Reply, Reread, Store, Sync
 from ottla.broker.node import Node
+from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Address, Parked, Session
+from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
@@ -106,6 +109,39 @@ class Client:
         self.channel.check()
 
 
+class GuardedStore:
+    """The metadata store as a node sees it: its own for a start and a clean stop; while it serves clients only its
+    shell may touch it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.serving = False
+
+    def __getattr__(self, name: str) -> Any:
+        assert not self.serving, f"the node itself asks the metadata store for {name} while it serves clients"
+        return getattr(self._store, name)
+
+
+class Ended:
+    """Waits for a change of the metadata."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+        self._error: Exception | None = None
+
+    def change_ended(self, now: int, result: Any) -> None:
+        self._results.append(result)
+
+    def change_failed(self, now: int, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        (result,) = self._results
+        return result
+
+
 class NodeStage:
     """A node in a directory. `hold_syncs` keeps fsyncs from ending, to look at what waits for them: `sync` ends one;
     `hold_commits` does the same to commits of the metadata store, and `commit` ends one.
@@ -150,27 +186,34 @@ class NodeStage:
         self.syncs.clear()
         self.commits.clear()
         self.clients.clear()
+        self.guard = GuardedStore(self.store)
         self.node = Node(
             BrokerSettings.load(self.settings, {}),
             DiskFiles() if self.files is None else self.files,
             str(self.directory),
-            self.store,
+            self.guard,
             entropy=self.entropy,
             same_boot=same_boot,
             notes=self.notes.append,
             faults=self._fault,
         )
         self.node.start(self.now)
+        self.guard.serving = True
 
     def _fault(self, what: str, error: Exception) -> None:
         if self.faults is None:
             raise error
         self.faults.append(what)
 
+    def stop(self) -> None:
+        """The node stops cleanly; time stands still."""
+        self.guard.serving = False
+        self.node.stop(self.now)
+
     def end(self, *, clean: bool = True) -> None:
         """The process ends: by a clean stop, or it is killed; what it wrote is still there."""
         if clean:
-            self.node.stop(self.now)
+            self.stop()
         self.now += 1000
 
     def restart(self, *, clean: bool = True) -> None:
@@ -325,6 +368,26 @@ class NodeStage:
         if done:
             store_work.commit(self.store, effect)
         self.node.committed(self.now, effect.token, OutcomeUnknown("the connection to the store was lost"))
+
+    # ---- the metadata ----------------------------------------------------------------------------------------------
+
+    def change(self, planned: Planned) -> Any:
+        """What comes of this change of the metadata, made by the test."""
+        ended = Ended()
+        self.node.metadata.change(self.now, lambda now: planned, ended)
+        self.settle()
+        return ended.result()
+
+    def create(
+        self, name: str, partitions: int = 1, overrides: dict[str, str] | None = None, *, topic_id: bytes | None = None
+    ) -> LocalTopic:
+        """Make a topic."""
+        self.change(self.node.topics.creating(self.now, [NewTopic(name, partitions, overrides or {}, topic_id)]))
+        return self.node.replicas.by_name[name]
+
+    def delete(self, *names: str) -> None:
+        """Delete topics."""
+        self.change(self.node.topics.deleting([self.node.image.topics[name] for name in names]))
 
     def check(self) -> None:
         """The invariants of the coordinators that are in use."""

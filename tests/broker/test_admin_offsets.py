@@ -100,7 +100,7 @@ def test_what_no_fsync_covers_yet_is_not_told(tmp_path: Path) -> None:
     assert offset(stage, -1) == (0, -1, 1, 0)
     assert offset(stage, -3)[2] == 0
     stage.append("t")
-    stage.node.stop(stage.now)
+    stage.stop()
     stage.restart(clean=False)
     stage.settle()
     assert offset(stage, -1) == (0, -1, 2, 1)
@@ -180,7 +180,7 @@ def test_records_that_may_not_go_stay(stage: NodeStage) -> None:
     create(stage, "compacted", cleanup_policy="compact")
     create(stage, "both", cleanup_policy="compact,delete")
     create(stage, "kept", cleanup_policy="")
-    stage.node.topics.ensure_internal(stage.now, "__consumer_offsets")
+    stage.change(stage.node.topics.creating_internal(stage.now, "__consumer_offsets"))
     assert delete_before(stage, 0, "compacted") == (E.POLICY_VIOLATION, -1)
     assert delete_before(stage, 0, "both") == (0, 0)
     assert delete_before(stage, 0, "kept") == (0, 0)

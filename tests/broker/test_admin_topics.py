@@ -192,7 +192,7 @@ def test_growth_that_cannot_be_is_refused(
 
 def test_growth_of_what_is_not_there_or_not_ours_to_grow(stage: NodeStage) -> None:
     assert grow(stage, 3) == (E.UNKNOWN_TOPIC_OR_PARTITION, None)
-    stage.node.topics.ensure_internal(stage.now, "__consumer_offsets")
+    stage.change(stage.node.topics.creating_internal(stage.now, "__consumer_offsets"))
     asked = [CreatePartitionsTopic("__consumer_offsets", 60, None)]
     assert stage.ask(CreatePartitionsRequest(asked)).results[0].error_code == E.INVALID_REQUEST
     twice = [CreatePartitionsTopic("t", 3, None), CreatePartitionsTopic("t", 4, None)]

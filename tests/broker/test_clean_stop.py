@@ -46,7 +46,7 @@ def test_what_was_synced_in_batches_is_not_synced_again(stage: NodeStage, monkey
     synced: list[int] = []
     really = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(descriptor), really(descriptor)))
-    stage.node.stop(stage.now)
+    stage.stop()
     assert not synced
     assert is_clean(stage)
     stage.start()
@@ -55,7 +55,7 @@ def test_what_was_synced_in_batches_is_not_synced_again(stage: NodeStage, monkey
 
 def test_a_batch_that_was_begun_and_left_is_synced_by_the_stop(stage: NodeStage) -> None:
     next(stage.node.completing())
-    stage.node.stop(stage.now)
+    stage.stop()
     assert is_clean(stage)
 
 
@@ -66,5 +66,5 @@ def test_a_file_that_fails_fails_its_partition_alone(stage: NodeStage) -> None:
         batches.send({len(files) - 1: "Input/output error"})
     failed = [partition.log.failed is not None for partition in stage.node.replicas.by_name["t"].partitions.values()]
     assert failed == [False] * (PARTITIONS - 1) + [True]
-    stage.node.stop(stage.now)
+    stage.stop()
     assert not is_clean(stage)

@@ -1,11 +1,12 @@
 """What a client is told of a commit of the metadata store that is slow, refused, overtaken by another, or lost."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.cluster import metadata
-from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS
+from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, planned
 from ottla.metadata.image import encoded
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Changes, Put, StoreFailed
@@ -14,6 +15,7 @@ from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from tests.node_stage import Asked, NodeStage
+from tests.test_tidy import TOP
 
 
 class Store(MemoryStore):
@@ -214,3 +216,37 @@ def test_nobody_is_told_anything_before_a_lost_answer_is_looked_up(stage: Stage)
     stage.store.blind = False
     stage.run(RETRY_MS)
     assert codes(asked) == [E.NONE]
+
+
+# ---- the loop ------------------------------------------------------------------------------------------------------
+
+ON_THE_LOOP = {
+    "cluster/metadata.py at_once": "commit",
+    "cluster/store_work.py commit": "commit",  # called by the shells, beside their loops
+    "upkeep/identity.py _cluster_id": "commit",
+    "topics/topics.py load": "at_once",
+    "topics/removal.py begun": "at_once",
+    "topics/removal.py finish": "at_once",
+    "upkeep/identity.py shared_secret": "commit",
+}
+"""Who commits at once: a start before anybody is served, and a clean stop after that."""
+
+
+def test_nothing_commits_on_the_loop_while_clients_are_served() -> None:
+    """The stage holds the same for all that tests do: its node's store can't be touched while it serves."""
+    broker = TOP / "src" / "ottla" / "broker"
+    found: dict[str, str] = {}
+    for path in sorted(broker.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                        whose = ast.unparse(call.func.value)
+                        if call.func.attr == "at_once" or (call.func.attr == "commit" and whose.endswith("store")):
+                            found[f"{path.relative_to(broker)} {function.name}"] = call.func.attr
+    assert found == ON_THE_LOOP
+
+
+def test_the_stage_refuses_a_node_that_commits_on_the_loop(stage: Stage) -> None:
+    with pytest.raises(AssertionError, match="asks the metadata store for commit"):
+        stage.node.metadata.at_once(stage.now, planned(Batch(())))

@@ -119,7 +119,7 @@ def remarks(stage: NodeStage) -> list[str]:
 
 
 def lost_store(stage: NodeStage, *, clean: bool = True) -> None:
-    stage.node.stop(stage.now) if clean else None
+    stage.stop() if clean else None
     stage.store = MemoryStore()
     stage.restart(clean=False)
 
@@ -150,9 +150,9 @@ def test_what_was_taken_over_is_kept_until_somebody_confirms_its_configs(stage: 
     alter(stage, "orders", ("segment.bytes", SET, "2000000"))
     stage.run(60_000)
     assert ends(stage, "orders") == [(0, 3)]
+    stage.notes.clear()
     alter(stage, "orders", ("retention.ms", SET, str(DAY_MS)))
     assert own_configs(stage, "orders") == {"retention.ms": str(DAY_MS), "segment.bytes": "2000000"}
-    stage.notes.clear()
     stage.run(60_000)
     assert ends(stage, "orders") == [(3, 3)]
     assert any("orders-0: retention deleted the records below offset 3" in note for note in stage.notes), stage.notes
@@ -237,7 +237,7 @@ def test_partitions_that_the_store_lost_are_taken_over(stage: NodeStage) -> None
     stage.append("t")
     row = stage.store.get(key_of("t"))
     assert row is not None
-    stage.node.topics.add_partitions(stage.now, stage.node.image.topics["t"], 4)
+    stage.change(stage.node.topics.growing(stage.node.image.topics["t"], 4))
     stage.append("t", 2)
     put(stage, "t", TopicRecord.decode(row.value))
     stage.restart(clean=False)
@@ -288,7 +288,7 @@ def test_a_topic_with_a_long_name_is_gone_when_it_is_deleted(stage: NodeStage, l
 
 
 def test_a_stranger_with_a_long_name_is_put_aside(stage: NodeStage) -> None:
-    stage.node.stop(stage.now)
+    stage.stop()
     for index in (0, 77):
         (stage.directory / f"{LONGEST}-{index}").mkdir()
         (stage.directory / f"{LONGEST}-{index}" / "00000000000000000000.log").write_text("precious")
@@ -473,7 +473,7 @@ def test_an_unreadable_partition_is_out_of_service_alone_until_it_can_be_read(
         for _ in range(4):
             stage.append("t", index)
     assert stage.node.replicas.by_name["t"].partitions[1].log.delete_records_before(2)
-    stage.node.stop(stage.now)
+    stage.stop()
     metadata = stage.directory / "t-1" / "partition.metadata"
     whole = metadata.read_bytes()
     if call in ("damage", "nonsense"):
@@ -544,7 +544,7 @@ def test_a_stranger_that_cannot_be_put_aside_is_not_served(ailing: tuple[NodeSta
     for name in ("t", "u"):
         assert create(stage, name) == 0
         stage.append(name)
-    stage.node.stop(stage.now)
+    stage.stop()
     os.rename(stage.directory / "t-0", stage.directory / "kept")
     os.rename(stage.directory / "u-0", stage.directory / "t-0")
     files.failing = {("rename", "/t-0")}
@@ -560,7 +560,7 @@ def test_a_damaged_partition_of_a_topic_that_the_store_lost_is_out_of_service(st
     assert create(stage, "t", 2) == 0
     for index in range(2):
         stage.append("t", index)
-    stage.node.stop(stage.now)
+    stage.stop()
     metadata = stage.directory / "t-1" / "partition.metadata"
     whole = metadata.read_bytes()
     metadata.write_bytes(b"version: 0\n")

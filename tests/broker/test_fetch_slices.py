@@ -23,7 +23,7 @@ BY_NAME, BY_ID = 12, 17
 def stage(tmp_path: Path) -> NodeStage:
     made = NodeStage(tmp_path / "node")
     for name in ("t", "u"):
-        made.node.topics.create(made.now, name, PARTITIONS, {})
+        made.create(name, PARTITIONS, {})
     for index in (1, 4):
         made.append("t", index)
         made.append("t", index)

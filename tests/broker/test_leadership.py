@@ -20,7 +20,7 @@ BATCH = bytes(build_batch([Record(0, 1_800_000_000_000, b"k", b"v")]))
 @pytest.fixture(params=["page-cache", "fsync"])
 def stage(tmp_path: Path, request: pytest.FixtureRequest) -> NodeStage:
     made = NodeStage(tmp_path, ottla_durability=request.param)
-    made.node.topics.create(made.now, "t", 2, {})
+    made.create("t", 2, {})
     return made
 
 
@@ -99,7 +99,7 @@ def test_who_waits_for_records_is_told_at_once(stage: NodeStage) -> None:
 
 def test_who_waits_for_a_commit_is_told_at_once(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path, ottla_durability="fsync")
-    stage.node.topics.create(stage.now, "t", 1, {})
+    stage.create("t", 1, {})
     stage.hold_syncs = True
     asked = stage.send(produce(stage))
     place(stage, 0, leader=7, leader_epoch=1)

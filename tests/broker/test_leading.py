@@ -28,7 +28,7 @@ NODE = f"ottla-node:{SECRET}"
 def stage(tmp_path: Path) -> NodeStage:
     """Node 1 leads t-0 in epoch 1; nodes 2 and 3 follow, and two must be in sync."""
     made = NodeStage(tmp_path, ottla_cluster_secret=SECRET)
-    made.node.topics.create(made.now, "t", 1, {"min.insync.replicas": "2"})
+    made.create("t", 1, {"min.insync.replicas": "2"})
     made.append("t", 0)
     made.settle()
     rows = [Put(f"{NODE_PREFIX}{node_id}", NodeRecord("host", 9).encode()) for node_id in (1, 2, 3)]

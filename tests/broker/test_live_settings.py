@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.metadata import Metadata, Planned
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Outbox
@@ -32,6 +32,11 @@ class Hearer(Subscriber):
         self.told.append((self.name, self.settings.of_group(group_id)))
 
 
+def make(settings: LiveSettings, planned: Planned) -> None:
+    """Commit what the plan wants."""
+    settings._metadata.at_once(0, planned)
+
+
 @pytest.fixture
 def settings() -> LiveSettings:
     def tell(now: Millis, delta: MetadataDelta) -> None:
@@ -47,10 +52,10 @@ def test_all_are_told_in_the_order_of_their_names_when_the_change_holds(settings
     told: list[tuple[str, object]] = []
     for name in ("b", "c", "a"):
         settings.subscribe(name, Hearer(name, told, settings))
-    settings.alter_broker(0, EVERY_BROKER, {"log.retention.ms": "7"})
+    make(settings, settings.altering_broker(EVERY_BROKER, {"log.retention.ms": "7"}))
     assert told == [("a", 7), ("b", 7), ("c", 7)]
     told.clear()
-    settings.alter_group(0, "g", {"share.auto.offset.reset": "earliest"}, "a test")
+    make(settings, settings.altering_group(0, "g", {"share.auto.offset.reset": "earliest"}, "a test"))
     assert told == [(name, {"share.auto.offset.reset": "earliest"}) for name in "abc"]
 
 
@@ -59,18 +64,18 @@ def test_nobody_hears_of_a_change_that_is_refused(settings: LiveSettings) -> Non
     settings.subscribe("a", Hearer("a", told, settings))
     before = settings.current
     with pytest.raises(ConfigRefused):
-        settings.alter_broker(0, "4", {"log.retention.ms": "soon"})
+        make(settings, settings.altering_broker("4", {"log.retention.ms": "soon"}))
     with pytest.raises(ConfigRefused):
-        settings.alter_group(0, "g", {"share.auto.offset.reset": "soon"}, "a test")
+        make(settings, settings.altering_group(0, "g", {"share.auto.offset.reset": "soon"}, "a test"))
     assert not told
     assert settings.current is before
 
 
 def test_this_brokers_own_properties_stand_over_those_of_all(settings: LiveSettings) -> None:
-    settings.alter_broker(0, EVERY_BROKER, {"log.retention.ms": "7"})
-    settings.alter_broker(0, "4", {"log.retention.ms": "8"})
+    make(settings, settings.altering_broker(EVERY_BROKER, {"log.retention.ms": "7"}))
+    make(settings, settings.altering_broker("4", {"log.retention.ms": "8"}))
     assert settings["log.retention.ms"] == 8
-    settings.alter_broker(0, "4", {})
+    make(settings, settings.altering_broker("4", {}))
     assert settings["log.retention.ms"] == 7
 
 

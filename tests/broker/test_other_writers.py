@@ -73,7 +73,7 @@ def test_topics_come_change_and_go(writer: NodeStage, told: NodeStage) -> None:
     tell(told)
     assert_alike(writer, told)
     create(writer, "b")
-    writer.node.topics.add_partitions(writer.now, writer.node.image.topics["a"], 5)
+    writer.change(writer.node.topics.growing(writer.node.image.topics["a"], 5))
     alter(writer, 2, "a", "retention.ms", "2000")
     alter(writer, 4, "1", "message.max.bytes", "5000")
     alter(writer, 32, "workers", "share.record.lock.duration.ms", "20000")
@@ -81,7 +81,7 @@ def test_topics_come_change_and_go(writer: NodeStage, told: NodeStage) -> None:
     assert_alike(writer, told)
     assert told.node.settings["message.max.bytes"] == 5000
     assert told.node.replicas.by_name["a"].log_config.retention_ms == 2000
-    writer.node.topics.delete_all(writer.now, [writer.node.image.topics["b"]])
+    writer.delete("b")
     create(writer, "b", 2)
     alter(writer, 4, "1", "message.max.bytes", "6000")
     tell(told)
@@ -94,7 +94,7 @@ def test_a_topic_made_anew_does_not_find_the_old_records(writer: NodeStage, told
     tell(told)
     told.append("t")
     assert told.node.replicas.by_name["t"].partitions[0].log.log_end_offset == 1
-    writer.node.topics.delete_all(writer.now, [writer.node.image.topics["t"]])
+    writer.delete("t")
     create(writer, "t")
     tell(told)
     assert told.node.replicas.by_name["t"].partitions[0].log.log_end_offset == 0

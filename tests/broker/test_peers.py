@@ -133,13 +133,13 @@ def test_the_node_answers_itself_without_the_network(stage: NodeStage) -> None:
     assert not who.answers
     stage.run()
     assert not stage.asks
-    assert [type(answer) for answer in who.answers] == [FindCoordinatorResponse, ListGroupsResponse]
+    assert [type(answer) for answer in who.answers] == [ListGroupsResponse, FindCoordinatorResponse]
 
 
 def shards_of(stage: NodeStage) -> ShardHost:
     AskingShard.made.clear()
     node = stage.node
-    stage.node.topics.create(stage.now, TOPIC, 1, {})
+    stage.create(TOPIC, 1, {})
     return ShardHost(node.environment, node.metadata, node.leadership, node.parking, node.peers, TOPIC, AskingShard)
 
 

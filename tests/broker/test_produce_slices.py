@@ -24,8 +24,8 @@ OLDEST, NEWEST = 3, 13
 
 def begun(directory: Path, durability: str = "page-cache") -> NodeStage:
     stage = NodeStage(directory, ottla_durability=durability)
-    stage.node.topics.create(stage.now, "t", PARTITIONS, {})
-    stage.node.topics.create(stage.now, "kept", PARTITIONS, {"cleanup.policy": "compact"})
+    stage.create("t", PARTITIONS, {})
+    stage.create("kept", PARTITIONS, {"cleanup.policy": "compact"})
     return stage
 
 

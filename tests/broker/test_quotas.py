@@ -268,7 +268,8 @@ def test_an_answer_that_has_no_field_for_it_mutes(stage: NodeStage) -> None:
 
 def test_records_that_were_acquired_leave_also_where_their_reader_is_throttled(stage: NodeStage) -> None:
     quotas = planted(stage)
-    stage.node.settings.alter_group(stage.now, "g", {"share.auto.offset.reset": "earliest"}, "a test")
+    stage.change(stage.node.topics.creating_internal(stage.now, "__share_group_state"))
+    stage.change(stage.node.settings.altering_group(stage.now, "g", {"share.auto.offset.reset": "earliest"}, "a test"))
     exchange(stage, produce(), 9)
     quotas.charged.clear()
     asked = [ShareTopic(stage.node.image.topics["t"].id, [SharePartition(0)])]

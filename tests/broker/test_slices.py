@@ -265,7 +265,7 @@ def test_a_topic_that_goes_meanwhile_is_not_committed(stage: NodeStage, monkeypa
     frame = encode_request(RequestHeader(8, 8, 7, "stage"), OffsetCommitRequest("a", -1, topics=committed((3, 1))))
     parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t3"]])
+    stage.delete("t3")
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
     _, answer = decode_response(8, 8, memoryview(whole)[4:])
     assert {topic.name: {each.error_code for each in topic.partitions} for topic in answer.topics} == {
@@ -285,7 +285,7 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
     while "n1" not in stage.node.replicas.by_name:
         stage.slice()
     assert "n5" not in stage.node.replicas.by_name
-    stage.node.topics.create(stage.now, "late", 1, {})
+    stage.create("late", 1, {})
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
     _, answer = decode_response(19, 5, memoryview(whole)[4:])
     errors = {each.name: each.error_code for each in answer.topics if each.error_code}

@@ -26,7 +26,7 @@ class Stage(DiskStage):
     def __init__(self, durability: str = "fsync", **settings: str) -> None:
         super().__init__(ottla_durability=durability, **settings)
         for name in TOPICS:
-            self.node.topics.create(self.now, name, 1, {})
+            self.create(name, 1, {})
 
     def start(self, *, same_boot: bool = True) -> None:
         super().start(same_boot=same_boot)
@@ -75,7 +75,7 @@ def trouble_with(path: str, *operations: str, error: int = errno.EIO) -> Callabl
 def test_a_topic_deleted_in_a_round_takes_nobody_along() -> None:
     stage = Stage()
     asked = {topic: stage.produce(topic) for topic in TOPICS}
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t1"]])
+    stage.delete("t1")
     stage.node.tick(stage.now)  # its directory is gone before the disk thread comes to it
     stage.run()
     for topic in ("t0", "t2", "t3"):
@@ -247,7 +247,7 @@ def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
 def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     """Every fsync of a node at work is the disk thread's: first records, rolls, retention, checkpoints, compaction."""
     stage = Stage("page-cache", log_segment_bytes="1048576", log_cleaner_backoff_ms="1000")
-    stage.node.topics.create(stage.now, "table", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+    stage.create("table", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     on_the_loop: list[str] = []
 
     def beside(work: Callable[..., None]) -> Callable[..., None]:
@@ -277,7 +277,7 @@ def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     assert stage.node.replicas.by_name["t0"].partitions[0].log.log_end_offset > 0
     topic = stage.node.image.topics["t0"]
     log = stage.node.replicas.by_name["t0"].partitions[0].log
-    stage.node.topics.alter_configs(stage.now, topic, {"retention.bytes": "0"})
+    stage.change(stage.node.topics.configuring(topic, {"retention.bytes": "0"}))
     segments = len(log.segments)
     stage.run(400_000)
     assert len(log.segments) < segments

@@ -57,7 +57,7 @@ def test_a_deleted_topic_goes_in_pieces(stage: NodeStage) -> None:
     create(stage, "a", partitions)
     for index in range(partitions):
         stage.append("a", index)
-    delete(stage, "a")
+    stage.delete("a")
     assert stage.node.image.partition_count == 0
     stage.node.tick(stage.now)
     assert 0 < len([name for name in directories(stage) if name.startswith("a-")]) < partitions
@@ -96,7 +96,7 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
     create(stage, "b")
     stage.append("a")
     stage.append("b")
-    stage.node.stop(stage.now)
+    stage.stop()
     os.rename(stage.directory / "a-0", stage.directory / "kept")
     os.rename(stage.directory / "b-0", stage.directory / "a-0")
     (stage.directory / "unknown-0").mkdir()
@@ -116,7 +116,7 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
 def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     create(stage, "a", 4)
     create(stage, "b")
-    stage.node.topics.ensure_internal(stage.now, "__consumer_offsets")
+    stage.change(stage.node.topics.creating_internal(stage.now, "__consumer_offsets"))
     stage.append("__consumer_offsets", 49)
     for index in (0, 2):
         stage.append("a", index)
@@ -125,7 +125,7 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     stage.append("a", 2)
     ids = {name: topic.id for name, topic in stage.node.replicas.by_name.items()}
     (stage.directory / "__cluster_metadata-0").mkdir()
-    stage.node.stop(stage.now)
+    stage.stop()
     stage.store = MemoryStore()
     stage.restart(clean=False)
     topics = stage.node.replicas
@@ -137,7 +137,7 @@ def test_a_directory_without_metadata_is_taken_over(stage: NodeStage) -> None:
     assert len(topics.by_name["__consumer_offsets"].partitions) == 50
     assert "topics __consumer_offsets, a, b of which the metadata store knows nothing" in stage.notes[0]
     assert "delete nothing of topics a, b: ottla.retention.hold is set" in stage.notes[1]
-    assert stage.node.topics.producer_ids.take() == 78
+    assert stage.change(stage.node.topics.taking_producer_id(stage.now)) == 78
     assert "__cluster_metadata-0" in directories(stage)
 
 
@@ -149,7 +149,7 @@ def test_epochs_rise_above_the_log_when_the_store_is_an_older_copy(stage: NodeSt
         stage.append("a")
         stage.restart()
     stage.append("a")
-    stage.node.stop(stage.now)
+    stage.stop()
     stage.store = MemoryStore()
     stage.store.commit([Put(key_of("a"), copy.value)])
     stage.restart(clean=False)

@@ -14,7 +14,7 @@ class HostStage(DiskStage):
     def __init__(self, faults: list[str] | None = None, **settings: str) -> None:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         super().__init__(faults=faults, **{**FEW_SHARDS, **given})
-        self.node.topics.create(self.now, "t", 2, {})
+        self.create("t", 2, {})
 
     def coordinate(self, group: str = "g") -> Any:
         return self.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4)

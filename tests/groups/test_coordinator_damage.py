@@ -54,7 +54,7 @@ def damaged_stage(damage: Callable[[bytearray, int], None], **settings: str) -> 
     for offset in range(COMMITS):
         assert error_of(stage.ask(commit(offset, metadata="x" * 3_000), 9)) is E.NONE
     assert error_of(stage.ask(commit(7, "simple"), 9)) is E.NONE
-    stage.node.stop(stage.now)
+    stage.stop()
     stage.settle()
     content = stage.disk._file(LOG).content
     damage(content, batches_of(content)[5])

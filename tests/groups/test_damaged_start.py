@@ -22,8 +22,8 @@ def lived_in() -> HostStage:
     """Topics with some segments each, one of them compacted, one idempotent; groups; checkpoints."""
     stage = HostStage()
     stage.coordinate()
-    stage.node.topics.create(stage.now, "compacted", 1, {"cleanup.policy": "compact"})
-    stage.node.topics.create(stage.now, "long", 1, {"index.interval.bytes": "512"})
+    stage.create("compacted", 1, {"cleanup.policy": "compact"})
+    stage.create("long", 1, {"index.interval.bytes": "512"})
     for name in TOPICS:
         partition = stage.node.replicas.get(name, 0)
         assert partition is not None
@@ -71,7 +71,7 @@ def damage(disk: Disk, rng: random.Random) -> str:
 def test_a_node_with_flipped_bits_starts_and_serves(how: str) -> None:
     stage = lived_in()
     if how == "a clean stop":
-        stage.node.stop(stage.now)
+        stage.stop()
         stage.settle()
     disk, store = stage.disk, stage.store
     for seed in range(SEEDS):
@@ -86,7 +86,7 @@ def test_a_node_with_flipped_bits_starts_and_serves(how: str) -> None:
                 if partition is not None and partition.log.failed is None:
                     record = Record(timestamp_ms=stage.now, key=b"k", value=b"v")
                     partition.append(stage.now, memoryview(build_batch([record])))
-            stage.node.stop(stage.now)
+            stage.stop()
         except StartRefused:
             assert "meta.properties" in done
         except Exception as error:

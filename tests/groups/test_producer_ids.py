@@ -10,6 +10,7 @@ from ottla.metadata.producer_ids import BLOCK, KEY, ProducerIds
 from ottla.metadata.store import ABSENT, Put
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.records.record import Record, build_batch
+from tests.producer_ids import take
 
 
 def produce(stage: HostStage, producer_id: int) -> None:
@@ -40,21 +41,21 @@ def test_an_id_that_a_client_made_up_uses_none_up(made_up: int) -> None:
         first = following
     topic = stage.node.image.topics.get("t")
     assert topic is not None
-    stage.node.topics.delete_all(stage.now, [topic])
+    stage.change(stage.node.topics.deleting([topic]))
     assert new_id(stage) == first + 1
 
 
 def test_a_new_store_goes_on_behind_what_the_logs_know_and_believes_nobody_else() -> None:
-    ids = ProducerIds(MemoryStore())
+    ids = ProducerIds(0)
     ids.seen([7, 4_711, 2**63 - 2])
     ids.seen([12, 2**60])
-    assert ids.take() == 4_712
+    assert take(ids, MemoryStore()) == 4_712
 
 
 def test_a_store_that_was_led_to_the_end_hands_out_ids_again() -> None:
     store = MemoryStore()
     store.commit([Put(KEY, json.dumps({"next_producer_id": 2**63 - 5}).encode(), ABSENT)])
-    ids = ProducerIds(store)
-    taken = [ids.take() for _ in range(BLOCK + 1)]
+    ids = ProducerIds(0)
+    taken = [take(ids, store) for _ in range(BLOCK + 1)]
     assert taken == list(range(2**61, 2**61 + BLOCK + 1))
-    assert ProducerIds(store).take() == 2**61 + 2 * BLOCK
+    assert take(ProducerIds(0), store) == 2**61 + 2 * BLOCK

@@ -219,9 +219,9 @@ def test_a_topic_takes_its_offsets_along(stage: HostStage) -> None:
     stage.ask(commit(5), 9)
     topic = stage.node.image.topics.get("t")
     assert topic is not None
-    stage.node.topics.delete_all(stage.now, [topic])
+    stage.change(stage.node.topics.deleting([topic]))
     stage.run()
-    stage.node.topics.create(stage.now, "t", 2, {})
+    stage.create("t", 2, {})
     assert committed(stage) == -1
     reply = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
     assert reply.groups[0].topics == []
@@ -236,7 +236,7 @@ def test_without_its_topic_the_coordinator_is_gone(stage: HostStage) -> None:
     waiting = stage.send(join(member=member))
     topic = stage.node.image.topics.get("__consumer_offsets")
     assert topic is not None
-    stage.node.topics.delete_all(stage.now, [topic])
+    stage.change(stage.node.topics.deleting([topic]))
     stage.settle()
     assert waiting.answer.error_code == E.NOT_COORDINATOR
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
@@ -253,7 +253,7 @@ def test_a_coordinator_goes_and_comes_with_the_leadership(stage: HostStage) -> N
     index = stage.node.groups.partition_for("g")
 
     def led_by(leader: int, epoch: int) -> None:
-        led = {"leader": leader, "leader_epoch": epoch, "replicas": (1, 7), "isr": (1, 7)}
+        led = {"leader": leader, "leader_epoch": epoch, "replicas": (1, 7), "isr": (leader,)}
         place(stage.node, stage.store, stage.now, "__consumer_offsets", index, **led)
 
     led_by(7, 1)

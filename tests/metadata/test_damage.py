@@ -13,6 +13,7 @@ from ottla.metadata.producer_ids import BLOCK, KEY, ProducerIds
 from ottla.metadata.sqlite import FORMAT, SERVING_TIMEOUT_MS, SqliteStore
 from ottla.metadata.store import ABSENT, Delete, Put, StoreBusy, StoreDamaged, StoreFailed, decoded
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord, key_of
+from tests.producer_ids import take
 
 PLACED = PartitionRecord((1,), (1,), 1)
 ROWS = {
@@ -169,7 +170,7 @@ def test_commits_that_the_log_lost_are_counted_and_their_numbers_never_repeat(pa
     store = SqliteStore(str(damaged))
     there = len(store.list("topic/")) - 1
     assert 0 < store.lost == 20 - there < 20
-    assert ProducerIds(store).take() == 2000 + store.lost * BLOCK
+    assert take(ProducerIds(store.lost), store) == 2000 + store.lost * BLOCK
     assert store.generation == len(ROWS) + 21
     store.close()
     again = SqliteStore(str(damaged))

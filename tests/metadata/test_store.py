@@ -17,6 +17,7 @@ from ottla.metadata.memory import MemoryStore
 from ottla.metadata.producer_ids import BLOCK, ProducerIds
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
+from tests.producer_ids import take
 
 KEYS = st.sampled_from(["topic/a", "topic/a-b", "topic/b", "topic", "config/", "config/é", "config/\U0001f600", "k\0z"])
 EXPECTED = st.one_of(st.none(), st.integers(0, 12))
@@ -136,6 +137,7 @@ KILLED = """
 import sys
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import Put
+from tests.producer_ids import take
 store = SqliteStore(sys.argv[1])
 for i in range(1_000_000):
     print(store.commit([Put("a", str(i).encode()), Put("b", str(i).encode())]), flush=True)
@@ -158,8 +160,8 @@ def test_a_returned_commit_survives_kill(tmp_path: Path) -> None:
 
 
 def test_producer_ids_are_never_given_twice(store: MetadataStore) -> None:
-    one, two = ProducerIds(store), ProducerIds(store)
-    taken = [ids.take() for _ in range(BLOCK + 1) for ids in (one, two)]
-    taken += [ProducerIds(store).take() for _ in range(3)]
+    one, two = ProducerIds(0), ProducerIds(0)
+    taken = [take(ids, store) for _ in range(BLOCK + 1) for ids in (one, two)]
+    taken += [take(ProducerIds(0), store) for _ in range(3)]
     assert len(set(taken)) == len(taken)
     assert min(taken) == 0

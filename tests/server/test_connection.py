@@ -16,6 +16,7 @@ import pytest
 from ottla.broker import slices
 from ottla.broker.api import k00_produce
 from ottla.broker.effects import Mute
+from ottla.broker.topics.new_topic import NewTopic
 from ottla.client import Client
 from ottla.client.connection import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -154,7 +155,8 @@ async def test_a_muted_connection_stays_muted_when_an_answer_of_it_leaves(tmp_pa
     server = Server(ServerOptions(directory=str(tmp_path / "node"), listen=("127.0.0.1:0",)))
     await server.start()
     try:
-        server.node.topics.create(server.now(), "t", 1, {})
+        node = server.node
+        node.metadata.at_once(server.now(), node.topics.creating(server.now(), [NewTopic("t", 1)]))
         muted, other = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         muted[1].write(fetch_frame(1, "t", 0, wait_ms=60_000))
         while not len(server.node.parking):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.log.answers import Origin
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.messages.share_acknowledge import (
     AcknowledgementBatch,
     AcknowledgePartition,
@@ -25,6 +26,7 @@ class ShareStage(NodeStage):
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         super().__init__(directory, **{**FEW_SHARDS, **(settings or {})})
+        self.change(self.node.topics.creating_internal(self.now, SHARE_GROUP_STATE_TOPIC))
 
     def restart(self, *, clean: bool = True) -> None:
         super().restart(clean=clean)
@@ -33,16 +35,13 @@ class ShareStage(NodeStage):
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def topic(self, name: str = "jobs", partitions: int = 1, **overrides: str) -> bytes:
-        made = self.node.topics.create(
-            self.now, name, partitions, {key.replace("_", "."): value for key, value in overrides.items()}
-        )
+        made = self.create(name, partitions, {key.replace("_", "."): value for key, value in overrides.items()})
         return made.id
 
     def configure(self, group: str, **overrides: str) -> None:
         configs = self.node.settings
         given = {name.replace("_", "."): value for name, value in overrides.items()}
-        configs.alter_group(self.now, group, {**configs.of_group(group), **given}, "the stage")
-        self.settle()
+        self.change(configs.altering_group(self.now, group, {**configs.of_group(group), **given}, "the stage"))
 
     def produce(self, count: int, topic: str = "jobs", index: int = 0, **how: Any) -> int:
         """Append one batch of records; their values are their offsets."""

@@ -108,7 +108,7 @@ def test_a_topic_must_agree_to_take_letters(stage: ShareStage) -> None:
     stage.run(5_000)
     assert state(stage) == (0, 1, 0)
     topic = stage.node.image.topics["dlq.jobs"]
-    stage.node.topics.alter_configs(stage.now, topic, {"errors.deadletterqueue.group.enable": "true"})
+    stage.change(stage.node.topics.configuring(topic, {"errors.deadletterqueue.group.enable": "true"}))
     stage.run(31_000)
     assert state(stage) == (1, 0, 1)
 
@@ -131,7 +131,7 @@ def test_a_name_that_cannot_take_letters_is_refused(stage: ShareStage, name: str
         stage.configure("g", errors_deadletterqueue_topic_name=name)
     for prefix in ("a b", 300 * "x"):
         with pytest.raises(ConfigRefused, match=r"topic\.name\.prefix"):
-            stage.node.settings.alter_broker(stage.now, "", {PREFIX: prefix})
+            stage.change(stage.node.settings.altering_broker("", {PREFIX: prefix}))
 
 
 def test_the_cause_is_told_each_time_that_it_is_another(stage: ShareStage) -> None:
@@ -153,7 +153,7 @@ def test_a_name_without_the_prefix_takes_nothing(stage: ShareStage) -> None:
     """It was legal when it was set."""
     stage.topic("dlq.jobs", errors_deadletterqueue_group_enable="true")
     member = begun(stage, 1, **DEAD)
-    stage.node.settings.alter_broker(stage.now, "", {PREFIX: "letters."})
+    stage.change(stage.node.settings.altering_broker("", {PREFIX: "letters."}))
     stage.configure("g", share_record_lock_duration_ms="20000")
     member.fetch()
     member.said((0, 0, [REJECT]))

@@ -526,7 +526,7 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
     topic, member = begun(stage)
     member.fetch()
     waiting = member.ask(wait_ms=10_000)
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["jobs"]])
+    stage.delete("jobs")
     stage.settle()
     assert member.stage is stage
     part = waiting.answer.responses[0].partitions[0]
@@ -573,7 +573,7 @@ def test_a_topic_that_goes_costs_what_it_had(stage: ShareStage) -> None:
     stage.member(stage.topic("other")).fetch()
     host = stage.node.share
     host._hosted = Unsearched(host._hosted)
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["other"]])
+    stage.delete("other")
     host._hosted = {key: host._hosted[key] for key in host._of_group["g"]}
     assert [key.topic_id for key in host._hosted] == [topic]
 
@@ -583,7 +583,7 @@ def test_added_partitions_are_read(stage: ShareStage) -> None:
     member.places = [(topic, 0), (topic, 1)]
     asked = member.ask()
     assert member.part(asked, 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    stage.node.topics.add_partitions(stage.now, stage.node.image.topics["jobs"], 2)
+    stage.change(stage.node.topics.growing(stage.node.image.topics["jobs"], 2))
     stage.produce(2, index=1)
     assert member.acquired(member.ask(), 1) == [(0, 1, 1)]
 

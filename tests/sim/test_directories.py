@@ -19,14 +19,14 @@ DAY_MS = 86_400_000
 
 def deleted_and_made_again(stage: Stage, name: str) -> None:
     for generation in (b"old", b"new"):
-        stage.node.topics.create(stage.now, name, 3, {})
+        stage.create(name, 3, {})
         for index in (0, 2):
             for number in range(2):
                 stage.put(name, index, b"%s-%d-%d" % (generation, index, number))
         if generation == b"old":
             stage.node.replicas.by_name[name].partitions[0].log.delete_records_before(1)
             stage.tick(60_000)  # the checkpoints know of it
-            stage.node.topics.delete_all(stage.now, [stage.node.image.topics[name]])
+            stage.delete(name)
             stage.settle()
 
 
@@ -61,7 +61,7 @@ def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: s
 
 def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() -> None:
     stage = Stage(1)
-    stage.node.topics.create(stage.now, "t", 1, {})
+    stage.create("t", 1, {})
     stage.put("t", 0, b"old")
 
     def trouble(operation: str, path: str) -> None:
@@ -69,22 +69,22 @@ def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() 
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     stage.disk.trouble = trouble
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
+    stage.delete("t")
     with pytest.raises(StoreFailed, match="can't be removed yet"):
-        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.create("t", 1, {})
     stage.restart(clean=False, power_cut=True)
     with pytest.raises(StoreFailed, match="can't be removed yet"):
-        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.create("t", 1, {})
     stage.disk.trouble = None
     stage.tick(60_000)
-    stage.node.topics.create(stage.now, "t", 1, {})
+    stage.create("t", 1, {})
     assert stage.stored("t") == []
 
 
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power"])
 def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_records(power_cut: bool) -> None:
     stage = Stage(2)
-    stage.node.topics.create(stage.now, "t", 3, {})
+    stage.create("t", 3, {})
     for index in range(3):
         stage.put("t", index, b"%d" % index)
 
@@ -108,7 +108,7 @@ def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_reco
 
 def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
     stage = Stage(3)
-    stage.node.topics.create(stage.now, "t", 2, {"retention.ms": "-1"})
+    stage.create("t", 2, {"retention.ms": "-1"})
     identity = stage.node.replicas.by_name["t"].id
     for number in range(3):
         stage.put("t", 1, b"%d" % number)
@@ -118,7 +118,7 @@ def test_a_store_that_forgot_a_topic_loses_none_of_its_records() -> None:
         stage.tick(DAY_MS)
     assert stage.node.replicas.by_name["t"].id == identity
     assert stage.stored("t") == [b"0", b"1", b"2"]
-    stage.node.topics.alter_configs(stage.now, stage.node.image.topics["t"], {"retention.ms": "1000"})
+    stage.change(stage.node.topics.configuring(stage.node.image.topics["t"], {"retention.ms": "1000"}))
     stage.tick(DAY_MS)
     stage.tick(DAY_MS)
     assert stage.stored("t") == []
@@ -128,7 +128,7 @@ def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> Non
     """A start removes what an earlier life could not: only then, on the disk, may the store forget the deletion."""
     for seed in range(20):
         stage = Stage(seed)
-        stage.node.topics.create(stage.now, "t", 2, {})
+        stage.create("t", 2, {})
         stage.put("t", 0, b"old")
         stage.put("t", 1, b"old")
 
@@ -137,7 +137,7 @@ def test_a_deleted_topic_does_not_come_back_with_the_names_of_its_files() -> Non
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
         stage.disk.trouble = trouble
-        stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
+        stage.delete("t")
         stage.tick()
         stage.disk.trouble = None
         stage.restart(clean=False, power_cut=False)

@@ -8,24 +8,26 @@ import pytest
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Sync
-from ottla.broker.requests import Address, Session
+from ottla.broker.node import Node
+from ottla.broker.partitions.replicas import LocalTopic
+from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.answers import Isolation, StorageFailed
 from ottla.log.config import LogConfig
-from ottla.log.files import DiskFiles, FileSlice, FileSystem
+from ottla.log.files import DiskFiles, FileSystem
 from ottla.log.log import Log
 from ottla.log.retention import deleting_old
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host
-from ottla.sim.kernel.store import SimStore
+from ottla.sim.kernel.store import FarStore, SimStore
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import node_of
 from ottla.sim.workloads.run import make_node
 from ottla.sim.workloads.workload import draw_plan
 
+from .stage import Stage
 from .toy import WorstCase
 
 NOW = 1_800_000_000_000
@@ -47,7 +49,13 @@ def make_host(settings: dict[str, str] | None = None) -> Host:
     plan = draw_plan(world.stream("plan"))
     if settings is not None:
         plan = replace(plan, settings=settings)
+    host.store = FarStore(store, host.stream("store"))
     return host
+
+
+def create(node: Node, now: int, name: str, overrides: dict[str, str] | None = None) -> LocalTopic:
+    node.metadata.at_once(now, node.topics.creating(now, [NewTopic(name, 1, overrides or {})]))
+    return node.replicas.by_name[name]
 
 
 def open_log(
@@ -151,7 +159,7 @@ def test_a_flush_behind_a_slow_disk_is_asked_for_once() -> None:
     assert host.start()
     node = node_of(host.life)
     now = host.clock.now_ms
-    partition = node.topics.create(now, "t", 1, {}).partitions[0]
+    partition = create(node, now, "t").partitions[0]
     partition.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
     syncs = 0
     for later in range(0, 2_000, 10):
@@ -248,7 +256,7 @@ def test_a_node_with_nothing_left_to_compact_rests() -> None:
     )
     assert host.start()
     node = node_of(host.life)
-    partition = node.topics.create(host.clock.now_ms, "t", 1, {"cleanup.policy": "compact"}).partitions[0]
+    partition = create(node, host.clock.now_ms, "t", {"cleanup.policy": "compact"}).partitions[0]
     for _ in range(10):
         host.world.run(host.world.clock.now_us + 300_000)
         now = host.clock.now_ms
@@ -262,14 +270,9 @@ def test_a_node_with_nothing_left_to_compact_rests() -> None:
 
 def test_no_coordinator_while_the_store_is_full() -> None:
     """FindCoordinator let the store's failure out, and the connection was closed without an answer."""
-    host = make_host()
-    assert host.start()
-    host.disk.capacity = host.disk.used
-    header = RequestHeader(10, 6, 7, "test")
-    frame = memoryview(encode_request(header, FindCoordinatorRequest(coordinator_keys=["g"])))[4:]
-    answer = node_of(host.life).receive(host.clock.now_ms, Session(Address(1, "test")), frame)
-    assert isinstance(answer, list)
-    _, message = decode_response(10, 6, b"".join(bytes(part) for part in answer if not isinstance(part, FileSlice))[4:])
+    stage = Stage(1)
+    stage.disk.capacity = stage.disk.used
+    message = stage.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
     assert message.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -310,13 +313,15 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     assert host.start()
     node = node_of(host.life)
     now = host.clock.now_ms
-    node.topics.create(now, "t", 1, {})
-    other = node.topics.create(now, "u", 1, {}).partitions[0]
-    node.topics.delete_all(now, [node.image.topics["t"]])
+    create(node, now, "t")
+    other = create(node, now, "u").partitions[0]
+    node.metadata.at_once(now, node.topics.deleting([node.image.topics["t"]]))
     host.disk.capacity = host.disk.used
     lines = host.world.trace.lines
     before = len(lines)
-    node.tick(now)
+    assert host.life is not None
+    host.life.enter(node.tick)
+    host.world.run(host.world.clock.now_us + 100_000)
     for _ in range(3):
         with pytest.raises(StorageFailed) as failed:
             other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))

@@ -21,7 +21,7 @@ def with_a_hole(seed: int, *, durability: str = "page-cache", rolls: bool = True
     """A node whose machine lost its power. Zeros stand in t-0 behind its fourth record, and sound records behind them,
     in the next segment too where there is one."""
     stage = Stage(seed, durability)
-    stage.node.topics.create(stage.now, "t", 2, {"index.interval.bytes": "0"})
+    stage.create("t", 2, {"index.interval.bytes": "0"})
     log = stage.node.replicas.by_name["t"].partitions[0].log
     for number in range(10):
         stage.put("t", 0, b"old %d" % number)
@@ -83,7 +83,7 @@ def test_a_partition_that_goes_leaves_nothing_to_recover() -> None:
     stage.start(same_boot=False)
     stage.disk.trouble = None
     assert stage.disk.exists("/data/unrecovered-checkpoint")
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics["t"]])
+    stage.delete("t")
     assert not stage.disk.exists("/data/unrecovered-checkpoint")
 
 
@@ -132,7 +132,7 @@ def test_a_stop_was_clean_for_one_start_only_wherever_that_is_killed(seed: int) 
     """The marker's name went, and it may come back with the next power cut."""
     for step in itertools.count(1):
         stage = Stage(seed, "page-cache")
-        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.create("t", 1, {})
         stage.put("t", 0, b"old")
         stage.end()
         stage.disk.rng = random.Random(f"{seed}/{step}")
@@ -168,7 +168,7 @@ def test_a_new_data_directory_survives_the_power_cut_wherever_its_first_start_is
             killed = True
             stage.start()
         stage.disk.fuse = None
-        stage.node.topics.create(stage.now, "t", 1, {})
+        stage.create("t", 1, {})
         stage.put("t", 0, b"kept")
         stage.restart(clean=False, power_cut=True)
         assert stage.stored("t") == [b"kept"], step

@@ -97,7 +97,7 @@ class Producer:
 @pytest.fixture
 def stage(tmp_path: Path) -> NodeStage:
     made = NodeStage(tmp_path)
-    made.node.topics.create(made.now, TOPIC, 2, {})
+    made.create(TOPIC, 2, {})
     return made
 
 
@@ -181,7 +181,7 @@ def test_5121_a_marker_that_is_not_durable_frees_nobody() -> None:
     """With fsync durability a transaction ends for readers when its marker is on the disk, and EndTxn before is told
     nothing that a power cut takes back."""
     stage = DiskStage(ottla_durability="fsync")
-    stage.node.topics.create(stage.now, TOPIC, 2, {})
+    stage.create(TOPIC, 2, {})
     producer = Producer(stage)
     producer.add()
     producer.write(b"a")
@@ -203,7 +203,7 @@ def test_5121_a_marker_that_is_not_durable_frees_nobody() -> None:
 def test_a_prepared_transaction_ends_after_a_power_cut(syncs: int) -> None:
     """The power goes after so many fsyncs since the end was asked for."""
     stage = DiskStage(ottla_durability="fsync")
-    stage.node.topics.create(stage.now, TOPIC, 2, {})
+    stage.create(TOPIC, 2, {})
     producer = Producer(stage)
     producer.add()
     producer.write(b"a")
@@ -263,7 +263,7 @@ def test_17507_offsets_are_there_when_the_transaction_is_over(stage: NodeStage, 
 def test_a_topic_that_is_deleted_holds_no_transaction_up(stage: NodeStage) -> None:
     producer = Producer(stage)
     producer.add(1)
-    stage.node.topics.delete_all(stage.now, [stage.node.image.topics[TOPIC]])
+    stage.delete(TOPIC)
     assert producer.end() is E.NONE
     stage.run(1_000)
     assert producer.state == "CompleteCommit"

@@ -235,7 +235,7 @@ class Node:
         """The coordinator of transactional ids."""
         from ottla.broker.coordinators.transaction_shards import TransactionShards
 
-        shards = TransactionShards(self.metadata, self.topics.producer_ids, self.notes)
+        shards = TransactionShards(self.metadata, self.topics.producer_ids)
         return self._shard_host(TRANSACTION_STATE_TOPIC, shards)
 
     @cached_property

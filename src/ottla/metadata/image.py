@@ -1,8 +1,8 @@
 """Holds what the cluster agrees on as one immutable value: the metadata image.
 
-Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, as the rows of the
-metadata store say them. Does not know what lies on a node's disk: which of these partitions a node has, and what is in
-them, is its own.
+Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, and how far producer
+ids were given out, as the rows of the metadata store say them. Does not know what lies on a node's disk: which of these
+partitions a node has, and what is in them, is its own.
 
 An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
 removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
@@ -22,17 +22,26 @@ from typing import Final, NamedTuple, TypeAlias
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
+from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
+from ottla.metadata.producer_ids import ProducerIdsRecord
 from ottla.metadata.store import MetadataStore, Versioned, decoded
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicRecord, texts
 
 BROKER_CONFIG_PREFIX: Final = "config/broker/"
 GROUP_CONFIG_PREFIX: Final = "config/group/"
-_PREFIXES: Final = (TOPIC_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, NODE_PREFIX, CONTROLLER_KEY)
+_PREFIXES: Final = (
+    TOPIC_PREFIX,
+    BROKER_CONFIG_PREFIX,
+    GROUP_CONFIG_PREFIX,
+    NODE_PREFIX,
+    CONTROLLER_KEY,
+    PRODUCER_IDS_KEY,
+)
 
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
-Record: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | Configs
+Record: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | Configs
 
 
 class Row(NamedTuple):
@@ -91,6 +100,8 @@ class MetadataImage:
     """The nodes of the cluster that have said where they are, by id as text."""
     controller: ControllerRecord | None = None
     """The newest claim; None where no node has ever made one."""
+    producer_ids: ProducerIdsRecord | None = None
+    """None where nobody has claimed any yet."""
 
     def name_of(self, topic: str | bytes) -> str | None:
         """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
@@ -134,6 +145,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
         _nodes(image.nodes, _of(delta, NODE_PREFIX)),
         _controller(image.controller, delta),
+        _producer_ids(image.producer_ids, delta),
     )
 
 
@@ -149,7 +161,7 @@ def _configs(table: Mapping[str, Configs], rows: Mapping[str, Row | None]) -> Ma
         if row is None:
             new.pop(name, None)
         else:
-            assert not isinstance(row.record, TopicRecord | NodeRecord | ControllerRecord)
+            assert not isinstance(row.record, TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord)
             new[name] = row.record
     return new
 
@@ -175,6 +187,16 @@ def _controller(known: ControllerRecord | None, delta: MetadataDelta) -> Control
     return replace(row.record, version=row.version)
 
 
+def _producer_ids(known: ProducerIdsRecord | None, delta: MetadataDelta) -> ProducerIdsRecord | None:
+    if PRODUCER_IDS_KEY not in delta.rows:
+        return known
+    row = delta.rows[PRODUCER_IDS_KEY]
+    if row is None:
+        return None
+    assert isinstance(row.record, ProducerIdsRecord)
+    return replace(row.record, version=row.version)
+
+
 # ---- from and to the rows of the store -----------------------------------------------------------------------------
 
 
@@ -196,7 +218,7 @@ def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 
 def encoded(record: Record) -> bytes:
     """The value of a record's row."""
-    if isinstance(record, TopicRecord | NodeRecord | ControllerRecord):
+    if isinstance(record, TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord):
         return record.encode()
     return json.dumps(dict(record)).encode()
 
@@ -204,7 +226,8 @@ def encoded(record: Record) -> bytes:
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
     controllers = () if image.controller is None else ("",)
-    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes, controllers)
+    producer_ids = () if image.producer_ids is None else ("",)
+    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes, controllers, producer_ids)
     gone = [prefix + name for prefix, table in zip(_PREFIXES, tables, strict=True) for name in table]
     while True:
         generation = store.generation
@@ -224,4 +247,6 @@ def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
         return Row(decoded(store, key, NodeRecord.decode, row.value), row.version)
     if key == CONTROLLER_KEY:
         return Row(decoded(store, key, ControllerRecord.decode, row.value), row.version)
+    if key == PRODUCER_IDS_KEY:
+        return Row(decoded(store, key, ProducerIdsRecord.decode, row.value), row.version)
     return Row(decoded(store, key, lambda value: texts(json.loads(value)), row.value), row.version)

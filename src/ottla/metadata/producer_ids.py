@@ -1,16 +1,19 @@
 """Hands out producer ids from durable blocks: an id that was ever given is never given again (KIP-730's rule).
 
 A block is committed to the store before its first id leaves; what a crash leaves unused of it is lost for good.
-Several nodes may share the store: the block is taken by compare-and-set.
+Several nodes may share the store: the block is taken by compare-and-set. Does not commit anything itself.
 
 Clients may write any producer id into a log, so logs are asked only where the store is new or has lost commits, and ids
 that no store can have reached are not believed. Kafka does not ask logs at all.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
+from ottla.metadata.store import ABSENT
 
 KEY = "producer-ids"
 BLOCK = 1000
@@ -23,74 +26,78 @@ _RESTART = 1 << 61
 """Where a store goes on that was led beyond `_STORED_MAX` by such ids: nobody honest has been here."""
 
 
-class NoProducerIds(Exception):
-    """The store kept changing under us."""
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """How far ids were given out. `version` is that of its row, 0 as long as it is not committed."""
+
+    next_producer_id: int
+    version: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps({"next_producer_id": self.next_producer_id}).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> ProducerIdsRecord:
+        """Raises ValueError, KeyError or TypeError where this says nothing of the kind."""
+        first = json.loads(value)["next_producer_id"]
+        if not isinstance(first, int) or first < 0:
+            raise ValueError(f"{first!r} is no producer id")
+        return ProducerIdsRecord(first)
 
 
 class ProducerIds:
-    """The node's source of new producer ids."""
+    """The node's source of new producer ids: a block in hand. `lost`: how many commits the store has lost."""
 
-    __slots__ = ("_end", "_floor", "_lost", "_next", "_store")
+    __slots__ = ("_end", "_floor", "_lost", "_next")
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, lost: int) -> None:
         self._floor = 0
         self._next = 0
         self._end = 0
-        self._lost = store.lost  # commits of an earlier life; each may have handed out a block
+        self._lost = lost  # commits of an earlier life; each may have handed out a block
 
     def seen(self, producer_ids: Iterable[int]) -> None:
         """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""
         known = max((each for each in producer_ids if each < _SEEN_MAX), default=-1)
         self._floor = max(self._floor, known + 1)
 
-    def take(self) -> int:
-        """A producer id nobody ever had. Raises NoProducerIds, StoreFailed."""
-        if self._next == self._end:
-            self._next = self._claim()
-            self._end = self._next + BLOCK
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the next block has to be claimed first."""
+        return self._next == self._end
+
+    def take(self) -> int | None:
+        """A producer id nobody ever had; None where the block in hand is used up."""
+        if self.is_used_up:
+            return None
         taken = self._next
         self._next += 1
         return taken
 
-    def behind_lost(self) -> list[Put]:
-        """What leaves out the blocks that lost commits of the store may have handed out, as long as it knows of these:
-        for the first commit of a start. Raises StoreFailed."""
+    def next_block(self, stored: ProducerIdsRecord | None) -> tuple[int, ProducerIdsRecord, int]:
+        """Where the next block begins, the row that claims it, and the version that the row must have."""
+        first, version = self._first(stored)
+        return first, ProducerIdsRecord(first + BLOCK), version
+
+    def claimed(self, first: int) -> None:
+        """The block that begins there is this node's."""
+        self._next, self._end, self._lost = first, first + BLOCK, 0
+
+    def behind_lost(self, stored: ProducerIdsRecord | None) -> tuple[ProducerIdsRecord, int] | None:
+        """The row that leaves out the blocks that lost commits of the store may have handed out, and the version it
+        must have: for the first commit of a start, as long as the store knows of lost ones."""
         if not self._lost:
-            return []
-        first, version = self._first()
+            return None
+        first, version = self._first(stored)
         self._lost = 0
-        return [_put(first, version)]
+        return ProducerIdsRecord(first), version
 
-    def _claim(self) -> int:
-        for _ in range(10):
-            first, version = self._first()
-            try:
-                self._store.commit([_put(first + BLOCK, version)])
-            except Conflict:
-                continue
-            self._lost = 0
-            return first
-        raise NoProducerIds("other nodes took ten blocks of producer ids in a row")
-
-    def _first(self) -> tuple[int, int]:
+    def _first(self, stored: ProducerIdsRecord | None) -> tuple[int, int]:
         """The first id that nobody had, as far as the store and the logs know, and the row's version."""
-        row = self._store.get(KEY)
-        stored = decoded(self._store, KEY, _next_producer_id, row.value) if row else 0
-        if stored >= _STORED_MAX:
-            stored = _RESTART
-        first = stored + self._lost * BLOCK
-        if row is None or self._lost:
+        first = 0 if stored is None else stored.next_producer_id
+        if first >= _STORED_MAX:
+            first = _RESTART
+        first += self._lost * BLOCK
+        if stored is None or self._lost:
             first = max(first, self._floor)
-        return first, row.version if row else ABSENT
-
-
-def _put(next_producer_id: int, version: int) -> Put:
-    return Put(KEY, json.dumps({"next_producer_id": next_producer_id}).encode(), version)
-
-
-def _next_producer_id(value: bytes) -> int:
-    first = json.loads(value)["next_producer_id"]
-    if not isinstance(first, int) or first < 0:
-        raise ValueError(f"{first!r} is no producer id")
-    return first
+        return first, ABSENT if stored is None else stored.version

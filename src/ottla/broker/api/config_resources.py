@@ -10,17 +10,21 @@ sentences are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
 from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ottla.broker.slices import Work
+from ottla.machine import Millis
 from ottla.metadata.image import Configs, TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
@@ -51,7 +55,7 @@ class Change(IntEnum):
 
 
 RESOURCES_AT_ONCE: Final = 10
-"""How many are changed, each with a commit of the metadata store, before others have their turn."""
+"""More of them are a long request. Each is changed with a commit of its own."""
 CHANGES_MAX: Final = 2_000
 """More than there are properties, some times over."""
 SUCCESS: Final = (ErrorCode.NONE, None)
@@ -77,7 +81,7 @@ class Configurable:
     overrides: Configs
     current: Callable[[str], str | None]
     check: Callable[[dict[str, str]], object]
-    keep: Callable[[dict[str, str]], object]
+    keep: Callable[[dict[str, str]], Planned]
     invalid: ErrorCode
     """The error for a value that can't be."""
 
@@ -100,38 +104,39 @@ def alter_all(
     changes_of: Callable[[Any], Changes],
     *,
     replace: bool,
-) -> Generator[None, Any, list[Outcome]]:
-    """Change each resource of the request by itself, a few at a time; one outcome for each.
+) -> Work:
+    """Change each resource of the request by itself. Returns one Outcome for each.
 
     `changes_of`: how it is to be changed; `replace`: what the changes don't name is reset.
     """
     resources, validate_only = request.body.resources, request.body.validate_only
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes: list[Outcome] = []
-    for position, resource in enumerate(resources):
-        if position and position % RESOURCES_AT_ONCE == 0:
-            yield
+    for resource in resources:
         resource_type, name = resource.resource_type, resource.resource_name
         changes = changes_of(resource)
         if times[resource_type, name] > 1:
             outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
         else:
-            outcomes.append(
-                _alter(node, request, resource_type, name, changes, replace=replace, validate_only=validate_only)
+            altering = partial(
+                _altering, node, request, resource_type, name, changes, replace=replace, validate_only=validate_only
             )
+            outcomes.append((yield altering))
     return outcomes
 
 
-def _alter(
+def _altering(
     node: Node,
     request: Request,
     resource_type: int,
     name: str,
     changes: Changes,
+    now: Millis,
     *,
     replace: bool,
     validate_only: bool,
-) -> Outcome:
+) -> Planned:
+    """The plan to change one resource; it ends with the Outcome."""
     try:
         _check_shape(changes, replace)
         if resource_type not in list(ConfigResourceType):
@@ -139,7 +144,7 @@ def _alter(
         denied = denial(node, request, Operation.ALTER_CONFIGS, resource_type, name)
         if denied is not None:
             raise ResourceRefused(denied)
-        resource = _find(node, request, resource_type, name, changes, replace)
+        resource = _find(node, request, now, resource_type, name, changes, replace)
         overrides = _changed(resource, changes, replace)
         try:
             resource.check(overrides)
@@ -148,7 +153,7 @@ def _alter(
         except ConfigRefused as refused:
             raise ResourceRefused(resource.invalid, str(refused)) from refused
         if not validate_only and overrides != resource.overrides:
-            resource.keep(overrides)
+            yield from resource.keep(overrides)
     except ResourceRefused as refused:
         return refused.error_code, refused.sentence
     except StoreFailed as failed:
@@ -167,14 +172,16 @@ def _check_shape(changes: Changes, replace: bool) -> None:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
 
 
-def _find(node: Node, request: Request, resource_type: int, name: str, changes: Changes, replace: bool) -> Configurable:
+def _find(
+    node: Node, request: Request, now: Millis, resource_type: int, name: str, changes: Changes, replace: bool
+) -> Configurable:
     match resource_type:
         case ConfigResourceType.TOPIC:
-            return _topic(node, request, name)
+            return _topic(node, name)
         case ConfigResourceType.BROKER:
-            return _broker(node, request, name)
+            return _broker(node, name)
         case ConfigResourceType.GROUP:
-            return _group(node, request, name)
+            return _group(node, request, now, name)
         case ConfigResourceType.CLIENT_METRICS:
             raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
         case _ if replace:
@@ -208,7 +215,7 @@ def broker_id_of(node: Node, name: str, expected: str) -> int:
     return number
 
 
-def _topic(node: Node, request: Request, name: str) -> Configurable:
+def _topic(node: Node, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     topic = existing_topic(node, name)
@@ -217,12 +224,12 @@ def _topic(node: Node, request: Request, name: str) -> Configurable:
         topic.configs,
         lambda key: printed(topic_value(node.settings, topic.configs, key)),
         lambda overrides: check_topic(overrides, node.settings),
-        lambda overrides: node.topics.alter_configs(request.now, topic, overrides),
+        lambda overrides: node.topics.configuring(topic, overrides),
         ErrorCode.INVALID_CONFIG,
     )
 
 
-def _broker(node: Node, request: Request, name: str) -> Configurable:
+def _broker(node: Node, name: str) -> Configurable:
     entity = EVERY_BROKER if name == EVERY_BROKER else str(broker_id_of(node, name, "expected {}, but received {}"))
     settings = node.settings
     return Configurable(
@@ -230,12 +237,12 @@ def _broker(node: Node, request: Request, name: str) -> Configurable:
         settings.of_broker(entity),
         lambda key: printed(settings[key]),
         lambda overrides: settings.check_broker(entity, overrides),
-        lambda overrides: settings.alter_broker(request.now, entity, overrides),
+        lambda overrides: settings.altering_broker(entity, overrides),
         ErrorCode.INVALID_REQUEST,
     )
 
 
-def _group(node: Node, request: Request, name: str) -> Configurable:
+def _group(node: Node, request: Request, now: Millis, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     settings = node.settings
@@ -246,7 +253,7 @@ def _group(node: Node, request: Request, name: str) -> Configurable:
         overrides,
         lambda key: printed(group_value(settings, overrides, key)),
         lambda wanted: check_group(wanted, settings, overrides),
-        lambda wanted: settings.alter_group(request.now, name, wanted, by),
+        lambda wanted: settings.altering_group(now, name, wanted, by),
         ErrorCode.INVALID_CONFIG,
     )
 

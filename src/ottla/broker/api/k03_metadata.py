@@ -17,9 +17,11 @@ Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import (
     CLUSTER_NAME,
@@ -28,6 +30,7 @@ from ottla.broker.security.authorizer import (
     ResourceType,
 )
 from ottla.broker.slices import SLICE_STEPS, Work, encoded
+from ottla.machine import Millis
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
@@ -65,7 +68,8 @@ def _answer(node: Node, request: Request) -> Work:
     topics: list[Any] = []
     waiting: list[MetadataResponseTopic] = []
     steps = 0
-    for described in _topics(node, request):
+    missing = yield from _make_missing(node, request)
+    for described in _topics(node, request, missing):
         waiting += described
         steps += sum(1 + len(topic.partitions) for topic in described)
         if steps >= SLICE_STEPS:
@@ -87,8 +91,10 @@ def _answer(node: Node, request: Request) -> Work:
     )
 
 
-def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic]]:
-    """The topics of the answer, few at a time; topics that are missing are made so, too."""
+def _topics(
+    node: Node, request: Request, missing: dict[str, MetadataResponseTopic]
+) -> Iterator[list[MetadataResponseTopic]]:
+    """The topics of the answer, few at a time; `missing`: what is said of those that were made for it."""
     asked = request.body.topics
     if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
         for topic in list(node.image.topics.values()):
@@ -100,7 +106,7 @@ def _topics(node: Node, request: Request) -> Iterator[list[MetadataResponseTopic
     else:
         names = list(dict.fromkeys(topic.name or "" for topic in asked))
         for first in range(0, len(names), NAMES_AT_ONCE):
-            yield _by_name(node, request, names[first : first + NAMES_AT_ONCE])
+            yield [missing.get(name) or _by_name(node, request, name) for name in names[first : first + NAMES_AT_ONCE]]
 
 
 def _malformed(version: int, body: MetadataRequest) -> bool:
@@ -127,22 +133,11 @@ def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTop
     return _described(node, request, topic)
 
 
-def _by_name(node: Node, request: Request, names: list[str]) -> list[MetadataResponseTopic]:
-    answers: dict[str, MetadataResponseTopic] = {}
-    missing: list[str] = []
-    for name in names:
-        topic = node.image.topics.get(name)
-        if not node.access.on_topic(request, Operation.DESCRIBE, name):
-            answers[name] = MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
-        elif topic is not None:
-            answers[name] = _described(node, request, topic)
-        else:
-            missing.append(name)
-            answers[name] = _missing(node, request, name)
-    if missing and request.body.allow_auto_topic_creation and node.settings["auto.create.topics.enable"]:
-        for name in _create(node, request, missing):
-            answers[name] = MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
-    return list(answers.values())
+def _by_name(node: Node, request: Request, name: str) -> MetadataResponseTopic:
+    if not node.access.on_topic(request, Operation.DESCRIBE, name):
+        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
+    topic = node.image.topics.get(name)
+    return _missing(node, request, name) if topic is None else _described(node, request, topic)
 
 
 def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
@@ -152,8 +147,29 @@ def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
     return answer
 
 
-def _create(node: Node, request: Request, names: list[str]) -> list[str]:
-    """Make what may be made; returns the names that this client may not create."""
+def _make_missing(node: Node, request: Request) -> Work:
+    """Make the topics that are named and missing, where the request and the settings allow it, so many in one commit.
+
+    Returns what is answered for each of these: they are unknown this time.
+    """
+    asked = request.body.topics
+    answers: dict[str, MetadataResponseTopic] = {}
+    if not asked or any(topic.topic_id != ZERO_UUID for topic in asked):
+        return answers
+    if not request.body.allow_auto_topic_creation or not node.settings["auto.create.topics.enable"]:
+        return answers
+    missing = [topic.name for topic in asked if topic.name is not None and topic.name not in node.image.topics]
+    visible = [name for name in dict.fromkeys(missing) if node.access.on_topic(request, Operation.DESCRIBE, name)]
+    for first in range(0, len(visible), NAMES_AT_ONCE):
+        names = visible[first : first + NAMES_AT_ONCE]
+        answers |= {name: _missing(node, request, name) for name in names}
+        denied = yield partial(_creating, node, request, names)
+        answers |= {name: MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in denied}
+    return answers
+
+
+def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Planned:
+    """The plan to make what may be made; it ends with the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
     everywhere = node.access.on_cluster(request, Operation.CREATE)
@@ -168,7 +184,7 @@ def _create(node: Node, request: Request, names: list[str]) -> list[str]:
             continue  # the answer stays what it is; CreateTopics would say why
         wanted.append(new)
     try:
-        node.topics.create_all(request.now, wanted)
+        yield from node.topics.creating(now, wanted)
     except StoreFailed as failed:
         node.notes(f"topics could not be created on demand: {failed}")
     return denied

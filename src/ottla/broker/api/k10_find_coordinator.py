@@ -19,7 +19,7 @@ from ottla.broker.cluster.members import NOBODY, Member
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.broker.slices import SLICE_STEPS, in_pieces
+from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -45,10 +45,32 @@ _NO_NODE: Final = Member(NOBODY, "", -1, None)
 
 
 def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
-    if len(request.body.coordinator_keys) > SLICE_STEPS:
-        work = in_pieces(request, partial(_find, node), "coordinator_keys", "coordinators")
-        return node.slices.begin(request, work, is_long=True)
+    is_long = len(request.body.coordinator_keys) > SLICE_STEPS
+    if is_long or _lacks_topic(node, request):
+        return node.slices.begin(request, _answer(node, request), is_long=is_long)
     return _find(node, request)
+
+
+def _answer(node: Node, request: Request) -> Work:
+    """The answer to a request for many keys, or for the first ones ever."""
+    if _lacks_topic(node, request):
+        topic = _TOPIC_OF[request.body.key_type]
+        try:
+            yield lambda now: node.topics.creating_internal(now, topic)
+        except StoreFailed as failed:
+            node.notes(f"the topic of the coordinators could not be made: {failed}")
+    if len(request.body.coordinator_keys) > SLICE_STEPS:
+        return (yield from in_pieces(request, partial(_find, node), "coordinator_keys", "coordinators"))
+    return _find(node, request)
+
+
+def _lacks_topic(node: Node, request: Request) -> bool:
+    """Whether the coordinators' topic has to be made before anybody can be named."""
+    body: FindCoordinatorRequest = request.body
+    if _TOPIC_OF.get(body.key_type) in node.image.topics:
+        return False
+    keys = body.coordinator_keys if request.version >= _MANY_KEYS_SINCE else [body.key]
+    return any(_error(node, request, body.key_type, key) is ErrorCode.NONE for key in keys)
 
 
 def _find(node: Node, request: Request) -> FindCoordinatorResponse:
@@ -71,16 +93,9 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     error = _error(node, request, key_type, key)
     found = _NO_NODE
     if error is ErrorCode.NONE:
-        topic = _TOPIC_OF[key_type]
-        try:
-            node.topics.ensure_internal(request.now, topic)
-        except StoreFailed as failed:
-            node.notes(f"the topic of the coordinators could not be made: {failed}")
+        found = _leader(node, request, _TOPIC_OF[key_type], key)
+        if found is _NO_NODE:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        else:
-            found = _leader(node, request, topic, key)
-            if found is _NO_NODE:
-                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     message = "" if error is ErrorCode.NONE else error.message
     return Coordinator(key, found.node_id, found.host, found.port, error, message)
 

@@ -79,7 +79,7 @@ def advertised(node: Node, version: int) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=[ApiVersion(key, low, high) for key, (_, low, high) in sorted(SERVED.items())],
         supported_features=supported,
-        finalized_features_epoch=node.store.generation if FEATURES else -1,
+        finalized_features_epoch=node.image.generation if FEATURES else -1,
         finalized_features=finalized,
     )
 

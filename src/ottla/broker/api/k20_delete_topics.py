@@ -1,7 +1,8 @@
 """DeleteTopics, key 20, versions 1 to 6: delete topics by name or id.
 
 What it does: takes the topics it may delete away, up to 200 in one commit; they are gone when the answer leaves, their
-files follow. Ids are not secret, names are: a client that may not describe a topic learns no name from its id.
+files follow. The request's timeout is passed over. Ids are not secret, names are: a client that may not describe a
+topic learns no name from its id.
 
 What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages, 6 ids.
 
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import EncodedStructs, Work
+from ottla.machine import Millis
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -58,14 +62,14 @@ def _answer(node: Node, request: Request) -> Work:
     told: Any = EncodedStructs(request.version)
     meant = _sorted_out(node, asked) if node.settings["delete.topic.enable"] else _disabled(request, asked)
     while some := list(islice(meant, TOPICS_AT_ONCE)):
-        told.add(_delete(node, request, some))
+        told.add((yield partial(_deleting, node, request, some)))
         if len(some) == TOPICS_AT_ONCE:
             yield
     return DeleteTopicsResponse(responses=told)
 
 
-def _delete(node: Node, request: Request, meant: Iterable[_Meant]) -> list[DeletableTopicResult]:
-    """Delete those of these topics that may go, in one commit."""
+def _deleting(node: Node, request: Request, meant: Iterable[_Meant], now: Millis) -> Planned:
+    """The plan to delete those of these topics that may go, in one commit; it ends with what is said of each."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
     for state, error, sentence in meant:
@@ -75,7 +79,7 @@ def _delete(node: Node, request: Request, meant: Iterable[_Meant]) -> list[Delet
             answer = DeletableTopicResult(answer.name, answer.id)
         results.append(answer)
     try:
-        node.topics.delete_all(request.now, going.values())
+        yield from node.topics.deleting(going.values())
     except StoreFailed as failed:
         node.notes(f"topics could not be deleted: {failed}")
         for result in results:

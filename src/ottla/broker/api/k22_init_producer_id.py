@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.transaction_calls import ask_transaction
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.metadata.producer_ids import NoProducerIds
+from ottla.broker.slices import Work
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -40,9 +40,17 @@ def handle(node: Node, request: Request) -> Any:
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
         return _refused(ErrorCode.INVALID_REQUEST)
+    taken = node.topics.producer_ids.take()
+    if taken is None:
+        return node.slices.begin(request, _claim(node), is_long=False)
+    return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
+
+
+def _claim(node: Node) -> Work:
+    """The answer to who comes when the block in hand is used up."""
     try:
-        return InitProducerIdResponse(producer_id=node.topics.producer_ids.take(), producer_epoch=0)
-    except (NoProducerIds, StoreFailed) as failed:
+        return InitProducerIdResponse(producer_id=(yield node.topics.taking_producer_id), producer_epoch=0)
+    except StoreFailed as failed:
         node.notes(f"no producer id could be had: {failed}")
         return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 

@@ -12,6 +12,7 @@ Source: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of
@@ -19,6 +20,7 @@ from ottla.broker.api.transaction_calls import addition, place_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import Piece, Work
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -48,11 +50,25 @@ def handle(node: Node, request: Request) -> Any:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not name:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if CONSUMER_OFFSETS_TOPIC not in node.image.topics:
+        return node.slices.begin(request, _add_once_made(node, request), is_long=False)
+    return _add(node, request)
+
+
+def _add_once_made(node: Node, request: Request) -> Work:
+    """Make the groups' topic first: the partition that is added is one of it."""
     try:
-        node.topics.ensure_internal(request.now, CONSUMER_OFFSETS_TOPIC)
+        yield lambda now: node.topics.creating_internal(now, CONSUMER_OFFSETS_TOPIC)
     except StoreFailed as failed:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return (yield Piece(request, request.body, partial(_add, node)))
+
+
+def _add(node: Node, request: Request) -> Any:
+    body: AddOffsetsToTxnRequest = request.body
     index = node.groups.partition_for(body.group_id)
     asked = addition(body, [AddPartitionsToTxnTopic(CONSUMER_OFFSETS_TOPIC, [index])])
-    return node.transactions.submit(request.now, request, _Addition([place_of(node, name, call_of(request, asked))]))
+    return node.transactions.submit(
+        request.now, request, _Addition([place_of(node, body.transactional_id, call_of(request, asked))])
+    )

@@ -16,9 +16,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.topic_creation import TopicRefused, plan_growth
+from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
+from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 TOPICS_AT_ONCE = 10
-"""How many grow, each with a commit of the metadata store, before others have their turn."""
+"""More of them are a long request. Each grows with a commit of its own."""
 
 
 def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
@@ -45,14 +47,12 @@ def _answer(node: Node, request: Request) -> Work:
     body: CreatePartitionsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
-    for position, topic in enumerate(body.topics):
-        if position and position % TOPICS_AT_ONCE == 0:
-            yield
+    for topic in body.topics:
         result = CreatePartitionsTopicResult(topic.name)
         try:
             if times[topic.name] > 1:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            _grow(node, request, topic, body.validate_only)
+            yield from _grow(node, request, topic, body.validate_only)
         except TopicRefused as refused:
             result.error_code, result.error_message = refused.error_code, refused.sentence
         except StoreFailed as failed:
@@ -62,7 +62,16 @@ def _answer(node: Node, request: Request) -> Work:
     return CreatePartitionsResponse(results=list(results.values()))
 
 
-def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> None:
+def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> Work:
+    """Let the topic grow, or only look whether it may. Raises TopicRefused, StoreFailed."""
+
+    def growing(now: Millis) -> Planned:
+        return _growing(node, request, asked, validate_only)
+
+    yield growing
+
+
+def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> Planned:
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.image.topics.get(asked.name)
@@ -75,4 +84,4 @@ def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_o
     assignments = None if asked.assignments is None else [assigned.broker_ids for assigned in asked.assignments]
     total = plan_growth(node, topic, asked.count, assignments)
     if not validate_only:
-        node.topics.add_partitions(request.now, topic, total)
+        yield from node.topics.growing(topic, total)

@@ -54,7 +54,7 @@ def _delete(node: Node, request: Request) -> Work:
     )
     for group_id, known in zip(allowed, answers, strict=True):
         places = shares_of(node, known.shares, dict.fromkeys(topic_id for topic_id, _ in known.shares.topics()))
-        replies = yield deletions(node, request, group_id, places)
+        replies = yield from deletions(node, request, group_id, places)
         errors = [error for reply in replies if (error := error_of(reply))]
         if errors:
             failed[group_id] = errors[0]

@@ -57,7 +57,7 @@ def _asks_for_the_quorum(topics: list[RequestTopicData]) -> bool:
 
 
 def _quorum(node: Node) -> ResponsePartitionData:
-    commits = node.store.generation
+    commits = node.image.generation
     return ResponsePartitionData(
         leader_id=node.node_id,
         leader_epoch=METADATA_EPOCH,

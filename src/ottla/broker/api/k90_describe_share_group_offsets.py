@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.share_offsets import question
+from ottla.broker.api.share_offsets import ask_states, question
 from ottla.broker.coordinators.rounds import CALLS_AT_ONCE, Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -67,7 +67,7 @@ def _describe(node: Node, request: Request) -> Work:
             )
             for topic, part in wanted
         )
-        replies = yield Round(node.share_state, calls)
+        replies = yield from ask_states(node, calls, needed=bool(wanted))
         for (topic, part), reply in zip(wanted, replies, strict=True):
             _fill(node, topic, part, reply.results[0].partitions[0])
         groups.append(DescribeShareGroupOffsetsResponseGroup(asked.group_id, topics))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.share_offsets import error_of, question
+from ottla.broker.api.share_offsets import ask_states, error_of, question
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -61,7 +61,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
         )
         for topic_id, part, start_offset in wanted
     )
-    replies = yield Round(node.share_state, calls)
+    replies = yield from ask_states(node, calls, needed=bool(wanted))
     for (topic_id, part, _), reply in zip(wanted, replies, strict=True):
         part.error_code = error_of(reply)
         part.error_message = ErrorCode(part.error_code).message if part.error_code else None

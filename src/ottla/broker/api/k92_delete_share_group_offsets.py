@@ -60,7 +60,7 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
         if not topic.error_code and topic.topic_id not in there:
             _refuse(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOTHING_THERE)
     places = shares_of(node, known.shares, [topic.topic_id for topic in topics if not topic.error_code])
-    replies = yield deletions(node, request, body.group_id, places)
+    replies = yield from deletions(node, request, body.group_id, places)
     failed = {place[0]: error_of(reply) for place, reply in zip(places, replies, strict=True) if error_of(reply)}
     gone: list[bytes] = []
     for topic in topics:

@@ -7,10 +7,10 @@ Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, deleteS
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.coordinators.rounds import Round
+from ottla.broker.coordinators.rounds import Round, Work
 from ottla.broker.requests import Request
 from ottla.groups.share.admin import ShareQuestion
 from ottla.groups.share.group import SharesKnown
@@ -40,13 +40,21 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
     return found
 
 
-def deletions(node: Node, request: Request, group_id: str, places: Iterable[tuple[bytes, int]]) -> Round:
-    """The round that makes the share coordinator forget these share partitions."""
+def deletions(node: Node, request: Request, group_id: str, places: Sequence[tuple[bytes, int]]) -> Work:
+    """The step that makes the share coordinator forget these share partitions; returns its replies."""
     calls = (
         node.share.state_call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
         for topic_id, index in places
     )
-    return Round(node.share_state, calls)
+    return ask_states(node, calls, needed=bool(places))
+
+
+def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -> Work:
+    """Ask the share coordinator; returns its replies. Its topic is made before where there is none, if any call is
+    `needed`: which shard answers depends on it."""
+    if needed and node.share.lacks_state_topic:
+        yield node.share.making_state_topic
+    return (yield Round(node.share_state, calls))
 
 
 def error_of(reply: Any) -> ErrorCode:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Piece, Work
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.share.state import coordinator_key, refuse
@@ -45,6 +46,26 @@ def ask(node: Node, request: Request) -> Any:
 
 
 def _ask(node: Node, request: Request) -> Any:
+    calls, refused = _sorted(node, request)
+    if calls and node.share.lacks_state_topic:
+        return node.slices.begin(request, _ask_once_made(node, request), is_long=False)
+    if not calls:
+        return joined(refused) if refused else _empty(request.body)
+    return node.share_state.submit(request.now, request, WireStateRequest(calls, refused))
+
+
+def _ask_once_made(node: Node, request: Request) -> Work:
+    """Make the coordinators' topic first. Where that can't be made they say that they are none."""
+    yield node.share.making_state_topic
+
+    def submit(piece: Request) -> Any:
+        return node.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))
+
+    return (yield Piece(request, request.body, submit))
+
+
+def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[Any]]:
+    """The calls for single keys, and the answers that need no shard."""
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
     checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
@@ -61,13 +82,10 @@ def _ask(node: Node, request: Request) -> Any:
             elif checks and (known is None or not 0 <= part.partition < len(known.partitions)):
                 refused.append(refuse(single, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
-                node.share.ensure_state_topic(request.now)
                 key = coordinator_key(body.group_id, bytes(topic.topic_id), part.partition)
                 index = node.share_state.partition_for(key)
                 calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))
-    if not calls:
-        return joined(refused) if refused else _empty(body)
-    return node.share_state.submit(request.now, request, WireStateRequest(calls, refused))
+    return calls, refused
 
 
 def joined(answers: list[Any]) -> Any:

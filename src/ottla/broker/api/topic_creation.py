@@ -1,7 +1,7 @@
 """Checks whether a topic, or more partitions of one, may be made: in Kafka's order with Kafka's sentences.
 
 Knows what a request may ask of a cluster of one node. Does not make anything: it returns a `NewTopic` for
-`Topics.create_all`, or raises `TopicRefused`.
+`Topics.creating`, or raises `TopicRefused`.
 
 Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
 ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_PER_BATCH.

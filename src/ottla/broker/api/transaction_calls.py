@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
+from ottla.broker.slices import Piece, Work
 from ottla.machine import Call
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 
 if TYPE_CHECKING:
@@ -20,7 +22,22 @@ def place_of(node: Node, transactional_id: str, call: Call) -> tuple[int, Call]:
 
 
 def ask_transaction(node: Node, request: Request, transactional_id: str) -> Any:
-    """Hand the whole request to its transactional id."""
+    """Hand the whole request to its transactional id, once there is a producer id for it to take."""
+    if node.topics.producer_ids.is_used_up:
+        return node.slices.begin(request, _ask_once_claimed(node, request, transactional_id), is_long=False)
+    return _ask(node, request, transactional_id)
+
+
+def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Work:
+    """Claim producer ids first. Where none can be had, the coordinator says so to whom it needs one for."""
+    try:
+        yield node.topics.claiming_producer_ids
+    except StoreFailed as failed:
+        node.notes(f"no producer id could be had: {failed}")
+    return (yield Piece(request, request.body, lambda piece: _ask(node, piece, transactional_id)))
+
+
+def _ask(node: Node, request: Request, transactional_id: str) -> Any:
     asked = CoordinatorRequest([place_of(node, transactional_id, call_of(request))])
     return node.transactions.submit(request.now, request, asked)
 

@@ -92,6 +92,11 @@ Planned: TypeAlias = Generator[Batch, None, Any]
 Change: TypeAlias = Callable[[Millis], Planned]
 
 
+def planned(batch: Batch) -> Planned:
+    """The plan to write this batch, whatever the image says."""
+    yield batch
+
+
 class AwaitsChange(Protocol):
     """Who waits for a change; told exactly once, perhaps before `Metadata.change` returns."""
 
@@ -104,9 +109,24 @@ class AwaitsChange(Protocol):
         ...
 
 
+class NobodyAwaits:
+    """Stands for who waits for a change that the node makes by itself. `fault` hears of exceptions that nobody
+    expected."""
+
+    def __init__(self, what: str, fault: Callable[[str, Exception], None]) -> None:
+        self._what = what
+        self._fault = fault
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        """Everything follows from the image."""
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self._fault(f"{self._what} failed", error)
+
+
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """A change whose turn has come. `token` None: its commit was not done as it is known, and the store is read."""
+    """A change whose turn has come."""
 
     change: Change
     awaits: AwaitsChange
@@ -170,16 +190,6 @@ class Metadata:
             failed = None
             is_next = generation == self.image.generation + 1
             self._tell(now, batch.delta(generation) if is_next else delta_since(self._store, self.image))
-
-    def commit(
-        self, now: Millis, rows: Sequence[RowChange], also: Sequence[Write] = (), guards: Sequence[Guard] = ()
-    ) -> None:
-        """Write these rows in one batch, on the loop. Raises StoreFailed, Conflict."""
-
-        def planned() -> Planned:
-            yield Batch(rows, also, guards)
-
-        self.at_once(now, planned())
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.broker.cluster.metadata import Metadata, RowChange
+from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.config.share_groups import with_pause_noted
 from ottla.broker.config.values import BrokerSettings, ConfigRefused, check_group
 from ottla.machine import Millis, WallClock
@@ -86,19 +86,16 @@ class LiveSettings:
         changed = {**self._metadata.image.broker_configs, name: overrides}
         return self.current.with_dynamic(changed.get(self._own, {}), changed.get(EVERY_BROKER, {}))
 
-    def alter_broker(self, now: Millis, name: str, overrides: dict[str, str]) -> None:
+    def altering_broker(self, name: str, overrides: dict[str, str]) -> Planned:
         """Replace the properties of this broker, or of all (''). Raises ConfigRefused, StoreFailed."""
         self.check_broker(name, overrides)
-        self._keep(now, BROKER_CONFIG_PREFIX + name, overrides)
+        yield _keeping(BROKER_CONFIG_PREFIX + name, overrides)
 
-    def alter_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> None:
+    def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
         """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
-        self._keep(now, GROUP_CONFIG_PREFIX + name, noted)
-
-    def _keep(self, now: Millis, key: str, overrides: dict[str, str]) -> None:
-        self._metadata.commit(now, [RowChange(key, dict(overrides) or None)])
+        yield _keeping(GROUP_CONFIG_PREFIX + name, noted)
 
     @property
     def _own(self) -> str:
@@ -119,3 +116,7 @@ class LiveSettings:
                     del layers[entity][name]
                     self._notes(f"the stored broker config {name} is not obeyed: {refused}")
         return settings
+
+
+def _keeping(key: str, overrides: dict[str, str]) -> Batch:
+    return Batch([RowChange(key, dict(overrides) or None)])

@@ -9,7 +9,8 @@ questions: a handler writes them as a generator that yields `Round`s, is given t
         return Answer(...)
 
 Once begun the work goes on to the last round even when the client is gone, so that nothing is left half done. A round
-of many calls is sent some at a time, and others have their turn in between (`slices`).
+of many calls is sent some at a time, and others have their turn in between (`slices`). A `Change` of the metadata is a
+step like a round; what its plan returns comes back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker import slices
+from ottla.broker.cluster.metadata import Change
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import NODE_ITSELF, Request, Session
 from ottla.machine import Call
@@ -35,7 +37,7 @@ class Round(NamedTuple):
     calls: Iterable[tuple[int, Call]]
 
 
-Work: TypeAlias = Generator[Round | None, list[Any], Any]
+Work: TypeAlias = Generator[Round | Change | None, Any, Any]
 """None: let others have their turn; the replies are none then."""
 
 
@@ -58,6 +60,9 @@ def _in_turns(request: Request, work: Work) -> slices.Work:
     try:
         step = next(work)
         while True:
+            if step is not None and not isinstance(step, Round):
+                step = work.send((yield step))
+                continue
             replies: list[Any] = []
             if step is None:
                 yield

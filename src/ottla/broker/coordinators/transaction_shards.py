@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.machine import Call, Entropy, WallClock
-from ottla.metadata.producer_ids import NoProducerIds, ProducerIds
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
 from ottla.txn.refusals import refuse
 from ottla.txn.settings import Settings, TransactionSettings
@@ -17,10 +16,9 @@ from ottla.txn.shard import TransactionShard
 class TransactionNodeView:
     """The `NodeView` of a node."""
 
-    def __init__(self, metadata: Metadata, producer_ids: ProducerIds, notes: Callable[[str], None]) -> None:
+    def __init__(self, metadata: Metadata, producer_ids: ProducerIds) -> None:
         self._metadata = metadata
         self._producer_ids = producer_ids
-        self._notes = notes
 
     def leader_of(self, topic: str, index: int) -> int | None:
         known = self._metadata.image.topics.get(topic)
@@ -29,18 +27,14 @@ class TransactionNodeView:
         return known.partitions[index].leader
 
     def new_producer_id(self) -> int | None:
-        try:
-            return self._producer_ids.take()
-        except (NoProducerIds, StoreFailed) as failed:
-            self._notes(f"no producer id could be had: {failed}")
-            return None
+        return self._producer_ids.take()
 
 
 class TransactionShards:
     """Makes transaction shards that see their node; a `coordinators.shards.ShardClass`."""
 
-    def __init__(self, metadata: Metadata, producer_ids: ProducerIds, notes: Callable[[str], None]) -> None:
-        self._view = TransactionNodeView(metadata, producer_ids, notes)
+    def __init__(self, metadata: Metadata, producer_ids: ProducerIds) -> None:
+        self._view = TransactionNodeView(metadata, producer_ids)
 
     def of(
         self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int

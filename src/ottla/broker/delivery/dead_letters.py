@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.metadata import Metadata, NobodyAwaits, Planned
 from ottla.broker.config.key import ConfigRefused
 from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
@@ -31,9 +32,11 @@ from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
+from ottla.broker.topics.new_topic import NewTopic
 from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
+from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
@@ -61,6 +64,10 @@ _MENDABLE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE
 
 class Unusable(Exception):
     """The dead-letter topic can't be written to now; one sentence why."""
+
+
+class ToBeMade(Exception):
+    """The dead-letter topic is being made."""
 
 
 @dataclass(slots=True)
@@ -109,6 +116,22 @@ class UncommittedLetters(ParkedWork):
         raise AssertionError("letters have no client that could leave")
 
 
+class Making:
+    """A dead-letter topic that is being made."""
+
+    __slots__ = ("_letters", "_name")
+
+    def __init__(self, letters: DeadLetters, name: str) -> None:
+        self._letters = letters
+        self._name = name
+
+    def change_ended(self, now: Millis, result: None) -> None:
+        self._letters.made(now, self._name, None)
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self._letters.made(now, self._name, error)
+
+
 class DeadLetters:
     """Every dead letter of this node. `settle`: whoever stepped a share partition's machine calls it."""
 
@@ -129,6 +152,10 @@ class DeadLetters:
         self._settle = settle
         self._queues: dict[str, GroupQueue] = {}
         self._written: dict[Key, int] = {}
+        self._making: set[str] = set()
+        """Dead-letter topics that are being made."""
+        self._why_not = ""
+        """Why the last of these could not be made."""
         self._unread = -1
         """Where the last place that could not be copied ended: it is said once, not for each part of it."""
         self.failures = 0
@@ -189,13 +216,13 @@ class DeadLetters:
             left -= part.end - part.first
             try:
                 self._send(now, part)
-            except (Unusable, AppendRefused, StorageFailed, StoreFailed, OSError) as failed:
-                self.failures += part.end - part.first
-                if queue.why != str(failed):
-                    queue.why = str(failed)
-                    self._environment.notes(f"dead letters of {group_id} wait: {failed}")
+            except ToBeMade:
                 queue.ranges.appendleft(part)
-                self._retry_later(now, queue)
+                return  # `Making` lets it go on
+            except (Unusable, AppendRefused, StorageFailed, OSError) as failed:
+                self.failures += part.end - part.first
+                queue.ranges.appendleft(part)
+                self._wait(now, group_id, queue, str(failed))
                 return
             queue.pause_ms, queue.why = 0, ""
         if queue.ranges:
@@ -216,6 +243,13 @@ class DeadLetters:
                 if not can_hold(header):
                     end = max(end, min(header.next_offset, pending.end))
         return end
+
+    def _wait(self, now: Millis, group_id: str, queue: GroupQueue, why: str) -> None:
+        """These letters can't be written now."""
+        if queue.why != why:
+            queue.why = why
+            self._environment.notes(f"dead letters of {group_id} wait: {why}")
+        self._retry_later(now, queue)
 
     def _retry_later(self, now: Millis, queue: GroupQueue) -> None:
         queue.pause_ms = min(max(2 * queue.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
@@ -287,8 +321,8 @@ class DeadLetters:
             if fault is not None:
                 raise Unusable(fault)
             overrides = {"errors.deadletterqueue.group.enable": "true"}
-            self._topics.create(now, name, settings["num.partitions"], overrides)
-            topic = self._metadata.image.topics[name]
+            wanted = NewTopic(name, settings["num.partitions"], overrides)
+            topic = self._make(now, wanted)
         if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
@@ -296,6 +330,38 @@ class DeadLetters:
         if isinstance(partition, ErrorCode):
             raise Unusable(f"{name}-{index} takes no letters now: {partition.name}")
         return partition
+
+    def _make(self, now: Millis, wanted: NewTopic) -> TopicImage:
+        """Make a dead-letter topic, unless that is under way. Raises ToBeMade, Unusable."""
+        name = wanted.name
+        if name not in self._making:
+            self._making.add(name)
+            self._metadata.change(now, partial(self._creating, wanted), Making(self, name))
+        if name in self._making:
+            raise ToBeMade(f"the dead-letter topic {name} is being made")
+        topic = self._metadata.image.topics.get(name)
+        if topic is None:
+            raise Unusable(self._why_not)
+        return topic
+
+    def _creating(self, wanted: NewTopic, now: Millis) -> Planned:
+        if wanted.name not in self._metadata.image.topics:
+            yield from self._topics.creating(now, [wanted])
+
+    def made(self, now: Millis, name: str, error: Exception | None) -> None:
+        """The dead-letter topic of this name is there, or can't be made; whoever waits for it goes on."""
+        self._making.discard(name)
+        self._why_not = str(error)
+        for group_id, queue in self._queues.items():
+            if queue.ranges and queue.due_at is None:
+                if error is None:
+                    queue.due_at = now
+                else:
+                    self.failures += 1
+                    self._wait(now, group_id, queue, self._why_not)
+        self._environment.outbox.deadline_moved = True
+        if error is not None and not isinstance(error, StoreFailed):
+            self._environment.fault(f"making the dead-letter topic {name} failed", error)
 
     def _records(self, pending: PendingRange) -> list[Record]:
         """The records of the pending that the log still has, in order. Raises OSError."""
@@ -351,15 +417,22 @@ class DeadLetters:
         queue.this_minute += letters
         if queue.this_minute <= limit or hosted.config.paused:
             return
-        notes, settings, group_id = self._environment.notes, self._environment.settings, hosted.key.group_id
-        why = f"more than {limit} dead letters within a minute"
-        notes(f"share group {group_id} is paused: {why}")
-        settings = settings
-        try:
-            settings.alter_group(now, group_id, {**settings.of_group(group_id), PAUSED: "true"}, f"the breaker: {why}")
-        except (ConfigRefused, StoreFailed) as failed:
-            notes(f"share group {group_id} could not be paused: {failed}")
         queue.this_minute = 0
+        why = f"more than {limit} dead letters within a minute"
+        self._environment.notes(f"share group {hosted.key.group_id} is paused: {why}")
+        pausing = partial(self._pausing, hosted.key.group_id, f"the breaker: {why}")
+        self._metadata.change(now, pausing, NobodyAwaits("pausing a share group", self._environment.fault))
+
+    def _pausing(self, group_id: str, by: str, now: Millis) -> Planned:
+        """The plan to pause a group."""
+        settings = self._environment.settings
+        configs = settings.of_group(group_id)
+        if configs.get(PAUSED) == "true":
+            return
+        try:
+            yield from settings.altering_group(now, group_id, {**configs, PAUSED: "true"}, by)
+        except (ConfigRefused, StoreFailed) as failed:
+            self._environment.notes(f"share group {group_id} could not be paused: {failed}")
 
 
 def _letter(wall_ms: WallMillis, record: Record, pending: PendingRange, copy: bool) -> Record:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.metadata import Metadata, Planned
 from ottla.broker.config.durations import duration_ms
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs
@@ -154,6 +154,8 @@ class ShareHost(Subscriber):
         self._loading: dict[Key, HostedShare] = {}
         self._begun = 0
         """How many loads have begun since the last tick."""
+        self._without_topic: list[HostedShare] = []
+        """Those that are loaded as soon as the coordinators' topic is made."""
         self._prune_at: Millis | None = None
         environment.settings.subscribe("share groups", self)
 
@@ -287,6 +289,11 @@ class ShareHost(Subscriber):
         """Ask the coordinator under which leader epoch this share partition was written last."""
         self._begun += 1
         hosted.retry_at = None
+        if self.lacks_state_topic:
+            self._without_topic.append(hosted)
+            if len(self._without_topic) == 1:
+                self.metadata.change(now, self.making_state_topic, self)
+            return
         key = hosted.key
         index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
         hosted.shard_index = index
@@ -461,18 +468,38 @@ class ShareHost(Subscriber):
 
     def _call(self, now: Millis, key: Key, body: Any) -> tuple[int, Call]:
         """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
-        self.ensure_state_topic(now)
         if self._prune_at is None:
             self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
         index = self._states.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
 
-    def ensure_state_topic(self, now: Millis) -> None:
-        """Make `__share_group_state` where there is none. Where it can't be made, nobody coordinates."""
+    @property
+    def lacks_state_topic(self) -> bool:
+        """Whether `making_state_topic` has to come first: where there is no such topic, nobody coordinates."""
+        return SHARE_GROUP_STATE_TOPIC not in self.metadata.image.topics
+
+    def making_state_topic(self, now: Millis) -> Planned:
+        """The plan to make `__share_group_state` where there is none."""
         try:
-            self._topics.ensure_internal(now, SHARE_GROUP_STATE_TOPIC)
-        except (StoreFailed, OSError) as failed:
+            yield from self._topics.creating_internal(now, SHARE_GROUP_STATE_TOPIC)
+        except StoreFailed as failed:
             self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
+
+    def change_ended(self, now: Millis, result: None) -> None:
+        """The topic of the share coordinators is made, or can't be: who waited for it loads now, or later."""
+        waiting, self._without_topic = self._without_topic, []
+        for hosted in waiting:
+            if self._hosted.get(hosted.key) is not hosted:
+                continue
+            if self.lacks_state_topic:
+                self._load_later(now, hosted)
+            else:
+                hosted.retry_at = now
+                self.environment.outbox.deadline_moved = True
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self.change_ended(now, None)
+        self.environment.fault(f"making {SHARE_GROUP_STATE_TOPIC} failed", error)
 
     def _submit(self, now: Millis, asked: ShareStateRequest) -> None:
         reply = self._states.submit(now, NODE_REQUEST, asked)

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.metadata import Batch, Metadata, NobodyAwaits, Planned
 from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import StorageFailed
@@ -54,6 +54,7 @@ class Removals:
         self._metadata = metadata
         self._waiting: list[Removal] = []
         self._stuck: list[Removal] = []
+        self._nobody = NobodyAwaits("forgetting deleted topics", environment.fault)
         self._settled: list[str] = []
         """Notes of deletions of which nothing is left; they go after the start's own commit."""
         self._retry_at: Millis = 0
@@ -71,7 +72,7 @@ class Removals:
 
     def begun(self, now: Millis) -> None:
         """The start has made its own commit, after which the store knows no more which commits it has lost."""
-        self._forget(now, self._settled)
+        self._metadata.at_once(now, self._forgetting(self._settled))
 
     def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
         """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
@@ -91,8 +92,8 @@ class Removals:
             self.remove(now, self._waiting[:REMOVALS_PER_TICK])
 
     def finish(self, now: Millis) -> None:
-        """Remove everything that waits for it."""
-        self.remove(now, [*self._waiting, *self._stuck])
+        """At a clean stop: remove everything that waits for it."""
+        self._metadata.at_once(now, self._forgetting(self._take_away(now, [*self._waiting, *self._stuck])))
 
     def clear_way(self, now: Millis, names: Iterable[str]) -> dict[str, str]:
         """Remove what is in the way of new topics of these names; why that can't be done, by name."""
@@ -106,14 +107,18 @@ class Removals:
 
     def remove(self, now: Millis, removals: list[Removal]) -> None:
         """Remove these directories, and the notes of topics that have none left."""
-        if not removals:
-            return
+        settled = self._take_away(now, removals)
+        if settled:
+            self._metadata.change(now, lambda now: self._forgetting(settled), self._nobody)
+
+    def _take_away(self, now: Millis, removals: list[Removal]) -> list[str]:
+        """Remove these directories; returns the notes of topics that have none left."""
         going = set(removals)
         self._waiting = [removal for removal in self._waiting if removal not in going]
         self._stuck = [removal for removal in self._stuck if removal not in going]
         self._remove(now, removals)
         left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
-        self._forget(now, {removal.topic.key for removal in removals if removal.topic is not None} - left)
+        return sorted({removal.topic.key for removal in removals if removal.topic is not None} - left)
 
     def _remove(self, now: Millis, removals: list[Removal]) -> None:
         files, directory = self._environment.files, self._environment.directory
@@ -143,10 +148,11 @@ class Removals:
             removal.told = True
             self._environment.warn(f"{removal.path} of a deleted topic can't be removed, which is tried again: {error}")
 
-    def _forget(self, now: Millis, keys: Iterable[str]) -> None:
+    def _forgetting(self, keys: Iterable[str]) -> Planned:
+        """The plan to remove these notes."""
         done = sorted(set(keys))
         if done:
             try:
-                self._metadata.commit(now, (), [Delete(key) for key in done])
+                yield Batch((), [Delete(key) for key in done])
             except StoreFailed as failed:
                 self._environment.notes(f"the next start looks for the files of deleted topics again: {failed}")

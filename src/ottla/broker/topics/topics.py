@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
+from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange, planned
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
-from ottla.broker.partitions.replicas import LocalTopic, Replicas
+from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.placement import Hears, Placement
@@ -29,6 +29,7 @@ from ottla.broker.topics.survey import raised, survey
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
 from ottla.metadata.topic_names import folded
@@ -36,7 +37,7 @@ from ottla.metadata.topics import PREFIX, DeletedTopic, TopicRecord, key_of, pla
 
 
 class Topics:
-    """Makes, changes and removes topics. Raises StoreFailed where the metadata store does."""
+    """Plans how topics are made, changed and removed. A plan raises StoreFailed where the metadata store does."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Topics:
         self._store = store
         self._metadata = metadata
         self._replicas = replicas
-        self.producer_ids = ProducerIds(store)
+        self.producer_ids = ProducerIds(store.lost)
         self.removals = Removals(environment, metadata)
         self._placement = Placement(
             environment, metadata, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
@@ -84,10 +85,12 @@ class Topics:
             if name not in stored or wanted != stored[name].record:
                 version = stored[name].version if name in stored else ABSENT
                 changes.append(RowChange(key_of(name), wanted, version))
-        producer_ids = self.producer_ids.behind_lost()
-        if changes or producer_ids:
-            self._metadata.commit(now, changes, producer_ids)
         as_they_are = found.records.keys() - {change.key.removeprefix(PREFIX) for change in changes}
+        behind_lost = self.producer_ids.behind_lost(self._metadata.image.producer_ids)
+        if behind_lost is not None:
+            changes.append(RowChange(PRODUCER_IDS_KEY, *behind_lost))
+        if changes:
+            self._metadata.at_once(now, planned(Batch(changes)))
         self.follow(now, self._metadata.image, sorted(as_they_are))
         self.removals.begun(now)
 
@@ -104,10 +107,6 @@ class Topics:
         self._placement.follow(now, before, names)
 
     # ---- changes ---------------------------------------------------------------------------------------------------
-
-    def create_all(self, now: Millis, wanted: Sequence[NewTopic]) -> None:
-        """As `creating`, on the loop."""
-        self._metadata.at_once(now, self.creating(now, wanted))
 
     def creating(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
         """Make these topics in one batch. Names, overrides and counts are checked already."""
@@ -128,19 +127,13 @@ class Topics:
                 raise StoreFailed(f"a directory is in the way of {name}: {why}")
         yield Batch([RowChange(key_of(name), record, ABSENT) for name, record in records.items()])
 
-    def create(
-        self, now: Millis, name: str, partitions: int, overrides: dict[str, str], *, topic_id: bytes | None = None
-    ) -> LocalTopic:
-        self.create_all(now, [NewTopic(name, partitions, overrides, topic_id)])
-        return self._replicas.by_name[name]
-
-    def ensure_internal(self, now: Millis, name: str) -> None:
-        """One of the broker's own topics is made now if there is none."""
+    def creating_internal(self, now: Millis, name: str) -> Planned:
+        """Make one of the broker's own topics if there is none."""
         if name not in self._metadata.image.topics:
-            self.create_all(now, [new_internal(self._environment.settings, name)])
+            yield from self.creating(now, [new_internal(self._environment.settings, name)])
 
-    def delete_all(self, now: Millis, topics: Iterable[TopicImage]) -> None:
-        """Take these topics away in one commit."""
+    def deleting(self, topics: Iterable[TopicImage]) -> Planned:
+        """Take these topics away in one batch."""
         going = list(topics)
         if going:
             deleted = [
@@ -148,23 +141,35 @@ class Topics:
                 for topic in going
                 for node_id in sorted({node_id for placed in topic.partitions for node_id in placed.replicas})
             ]
-            self._metadata.commit(
-                now,
+            yield Batch(
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],
                 [Put(each.key, each.encode()) for each in deleted],
             )
 
-    def add_partitions(self, now: Millis, topic: TopicImage, total: int) -> None:
+    def growing(self, topic: TopicImage, total: int) -> Planned:
         """Let the topic have `total` partitions; it has fewer now."""
         added = placed_on(self._environment.node_id, total - len(topic.partitions))
-        self._replace(now, topic, replace(topic.record, partitions=topic.partitions + added))
+        yield self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))
 
-    def alter_configs(self, now: Millis, topic: TopicImage, overrides: Mapping[str, str]) -> None:
-        """Replace the topic's own configs, which are checked already; they hold from now on."""
-        self._replace(now, topic, replace(topic.record, configs=without_ended_hold(topic.configs, overrides)))
+    def configuring(self, topic: TopicImage, overrides: Mapping[str, str]) -> Planned:
+        """Replace the topic's own configs, which are checked already."""
+        yield self._replacing(topic, replace(topic.record, configs=without_ended_hold(topic.configs, overrides)))
 
-    def _replace(self, now: Millis, topic: TopicImage, record: TopicRecord) -> None:
-        self._metadata.commit(now, [RowChange(key_of(topic.name), record, topic.version)])
+    def _replacing(self, topic: TopicImage, record: TopicRecord) -> Batch:
+        return Batch([RowChange(key_of(topic.name), record, topic.version)])
+
+    def claiming_producer_ids(self, now: Millis) -> Planned:
+        """Have a block of producer ids in hand that is not used up."""
+        ids = self.producer_ids
+        if ids.is_used_up:
+            first, behind, expected = ids.next_block(self._metadata.image.producer_ids)
+            yield Batch([RowChange(PRODUCER_IDS_KEY, behind, expected)])
+            ids.claimed(first)
+
+    def taking_producer_id(self, now: Millis) -> Planned:
+        """A producer id that nobody ever had; it comes out of the block in hand where there is one."""
+        yield from self.claiming_producer_ids(now)
+        return self.producer_ids.take()
 
     def new_topic_id(self) -> bytes:
         """16 random bytes that no topic has."""

@@ -112,6 +112,14 @@ class HostFaults:
             self._tell("has a slow way to the metadata store")
             self._agenda.after(self.rng.randrange(4_000 * MS), store.heal)
 
+    def lossy_store(self) -> None:
+        """Nobody hears what became of some commits, and before some of them another writer is faster."""
+        store = self.host.store
+        if store is not None:
+            store.lost_answers, store.rivals = self.rng.choice(((0.3, 0.0), (0.0, 0.5), (0.3, 0.5)))
+            self._tell("has a metadata store that loses answers and has other writers")
+            self._agenda.after(self.rng.randrange(6_000 * MS), store.heal)
+
     # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:

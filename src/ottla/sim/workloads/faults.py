@@ -44,6 +44,7 @@ class Faults:
             (self.network.bad_weather, 2),
             (self.clock_leaps, 1),
             (self.node.slow_store, 1),
+            (self.node.lossy_store, 2),
         ]
         self._kinds = [(act, weight) for act, weight in kinds if self.rng.random() < 0.7]
         self._gap_us = self.rng.choice((250, 600, 1_500)) * MS
