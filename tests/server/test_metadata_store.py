@@ -6,10 +6,12 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.client import Client
+from ottla.metadata.sqlite import SqliteStore
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -68,6 +70,30 @@ def test_a_locked_store_delays_nobody_and_what_was_refused_is_never_done(tmp_pat
         assert topics_of(broker) == {"before", "after"}
         broker.restart()
         assert topics_of(broker) == {"before", "after"}
+
+
+def test_a_commit_that_hangs_hangs_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timing: the store waits until everybody else was answered."""
+    gate, begun = threading.Event(), threading.Event()
+    commit = SqliteStore.commit
+
+    def hanging(self: SqliteStore, *args: Any) -> int:
+        begun.set()
+        assert gate.wait(60)
+        return commit(self, *args)
+
+    with EmbeddedBroker(directory=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        monkeypatch.setattr(SqliteStore, "commit", hanging)
+        made: list[tuple[int, str | None]] = []
+        making = threading.Thread(target=lambda: made.append(create(client, "t")), daemon=True)
+        making.start()
+        assert begun.wait(60)
+        assert topics_of(broker) == set()
+        assert not made
+        gate.set()
+        making.join(60)
+        assert made == [(0, None)]
+        assert topics_of(broker) == {"t"}
 
 
 def test_a_damaged_store_stops_the_start_with_a_sentence(tmp_path: Path) -> None:

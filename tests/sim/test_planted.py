@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import k00_produce
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.effects import Reading
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -221,3 +223,30 @@ def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(failed_sync, "reopen", forgiving)
     assert_found("lost", "nothing at", "acknowledges", "stood", "more was read", "answers 45", wanted=is_durable)
+
+
+# ---- commits of the metadata ---------------------------------------------------------------------------------------
+
+
+def test_a_success_that_nobody_knows_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose outcome is unknown is taken for done."""
+    original = Metadata.reread
+
+    def hopeful(self: Metadata, now: int, token: int, answer: Any) -> None:
+        if isinstance(answer, Reading) and self._turn is not None:
+            answer = replace(answer, value=self._turn.mark)
+        original(self, now, token, answer)
+
+    monkeypatch.setattr(Metadata, "reread", hopeful)
+    assert_found("is there 0 times", "was told that its number", "handed out twice")
+
+
+def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose outcome is unknown is taken for not done: who made a topic hears that it was there already."""
+    original = Metadata.reread
+
+    def doubting(self: Metadata, now: int, token: int, answer: Any) -> None:
+        original(self, now, token, replace(answer, value=None) if isinstance(answer, Reading) else answer)
+
+    monkeypatch.setattr(Metadata, "reread", doubting)
+    assert_found("is there 1 times", "is there 0 times")

@@ -191,6 +191,11 @@ class Metadata:
             is_next = generation == self.image.generation + 1
             self._tell(now, batch.delta(generation) if is_next else delta_since(self._store, self.image))
 
+    @property
+    def changing(self) -> bool:
+        """Whether a change is under way."""
+        return self._turn is not None
+
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def change(self, now: Millis, change: Change, awaits: AwaitsChange) -> None:

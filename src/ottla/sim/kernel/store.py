@@ -5,6 +5,7 @@ out a node's commits while clients are served: they take a while, other writers 
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 from ottla.metadata.memory import MemoryStore
@@ -49,6 +50,8 @@ class FarStore:
         self.latency_max_us: Micros = 0
         self.lost_answers = 0.0
         self.rivals = 0.0
+        self.made_by_rivals: Counter[str] = Counter()
+        """Rows that were not there before another writer wrote them, by key."""
 
     def latency(self, at_most_us: Micros) -> Micros:
         """How long the next call is on its way; `at_most_us` where the way is good."""
@@ -90,6 +93,7 @@ class FarStore:
                 MemoryStore.commit(self._store, [Put(write.key, row.value)])
             elif isinstance(write, Put):
                 MemoryStore.commit(self._store, [Put(write.key, write.value)])
+                self.made_by_rivals[write.key] += 1
 
     def close(self) -> None:
         """Nothing to close."""

@@ -19,6 +19,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Isolation
 from ottla.machine import Ticket
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.sim.clients.batches import Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS, Micros
@@ -153,7 +154,8 @@ def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 def audit(workload: Workload, node: Node) -> None:
-    """Read every partition of the workload from its start to its end."""
+    """Read every partition of the workload from its start to its end, and hold the metadata against what was told."""
+    _audit_races(workload, node)
     for rule in workload.rules.values():
         for index in range(rule.partitions):
             partition = node.replicas.get(rule.name, index)
@@ -164,6 +166,15 @@ def audit(workload: Workload, node: Node) -> None:
             _audit_acknowledged(workload, partition, notes)
             if not workload.history.losses or not _has_holes(partition, notes):
                 _audit_producers(workload, (rule.name, index), notes)
+
+
+def _audit_races(workload: Workload, node: Node) -> None:
+    store = workload.host.store
+    assert store is not None
+    made = {key.removeprefix(TOPIC_PREFIX): count for key, count in store.made_by_rivals.items()}
+    workload.races.check(node.image.topics, made)
+    for racer in workload.racers:
+        racer.check_number(node.image.group_configs.get(racer.name, {}))
 
 
 def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dict[int, Note]:

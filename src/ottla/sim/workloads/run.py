@@ -131,6 +131,8 @@ class Run:
         failed = [partition.name for partition in partitions_of(node) if partition.log.failed is not None]
         if failed:
             return f"{failed[0]} takes no writes"
+        if node.metadata.changing:
+            return "a change of the metadata is under way"
         if not self.workload.admin.created:
             return "the topics are not created"
         for producer in self.workload.producers:

@@ -12,6 +12,7 @@ from ottla.sim.clients.consumers import GroupMember
 from ottla.sim.clients.history import History, TopicRule
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.producers import Producer
+from ottla.sim.clients.racers import Racer, Races
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
@@ -86,6 +87,8 @@ class Workload:
         self.scanners: list[Scanner] = []
         self.committers: list[Committer] = []
         self.admin = Admin(self, "admin")
+        self.races = Races()
+        self.racers = [Racer(self, f"racer-{i}", self.races) for i in range(self.rng.randrange(2, 4))]
         self.winding_down = False
         self._producer_ids: set[int] = set()
 
@@ -95,7 +98,7 @@ class Workload:
 
     @property
     def clients(self) -> list[KafkaClient]:
-        return [self.admin, *self.producers, *self.members, *self.scanners, *self.committers]
+        return [self.admin, *self.racers, *self.producers, *self.members, *self.scanners, *self.committers]
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
         """The configs that a topic is created with."""
@@ -155,6 +158,8 @@ class Workload:
         """No more new work: what is under way is to be finished. Who comes later, with late topics, makes none."""
         self.winding_down = True
         self.admin.disturbs = False
+        for racer in self.racers:
+            racer.works = False
         for producer in self.producers:
             producer.makes = False
         for committer in self.committers:

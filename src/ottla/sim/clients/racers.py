@@ -1,0 +1,140 @@
+"""Simulated clients that change the same metadata at the same time, and what they were told of it.
+
+They make and delete the same topic, now and then another one, and each raises a number in the configs of a group of its
+own. `Races` knows how often each of them was told that it had done so, and how often nobody told it anything; the
+audit holds that against what there is at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.sim.clients.admins import TOPICS_AS_LIST_SINCE
+from ottla.sim.clients.kafka import CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
+from ottla.sim.clients.workload_view import WorkloadView
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.trace import Broken
+
+GROUP_RESOURCE = 32
+NUMBER = "share.session.timeout.ms"
+NUMBER_MIN = 45_000
+ROUND_US = 4_000 * MS
+"""For so long all race for one topic: the more is not known of one, the less can be said."""
+NOT_DONE = frozenset(
+    {
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Answers that promise that nothing came of the request, and nothing will."""
+
+
+class Races:
+    """What all racers were told, by topic: how often one was made and deleted, and how often that is not known."""
+
+    def __init__(self) -> None:
+        self.made: Counter[str] = Counter()
+        self.perhaps_made: Counter[str] = Counter()
+        self.deleted: Counter[str] = Counter()
+        self.perhaps_deleted: Counter[str] = Counter()
+
+    def check(self, there: Mapping[str, Any], made_by_others: Mapping[str, int]) -> None:
+        """Raise Broken unless the topics that are there can be so, after all that was told."""
+        for name in sorted({*self.made, *self.perhaps_made, *self.deleted, *self.perhaps_deleted}):
+            surely = self.made[name] + made_by_others.get(name, 0) - self.deleted[name]
+            least, most = surely - self.perhaps_deleted[name], surely + self.perhaps_made[name]
+            count = int(name in there)
+            if not least <= count <= most:
+                raise Broken(
+                    f"topic {name} is there {count} times: made {self.made[name]} times, perhaps "
+                    f"{self.perhaps_made[name]} more, by other writers {made_by_others.get(name, 0)}; deleted "
+                    f"{self.deleted[name]} times, perhaps {self.perhaps_deleted[name]} more"
+                )
+
+
+class Racer(KafkaClient):
+    """One of them; one request at a time."""
+
+    def __init__(self, workload: WorkloadView, name: str, races: Races) -> None:
+        super().__init__(workload, name)
+        self.races = races
+        self.works = True
+        self.told = 0
+        """The number that its group has at least, as it was told."""
+        self._tried = 0
+        self._busy = False
+        self.after(self.rng.randrange(1_000 * MS), self.connect)
+        self.after(1_000 * MS, self._work)
+
+    def gone(self) -> None:
+        self._busy = False
+
+    def _work(self) -> None:
+        if not self.works:
+            return
+        self.after(self.rng.randrange(50 * MS, 800 * MS), self._work)
+        if self.connection is None or self._busy:
+            return
+        self._busy = True
+        self.rng.choice((self._make, self._make, self._delete, self._raise_number))()
+
+    def _make(self) -> None:
+        name = f"race-{self.world.clock.now_us // ROUND_US}"
+        topic = CreatableTopic(name, self.rng.randrange(1, 3), 1)
+        self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name)
+
+    def _made(self, message: Any, name: str) -> None:
+        self._count(name, message and message.topics, self.races.made, self.races.perhaps_made)
+
+    def _delete(self) -> None:
+        name = f"race-{self.world.clock.now_us // ROUND_US}"
+        listed = self.versions[DELETE_TOPICS] >= TOPICS_AS_LIST_SINCE
+        request = DeleteTopicsRequest(
+            topic_names=[] if listed else [name],
+            topics=[DeleteTopicState(name=name)] if listed else [],
+            timeout_ms=3_000,
+        )
+        self.request(DELETE_TOPICS, request, self._deleted, name)
+
+    def _deleted(self, message: Any, name: str) -> None:
+        self._count(name, message and message.responses, self.races.deleted, self.races.perhaps_deleted)
+
+    def _count(self, name: str, results: Any, done: Counter[str], unknown: Counter[str]) -> None:
+        self._busy = False
+        if results is None:
+            unknown[name] += 1
+        elif results[0].error_code == 0:
+            done[name] += 1
+        elif results[0].error_code not in NOT_DONE:
+            raise Broken(f"{self.name}: {name} answers {results[0].error_code}: {results[0].error_message}")
+
+    # ---- a number of its own ---------------------------------------------------------------------------------------
+
+    def _raise_number(self) -> None:
+        self._tried += 1
+        change = AlterableConfig(NUMBER, 0, str(NUMBER_MIN + self._tried))
+        resource = AlterConfigsResource(GROUP_RESOURCE, self.name, [change])
+        request = IncrementalAlterConfigsRequest([resource], False)
+        self.request(INCREMENTAL_ALTER_CONFIGS, request, self._raised, self._tried)
+
+    def _raised(self, message: Any, number: int) -> None:
+        self._busy = False
+        if message is not None and message.responses[0].error_code == 0:
+            self.told = number
+
+    def check_number(self, configs: Mapping[str, str]) -> None:
+        """Raise Broken where the group's number is older than the last one that was acknowledged."""
+        found = int(configs.get(NUMBER, NUMBER_MIN)) - NUMBER_MIN
+        if found < self.told:
+            raise Broken(f"{self.name} was told that its number is {self.told}, and it is {found}")
