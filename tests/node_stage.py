@@ -17,6 +17,7 @@ from typing import Any
 
 from ottla.broker.channel import Channel, Owed
 from ottla.broker.cluster import store_work
+from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknown, Part, Reply, Reread, Store, Sync
@@ -156,9 +157,11 @@ class NodeStage:
         files: FileSystem | None = None,
         store: MemoryStore | None = None,
         faults: list[str] | None = None,
+        joining: Joining | None = None,
         **settings: str,
     ) -> None:
         self.directory = directory
+        self.joining = joining
         self.files = files
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.store = MemoryStore() if store is None else store
@@ -196,6 +199,7 @@ class NodeStage:
             same_boot=same_boot,
             notes=self.notes.append,
             faults=self._fault,
+            joining=self.joining,
         )
         self.node.start(self.now)
         self.guard.serving = True

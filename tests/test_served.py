@@ -8,9 +8,10 @@ import pytest
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.security.authorizer import NEEDED
-from ottla.broker.served import SERVED, load
+from ottla.broker.served import INTERNAL, SERVED, load
 from ottla.protocol.apis import APIS
 
+ALL = {**SERVED, **INTERNAL}
 TOP = Path(__file__).resolve().parent.parent
 _ROW = re.compile(r"^\| (\d+) \| (\w+) \| ([^|]*?) \|$", re.MULTILINE)
 
@@ -31,9 +32,9 @@ def test_skipped_keys_have_their_right_name_and_a_reason() -> None:
         assert why
 
 
-@pytest.mark.parametrize("key", sorted(SERVED))
+@pytest.mark.parametrize("key", sorted(ALL))
 def test_a_module_is_what_the_registry_says(key: int) -> None:
-    name, low, high = SERVED[key]
+    name, low, high = ALL[key]
     module = import_module(f"ottla.broker.api.{name}")
     assert name.startswith(f"k{key:02}_")
     assert hasattr(module, "handle") != hasattr(module, "receive")
@@ -46,7 +47,7 @@ def test_a_module_is_what_the_registry_says(key: int) -> None:
 
 def test_no_module_is_left_out() -> None:
     found = {path.stem for path in (TOP / "src/ottla/broker/api").glob("k*.py")}
-    assert found == {name for name, _, _ in SERVED.values()}
+    assert found == {name for name, _, _ in ALL.values()}
 
 
 def test_every_served_version_is_all_that_kafka_serves() -> None:
@@ -56,7 +57,7 @@ def test_every_served_version_is_all_that_kafka_serves() -> None:
 
 
 def test_every_served_api_has_a_row_of_needed_operations() -> None:
-    assert sorted(NEEDED) == sorted(SERVED)
+    assert sorted(NEEDED) == sorted(ALL)
 
 
 def test_a_module_is_imported_only_when_asked_for() -> None:

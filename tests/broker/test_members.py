@@ -19,7 +19,7 @@ ADDRESS = session_of(1).address
 def stage(tmp_path: Path) -> NodeStage:
     """Node 1 of a cluster with node 2 active, and node 3 fenced."""
     stage = NodeStage(tmp_path)
-    stage.node.members.is_alone = False
+    stage.node.members.is_alone, stage.node.members.incarnation = False, "life"
     rows = {
         1: NodeRecord("internal-1", 19092),
         2: NodeRecord("internal-2", 19092, "b", {"PLAINTEXT": ("outside-2", 9092)}),

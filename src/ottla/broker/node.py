@@ -38,10 +38,11 @@ from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.config.values import BrokerSettings
+from ottla.broker.config.values import BrokerSettings, topic_value
 from ottla.broker.effects import CommitOutcome, Effect, Outbox, Part, Reading, Unread
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
+from ottla.broker.forwarding import Forwarding
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
@@ -69,6 +70,7 @@ from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import has_elements
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.membership import Joining, Membership
     from ottla.broker.coordinators.metadata_view import GroupShards
     from ottla.broker.coordinators.shards import ShardClass, ShardHost
     from ottla.broker.coordinators.verification import Verifier
@@ -123,6 +125,7 @@ class Node:
         faults: Callable[[str, Exception], None] = _let_through,
         wall: WallClock | None = None,
         warnings: Callable[[str], None] | None = None,
+        joining: Joining | None = None,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -156,15 +159,25 @@ class Node:
         self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
-        self.members = Members(self.metadata, self.node_id, settings["broker.rack"], is_alone=True)
+        self.members = Members(self.metadata, self.node_id, settings["broker.rack"], joining and joining.incarnation)
         self.leadership = Leadership(self.metadata, self.replicas, self.members)
         self.topics = Topics(
-            self.environment, self.metadata, store, self.replicas, self.upkeep, self.parking, self.metrics, self
+            self.environment,
+            self.metadata,
+            self.members,
+            store,
+            self.replicas,
+            self.upkeep,
+            self.parking,
+            self.metrics,
+            self,
         )
+        self.membership = None if joining is None else self._membership(joining)
+        self.forwarding = Forwarding(self.members, self.peers, self.parking, self.outbox)
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox, self.metadata)
         self._resting: dict[str, Millis] = {}
-        self._served = served.load()
+        self._served = served.load(internal=joining is not None)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -192,6 +205,21 @@ class Node:
         if TRANSACTION_STATE_TOPIC in self.image.topics:
             self.transactions.start(now)
         self.upkeep.start(now)
+        if self.membership is not None:
+            self.membership.join(now, intact=clean or self.environment.same_boot)
+
+    def _membership(self, joining: Joining) -> Membership:
+        from ottla.broker.cluster.elections import Rules
+        from ottla.broker.cluster.membership import Membership
+
+        def rules_of(topic: TopicImage) -> Rules:
+            return Rules(
+                topic_value(self.settings, topic.configs, "min.insync.replicas"),
+                topic_value(self.settings, topic.configs, "unclean.leader.election.enable"),
+            )
+
+        rack = self.settings["broker.rack"]
+        return Membership(self.metadata, self.members, joining, rack, rules_of, self.notes)
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.
@@ -318,6 +346,8 @@ class Node:
         None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
         unsupported version, a frame that does not parse, a client that has yet to say who it is.
         """
+        if self.membership is not None:
+            self.leadership.suspended = not self.membership.is_fresh(now)
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -342,7 +372,7 @@ class Node:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
         self.outbox.deadline_moved = True
         request = Request(session, api_key, version, correlation_id, header.client_id, now, body)
-        answer = served.handle(self, request)
+        answer = self.forwarding.forward(request) if self.forwarding.takes(api_key) else served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)
@@ -414,7 +444,9 @@ class Node:
             ("changes of the metadata", self.metadata),
             ("long requests", self.slices),
             ("requests to other nodes", self.peers),
+            ("requests to the controller", self.forwarding),
             *self.topics.parts(),
+            *(() if self.membership is None else (("the node's place in the cluster", self.membership),)),
             *in_use,
             ("upkeep", self.upkeep),
         ]
@@ -474,11 +506,15 @@ class Node:
         """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""
         self.outbox.deadline_moved = True
         before = self.metadata.move(delta)
+        if self.membership is not None:
+            self.membership.enter()
         self.settings.follow(now, delta)
         names = delta.names(TOPIC_PREFIX)
         if names:
             self.topics.follow(now, before, names)
             self._replicate(now, names)
+        if self.membership is not None:
+            self.membership.follow(now, delta)
 
     def _replicate(self, now: Millis, names: list[str]) -> None:
         """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""

@@ -117,6 +117,11 @@ class Served:
         return message
 
 
-def load() -> dict[int, Served]:
-    """Every API that is served, by key."""
-    return {key: Served(key, *row) for key, row in SERVED.items()}
+INTERNAL: Final = {56: ("k56_alter_partition", 2, 3)}
+"""The same of what only nodes of a cluster ask each other: not advertised, and not known to a node that is alone."""
+
+
+def load(*, internal: bool = True) -> dict[int, Served]:
+    """Every API that is served, by key; those that are `internal` among them or not."""
+    rows = {**SERVED, **INTERNAL} if internal else SERVED
+    return {key: Served(key, *row) for key, row in rows.items()}

@@ -52,6 +52,9 @@ def parser() -> Parser:
     add("-h", "--help", action="store_true", help="show this help message and exit")
     add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
     add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
+    add("--node-id", metavar="N", help="the node's number in its cluster (node.id, 1)")
+    add("--rack", metavar="NAME", help="where the node stands (broker.rack)")
+    add("--metadata", metavar="STORE", help="share metadata with other nodes: a SQLite file of this machine")
     add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, may be given again")
     add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")
@@ -174,6 +177,10 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
         settings[key.strip()] = value.strip()
     if given.durability is not None:
         settings["ottla.durability"] = given.durability
+    if given.node_id is not None:
+        settings["node.id"] = given.node_id
+    if given.rack is not None:
+        settings["broker.rack"] = given.rack
     directories = (settings.pop("log.dirs", None) or settings.pop("log.dir", None) or DEFAULT_DATA).split(",")
     if given.data is None and len(directories) > 1:
         raise NotServed("A node has one data directory: log.dirs names several.")
@@ -187,7 +194,14 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     from ottla.server.main import ServerOptions
 
     directory = os.path.abspath(chosen)
-    return ServerOptions(directory=directory, listen=tuple(listen), settings=settings, metrics=given.metrics), notes
+    options = ServerOptions(
+        directory=directory,
+        listen=tuple(listen),
+        settings=settings,
+        metrics=given.metrics,
+        metadata=given.metadata,
+    )
+    return options, notes
 
 
 def read_config(path: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import typer
 
 from ottla import __version__
 from ottla.cli import (
+    cluster,
     configs,
     consume,
     demo,
@@ -68,6 +69,7 @@ def completion_of(name: str, choices: Iterable[str] | None) -> Callable[[str], l
 
 run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined]
 app.command("serve", add_help_option=False)(run_node)
+app.add_typer(cluster.app, name="cluster")
 
 
 for noun in (topics, groups, share_groups, transactions, kmq, pipeline, records, configs, log):

@@ -3,7 +3,7 @@
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
                    "state": ..., "intact": ..., "broker_epoch": ...}
 
-A node writes its row when it registers; what becomes of it then is the controller's to say.
+A node writes its row when it registers, `starting`; what becomes of it then is the controller's to say.
 
 Source: Kafka's BrokerRegistration.java, RegisterBrokerRecord.
 """
@@ -21,6 +21,8 @@ PREFIX: Final = "nodes/"
 class NodeState(StrEnum):
     """What a node may do. Only active ones are given leaderships; leaving ones keep what nobody else can take."""
 
+    STARTING = "starting"
+    """It has registered, and the controller has yet to take it in."""
     ACTIVE = "active"
     LEAVING = "leaving"
     FENCED = "fenced"

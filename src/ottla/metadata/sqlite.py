@@ -281,6 +281,14 @@ class SqliteStore:
         """0 where nobody wrote it, or it is damaged: then nothing is known."""
         try:
             self._mark = os.open(f"{self.place}-generation", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return 0
+        return self.marked()
+
+    def marked(self) -> int:
+        """The number that the last commit of anybody has left beside the store, without a look into it: a hint, as a
+        process may be killed between both. 0 where it can't be read."""
+        try:
             number, _, crc = os.pread(self._mark, 64, 0).strip().partition(b" ")
         except OSError:
             return 0

@@ -61,12 +61,16 @@ from ottla.server.store import StoreThread
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
+    from ottla.server.following import Following
     from ottla.server.metrics import MetricsListener
+    from ottla.server.shared_metadata import Shared
 
 SCRATCH_BYTES = 1 << 17
 DESCRIPTORS_WANTED = 1 << 16
 DESCRIPTORS_RESERVED = 32
 """Kept back for what is neither a segment nor a connection."""
+LEAVE_MS = 5_000
+"""How long a node that is stopped waits for others to lead in its place."""
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -78,7 +82,8 @@ class ServerOptions:
     """What a person or a test asks of a server.
 
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts,
-    port 0 lets the system choose. `settings`: Kafka's property names and their text values.
+    port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the store that
+    the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
     """
 
     directory: str | None = None
@@ -86,6 +91,7 @@ class ServerOptions:
     settings: dict[str, str] = field(default_factory=dict[str, str])
     metrics: str | None = None
     seed: int | None = None
+    metadata: str | None = None
 
 
 class Server:
@@ -115,6 +121,7 @@ class Server:
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
         self._store: StoreThread
+        self._following: Following | None = None
         self._peers = Peers(self._address_of, self._answered)
         self._settling = False
         self._stopped = False
@@ -141,7 +148,7 @@ class Server:
             self.options.listen, settings["advertised.listeners"], settings["ottla.allow.public.plaintext"]
         )
         try:
-            self._open_node(settings)
+            self._open_node(settings, listeners[0])
         except BaseException:
             for listener in listeners:
                 listener.bound.close()
@@ -161,9 +168,11 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        if self._following is not None:
+            self._following.look()
         self.settle()
 
-    def _open_node(self, settings: BrokerSettings) -> None:
+    def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
         directory = self.options.directory
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
@@ -172,8 +181,15 @@ class Server:
         self._lock = DirectoryLock(directory)
         open_files_max, self._connections_max = _share_descriptors()
         store: SqliteStore | None = None
+        shared: Shared | None = None
         try:
-            store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
+            if self.options.metadata is None:
+                store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
+            else:
+                from ottla.server.shared_metadata import share  # a node that is alone needs none of it
+
+                shared = share(self.options.metadata, settings, listener)
+                store = shared.store
             self.node = Node(
                 settings,
                 DiskFiles(open_files_max),
@@ -185,6 +201,7 @@ class Server:
                 faults=_log_fault,
                 wall=WallClock(wall_ahead(moment())),
                 warnings=log.warning,
+                joining=None if shared is None else shared.joining,
             )
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
@@ -192,9 +209,17 @@ class Server:
             note_boot(directory)
             store.hurry()
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
+            if shared is not None:
+                from ottla.server.following import Following
+
+                self._following = Following(
+                    self.node, self._store, shared.presence, store.marked, self.now, self.settle
+                )
         except BaseException as error:
             if store is not None:
                 store.close()
+            if shared is not None:
+                shared.presence.leave()
             if isinstance(error, OSError):
                 raise ServeRefused(unusable(directory, error)) from error
             if isinstance(error, ConfigRefused | StartRefused | StoreFailed):
@@ -206,6 +231,8 @@ class Server:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
         if self._stopped:
             return
+        if self._following is not None:
+            await self._leave(self._following)
         self._stopped = True
         for listening in self._listening:
             listening.close()
@@ -223,7 +250,19 @@ class Server:
         sync_beside(self.node.completing())
         self.node.stop(self.now())
         self.node.store.close()
+        if self._following is not None:
+            self._following.stop()
         self._close_directory()
+
+    async def _leave(self, following: Following) -> None:
+        """Let others lead what this node leads, as far as they can, and wait until they do."""
+        membership = self.node.membership
+        assert membership is not None
+        until = moment() + LEAVE_MS
+        membership.leave(self.now())
+        self.settle()
+        while not membership.may_stop() and moment() < until:
+            await asyncio.sleep(0.01)
 
     def _close_directory(self) -> None:
         if self._lock is not None:

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ottla.broker.cluster import store_work
 from ottla.broker.effects import Commit, CommitOutcome, OutcomeUnknown, Reading, Reread, Unread
-from ottla.metadata.store import MetadataStore
+from ottla.metadata.image import MetadataDelta, MetadataImage, delta_since
+from ottla.metadata.store import MetadataStore, StoreFailed
 
 log = logging.getLogger("ottla.metadata")
 
@@ -36,6 +37,19 @@ class StoreThread:
             self._pool.submit(self._commit, effect)
         else:
             self._pool.submit(self._read, effect)
+
+    def look(self, image: MetadataImage, heard: Callable[[MetadataDelta | None], None]) -> None:
+        """Tell `heard`, on the loop, what the store has that this image has not; None where that is nothing."""
+        self._pool.submit(self._look, image, heard)
+
+    def _look(self, image: MetadataImage, heard: Callable[[MetadataDelta | None], None]) -> None:
+        delta: MetadataDelta | None = None
+        try:
+            if self._store.generation != image.generation:
+                delta = delta_since(self._store, image)
+        except StoreFailed as failed:
+            log.warning("the metadata store can't be looked at; it is tried again: %s", failed)
+        self._loop.call_soon_threadsafe(heard, delta)
 
     def _commit(self, effect: Commit) -> None:
         try:

@@ -5,10 +5,14 @@
     with EmbeddedBroker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
+`EmbeddedCluster` is three nodes that are processes: `kill`, `pause` and `start_node` them, and see what your service
+makes of it.
+
 With pytest, ask for the fixtures `ottla_broker` and `ottla_topic`; they come with the package.
 """
 
 from ottla.server.listeners import ServeRefused
+from ottla.testing.cluster import EmbeddedCluster
 from ottla.testing.embedded import EmbeddedBroker
 
-__all__ = ["EmbeddedBroker", "ServeRefused"]
+__all__ = ["EmbeddedBroker", "EmbeddedCluster", "ServeRefused"]

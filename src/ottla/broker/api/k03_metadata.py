@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _EMPTY_MEANS_NONE_SINCE = 1
 _BY_TOPIC_ID_SINCE = 12
+CREATE_TOPICS = 19
 NAMES_AT_ONCE = 50
 """Topics that are missing are made so many in one commit."""
 
@@ -183,6 +184,9 @@ def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Pl
         except TopicRefused:
             continue  # the answer stays what it is; CreateTopics would say why
         wanted.append(new)
+    if node.forwarding.takes(CREATE_TOPICS):
+        node.forwarding.create(now, wanted)
+        return denied
     try:
         yield from node.topics.creating(now, wanted)
     except StoreFailed as failed:

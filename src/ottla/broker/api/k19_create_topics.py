@@ -26,6 +26,7 @@ from ottla.broker.api.topic_creation import (
     check_room,
     plan_topic,
 )
+from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
@@ -131,7 +132,7 @@ def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -
         yield from node.topics.creating(now, good)
     except StoreFailed as failed:
         node.notes(f"topics could not be created: {failed}")
-        return results | {new.name: _failed(new.name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) for new in good}
+        return results | {new.name: _failed(new.name, error_of(failed), str(failed)) for new in good}
     return results | {new.name: _made(node, request, new) for new in good}
 
 
@@ -147,7 +148,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     result.num_partitions = new.partitions
-    result.replication_factor = 1
+    result.replication_factor = new.replication_factor
     entries = topic_entries(node.settings.current, new.overrides)
     result.configs = [
         # What was asked for is told as it was written, spaces and all, as Kafka does.

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
@@ -84,7 +85,7 @@ def _deleting(node: Node, request: Request, meant: Iterable[_Meant], now: Millis
         node.notes(f"topics could not be deleted: {failed}")
         for result in results:
             if result.error_code == 0:
-                result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+                result.error_code, result.error_message = error_of(failed), str(failed)
     return results
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.topic_creation import TopicRefused, plan_growth
+from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
@@ -57,7 +58,7 @@ def _answer(node: Node, request: Request) -> Work:
             result.error_code, result.error_message = refused.error_code, refused.sentence
         except StoreFailed as failed:
             node.notes(f"partitions of {topic.name} could not be created: {failed}")
-            result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+            result.error_code, result.error_message = error_of(failed), str(failed)
         results[topic.name] = result
     return CreatePartitionsResponse(results=list(results.values()))
 
@@ -84,4 +85,4 @@ def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, validat
     assignments = None if asked.assignments is None else [assigned.broker_ids for assigned in asked.assignments]
     total = plan_growth(node, topic, asked.count, assignments)
     if not validate_only:
-        yield from node.topics.growing(topic, total)
+        yield from node.topics.growing(topic, total, assignments or ())

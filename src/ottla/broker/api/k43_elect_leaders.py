@@ -1,7 +1,8 @@
 """ElectLeaders, key 43, versions 0 to 2: have partitions led by their preferred replica, or by any that is left.
 
-What it does: every partition of one node is led by its only replica, so no election is ever needed; says so of those
-that are named (ELECTION_NOT_NEEDED), and nothing of the partitions when all are asked for.
+What it does: each partition of one node is led by its only replica, so no election is ever needed there. In a cluster
+the controller elects: the first replica of the assignment where it is in sync, or, unclean, any that is there where no
+one in sync is. All partitions are meant where none is named, and those that need no election are not told of then.
 
 What changed per version: 1 the type of election and a top-level error, 2 flexible.
 
@@ -10,11 +11,19 @@ Source: ReplicationControlManager.electLeaders; KIP-460.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.requests import Request
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.machine import Millis
+from ottla.metadata.image import TopicImage
+from ottla.metadata.store import StoreFailed
+from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -28,29 +37,26 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-ELECTION_TYPES = (0, 1)
-"""Preferred and unclean, as ElectionType.java numbers them."""
+NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
+PREFERRED, UNCLEAN = 0, 1
+"""The types of election, as ElectionType.java numbers them."""
 
 
 def handle(node: Node, request: Request) -> Any:
     return node.slices.each_partition(
         request,
-        partial(_answer, node),
+        partial(_serve, node),
         ("topic_partitions", "partitions"),
         ("replica_election_results", "partition_result"),
     )
 
 
-def _answer(node: Node, request: Request) -> ElectLeadersResponse:
+def _serve(node: Node, request: Request) -> ElectLeadersResponse | Parked:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked = body.topic_partitions
-    if asked is None:
-        return ElectLeadersResponse(
-            replica_election_results=[ReplicaElectionResult(name) for name in sorted(node.image.topics)]
-        )
-    if body.election_type not in ELECTION_TYPES:
+    if asked is not None and body.election_type not in (PREFERRED, UNCLEAN):
         refused = ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}"
         return ElectLeadersResponse(
             error_code=refused[0],
@@ -59,17 +65,70 @@ def _answer(node: Node, request: Request) -> ElectLeadersResponse:
                 for each in asked
             ],
         )
-    return ElectLeadersResponse(replica_election_results=[_of_topic(node, each) for each in asked])
+    return node.slices.begin(request, _answer(node, body), is_long=False)
 
 
-def _of_topic(node: Node, asked: TopicPartitions) -> ReplicaElectionResult:
+def _answer(node: Node, body: ElectLeadersRequest) -> Work:
+    try:
+        return (yield lambda now: _electing(node, body, now))
+    except StoreFailed as failed:
+        node.notes(f"leaders could not be elected: {failed}")
+        return ElectLeadersResponse(error_code=error_of(failed))
+
+
+def _electing(node: Node, body: ElectLeadersRequest, now: Millis) -> Planned:
+    changed: dict[str, list[PartitionRecord]] = {}
+    results: list[ReplicaElectionResult] = []
+    for asked in _all(node) if body.topic_partitions is None else body.topic_partitions:
+        result = _of_topic(node, asked, body.election_type, changed)
+        if body.topic_partitions is None:
+            result.partition_result = [
+                each for each in result.partition_result if ErrorCode(each.error_code) is not NOT_NEEDED
+            ]
+        results.append(result)
+    if changed:
+        from ottla.broker.cluster.duties import topic_row  # only in a cluster
+
+        rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
+        yield Batch(rows, (), node.members.guards())
+    return ElectLeadersResponse(replica_election_results=results)
+
+
+def _all(node: Node) -> Iterable[TopicPartitions]:
+    topics = sorted(node.image.topics.items())
+    return [TopicPartitions(name, list(range(len(topic.partitions)))) for name, topic in topics]
+
+
+def _of_topic(
+    node: Node, asked: TopicPartitions, election_type: int, changed: dict[str, list[PartitionRecord]]
+) -> ReplicaElectionResult:
     topic = node.image.topics.get(asked.topic)
     results: list[PartitionResult] = []
     for index in asked.partitions:
-        error, sentence = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
         if topic is None:
-            error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {asked.topic}"
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(PartitionResult(index, unknown, f"No such topic as {asked.topic}"))
         elif not 0 <= index < len(topic.partitions):
-            error, sentence = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {asked.topic}-{index}"
-        results.append(PartitionResult(index, error, sentence))
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(PartitionResult(index, unknown, f"No such partition as {asked.topic}-{index}"))
+        else:
+            results.append(_elect(node, topic, index, election_type, changed))
     return ReplicaElectionResult(asked.topic, results)
+
+
+def _elect(
+    node: Node, topic: TopicImage, index: int, election_type: int, changed: dict[str, list[PartitionRecord]]
+) -> PartitionResult:
+    placed = topic.partitions[index]
+    needless = placed.leader == placed.replicas[0] if election_type == PREFERRED else placed.leader >= 0
+    if node.membership is None or needless:
+        sentence = "Leader election not needed for topic partition."
+        return PartitionResult(index, NOT_NEEDED, sentence)
+    after = node.membership.controller.elected(topic, placed, unclean=election_type == UNCLEAN)
+    if after.leader in (placed.leader, -1):
+        error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        if election_type == UNCLEAN:
+            error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        return PartitionResult(index, error, error.message)
+    changed.setdefault(topic.name, list(topic.partitions))[index] = after
+    return PartitionResult(index, 0, None)

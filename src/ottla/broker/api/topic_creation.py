@@ -1,6 +1,6 @@
 """Checks whether a topic, or more partitions of one, may be made: in Kafka's order with Kafka's sentences.
 
-Knows what a request may ask of a cluster of one node. Does not make anything: it returns a `NewTopic` for
+Knows what a request may ask of the nodes that are active. Does not make anything: it returns a `NewTopic` for
 `Topics.creating`, or raises `TopicRefused`.
 
 Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
@@ -54,11 +54,12 @@ def plan_topic(
     except ConfigRefused as refused:
         raise TopicRefused(ErrorCode.INVALID_CONFIG, str(refused)) from refused
     if assignments:
-        count = _assigned(node, partitions, replication_factor, assignments)
-    else:
-        count = _counted(node, partitions, replication_factor)
+        assigned = _assigned(node, partitions, replication_factor, assignments)
+        check_room(node, len(assigned))
+        return NewTopic(name, len(assigned), overrides, None, len(assigned[0]), assigned)
+    count, factor = _counted(node, partitions, replication_factor)
     check_room(node, count)
-    return NewTopic(name, count, overrides)
+    return NewTopic(name, count, overrides, None, factor)
 
 
 def plan_default_topic(node: Node, name: str) -> NewTopic:
@@ -123,11 +124,18 @@ def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence
             )
         for brokers in assignments:
             check_brokers(node, brokers)
+    elif not node.members.is_alone and len(node.members.active()) < len(topic.partitions[0].replicas):
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{len(topic.partitions[0].replicas)} replicas are wanted, and {len(node.members.active())} nodes are "
+            "active.",
+        )
     check_room(node, added)
     return total
 
 
-def _counted(node: Node, partitions: int, replication_factor: int) -> int:
+def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int, int]:
+    """How many partitions, and how many replicas of each."""
     if replication_factor == 0 or replication_factor < USE_DEFAULT:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -138,18 +146,21 @@ def _counted(node: Node, partitions: int, replication_factor: int) -> int:
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
     wanted = node.settings["default.replication.factor"] if replication_factor == USE_DEFAULT else replication_factor
-    if wanted > 1:
+    nodes = 1 if node.members.is_alone else len(node.members.active())
+    if wanted > nodes:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be "
-            "reached because only 1 broker(s) are registered or some brokers have all their log directories cordoned.",
+            f"reached because only {nodes} broker(s) are registered or some brokers have all their log directories "
+            "cordoned.",
         )
-    return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions
+    return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions, wanted
 
 
 def _assigned(
     node: Node, partitions: int, replication_factor: int, assignments: Sequence[tuple[int, Sequence[int]]]
-) -> int:
+) -> tuple[tuple[int, ...], ...]:
+    """The replicas of each partition."""
     if replication_factor != USE_DEFAULT:
         raise TopicRefused(
             ErrorCode.INVALID_REQUEST,
@@ -173,7 +184,11 @@ def _assigned(
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    return len(by_partition)
+    if len({len(brokers) for brokers in by_partition.values()}) > 1:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Each partition must have the same number of replicas."
+        )
+    return tuple(tuple(by_partition[index]) for index in range(len(by_partition)))
 
 
 def check_brokers(node: Node, brokers: Sequence[int]) -> None:
@@ -183,8 +198,9 @@ def check_brokers(node: Node, brokers: Sequence[int]) -> None:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
     seen: Mapping[int, None] = dict.fromkeys(brokers)
+    known = {node.node_id} if node.members.is_alone else node.members.active().keys()
     for broker in sorted(seen):
-        if broker != node.node_id:
+        if broker not in known:
             raise TopicRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered.",

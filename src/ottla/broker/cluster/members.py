@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.requests import Address
+from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.store import Guard, StoreFailed
+from ottla.protocol.errors import ErrorCode
 
 
 class Member(NamedTuple):
@@ -30,12 +33,28 @@ NOBODY = -1
 SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
 
 
-class Members:
-    """The nodes of the cluster that this node knows of. `is_alone`: it shares its metadata with nobody."""
+class NotController(StoreFailed):
+    """Another node writes what the cluster agrees on; this one has asked the store for nothing."""
 
-    def __init__(self, metadata: Metadata, node_id: int, rack: str | None, *, is_alone: bool) -> None:
+    def __init__(self) -> None:
+        super().__init__("another node is the controller, or none is")
+
+
+def error_of(failed: StoreFailed) -> ErrorCode:
+    """What a client is told whose change was not made."""
+    return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class Members:
+    """The nodes of the cluster that this node knows of. `incarnation`: the name of this life of it; None for a node
+    that is alone: it shares its metadata with nobody."""
+
+    def __init__(self, metadata: Metadata, node_id: int, rack: str | None, incarnation: str | None = None) -> None:
         self.node_id = node_id
-        self.is_alone = is_alone
+        self.incarnation = incarnation
+        self.is_alone = incarnation is None
+        self.has_joined = self.is_alone
+        """Whether this life of the node may lead: the controller has made it active."""
         self._metadata = metadata
         self._rack = rack
 
@@ -59,6 +78,10 @@ class Members:
         rows = self._metadata.image.nodes.items()
         return {int(name): record for name, record in rows if record.state in SERVING}
 
+    def active(self) -> dict[int, NodeRecord]:
+        """The rows of the nodes that may be given partitions, by id."""
+        return {node_id: record for node_id, record in self.serving().items() if record.state is NodeState.ACTIVE}
+
     @property
     def controller_id(self) -> int:
         """The node that writes what the cluster agrees on; NOBODY where there is none."""
@@ -66,6 +89,21 @@ class Members:
             return self.node_id
         controller = self._metadata.image.controller
         return NOBODY if controller is None else controller.node_id
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this life of this node writes what the cluster agrees on, as far as it knows."""
+        if self.is_alone:
+            return True
+        known = self._metadata.image.controller
+        return known is not None and (known.node_id, known.incarnation) == (self.node_id, self.incarnation)
+
+    def guards(self) -> list[Guard]:
+        """What keeps a batch of the controller from being written behind its successor's. Raises NotController."""
+        if not self.is_controller:
+            raise NotController
+        controller = self._metadata.image.controller
+        return [] if controller is None else [Guard(CONTROLLER_KEY, controller.version)]
 
     def _member(self, address: Address, node_id: int, record: NodeRecord) -> Member:
         if node_id == self.node_id:

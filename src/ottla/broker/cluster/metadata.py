@@ -230,7 +230,8 @@ class Metadata:
             return
         outcome, turn.outcome = turn.outcome, None
         try:
-            self._tell(now, answer.delta)
+            if answer.delta.generation >= self.image.generation:  # else others have told of more since
+                self._tell(now, answer.delta)
         except Exception as error:
             self._end_badly(now, turn, error)
         else:

@@ -52,10 +52,8 @@ class OwnRequest(Request):
 
     __slots__ = ("_peers", "_token")
 
-    def __init__(self, peers: Peers, token: int, now: Millis, message: Any) -> None:
-        super().__init__(
-            Session(NODE_ITSELF), message.API_KEY, message.MAX_VERSION, _correlation(token), CLIENT_ID, now, message
-        )
+    def __init__(self, peers: Peers, token: int, now: Millis, message: Any, version: int) -> None:
+        super().__init__(Session(NODE_ITSELF), message.API_KEY, version, _correlation(token), CLIENT_ID, now, message)
         self._peers = peers
         self._token = token
 
@@ -74,7 +72,7 @@ class Peers:
         self._client_id = CLIENT_ID
         self._under_way: dict[int, _UnderWay] = {}
         self._timers: Timers[int] = Timers()
-        self._own: deque[tuple[int, Any]] = deque()
+        self._own: deque[tuple[int, Any, int]] = deque()
         self._own_answers: deque[tuple[int, Any]] = deque()
 
     def __len__(self) -> int:
@@ -91,15 +89,19 @@ class Peers:
             return True
         return self._has_secret and hmac.compare_digest((client_id or "").encode(), self._client_id.encode())
 
-    def ask(self, now: Millis, node_id: int, message: Any, asker: Asker, *, line: int = 0) -> None:
-        """Send this wire message, at its newest version; `asker` is answered later, never before this returns."""
+    def ask(
+        self, now: Millis, node_id: int, message: Any, asker: Asker, version: int | None = None, *, line: int = 0
+    ) -> None:
+        """Send this wire message, at its newest version if none is named; `asker` is answered later, never before this
+        returns."""
         token = self._outbox.new_token()
-        key, version = message.API_KEY, message.MAX_VERSION
+        key: int = message.API_KEY
+        version = int(message.MAX_VERSION) if version is None else version
         self._under_way[token] = _UnderWay(asker, node_id, key, version)
         self._timers.set(token, now + TIMEOUT_MS)
         self._outbox.deadline_moved = True
         if node_id == self._node_id:
-            self._own.append((token, message))
+            self._own.append((token, message, version))
         else:
             header = RequestHeader(key, version, _correlation(token), self._client_id)
             self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
@@ -138,7 +140,7 @@ class Peers:
     def take_own(self, now: Millis) -> list[OwnRequest]:
         """The requests to serve; each takes its answer itself."""
         own, self._own = self._own, deque()
-        return [OwnRequest(self, token, now, message) for token, message in own]
+        return [OwnRequest(self, token, now, message, version) for token, message, version in own]
 
     def own_answered(self, token: int, message: Any) -> None:
         """A request of the node to itself has its answer."""

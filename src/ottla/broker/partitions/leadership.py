@@ -24,10 +24,12 @@ NOT_SAID: Final = -1
 class Leadership:
     """Asked once for each partition that a request names."""
 
-    __slots__ = ("_by_key", "_metadata", "members")
+    __slots__ = ("_by_key", "_metadata", "members", "suspended")
 
     def __init__(self, metadata: Metadata, replicas: Replicas, members: Members) -> None:
         self.members = members
+        self.suspended = False
+        """The node has not heard of its cluster for so long that others may lead in its place."""
         self._metadata = metadata
         self._by_key = replicas.by_key
 
@@ -41,7 +43,7 @@ class Leadership:
         if current_leader_epoch != NOT_SAID and current_leader_epoch != partition.leader_epoch:
             behind = current_leader_epoch < partition.leader_epoch
             return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not partition.leads:
+        if not partition.leads or self.suspended:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR

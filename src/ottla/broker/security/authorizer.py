@@ -121,6 +121,7 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     49: ((_O.ALTER_CONFIGS, _T.CLUSTER),),
     50: ((_O.DESCRIBE, _T.CLUSTER),),
     55: ((_O.DESCRIBE, _T.CLUSTER),),
+    56: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
     57: ((_O.ALTER, _T.CLUSTER),),
     60: ((_O.DESCRIBE, _T.CLUSTER),),
     61: ((_O.READ, _T.TOPIC),),

@@ -16,6 +16,9 @@ class NewTopic:
     partitions: int
     overrides: dict[str, str] = field(default_factory=dict[str, str])
     topic_id: bytes | None = None
+    replication_factor: int = 1
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """The replicas of each partition, where somebody has said; a node that is alone passes over both."""
 
 
 def new_internal(settings: Settings, name: str) -> NewTopic:
@@ -33,4 +36,14 @@ def new_internal(settings: Settings, name: str) -> NewTopic:
         ),
     }[name]
     overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
-    return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides)
+    factor = settings[f"{prefix}.replication.factor"]
+    return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides, replication_factor=factor)
+
+
+COPIES = 3
+_PREFIXES = ("default", "offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+
+
+def replication_factors(nodes: int) -> dict[str, int]:
+    """The settings of so many nodes that keep three copies of everything, or as many as they are."""
+    return {f"{prefix}.replication.factor": min(COPIES, nodes) for prefix in _PREFIXES}

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.config.live import Subscriber
@@ -61,6 +62,7 @@ class Placement(Subscriber):
         self,
         environment: Environment,
         metadata: Metadata,
+        members: Members,
         replicas: Replicas,
         removals: Removals,
         producer_ids: ProducerIds,
@@ -75,6 +77,7 @@ class Placement(Subscriber):
         self._metrics = metrics
         self._hears = hears
         self._metadata = metadata
+        self._members = members
         self._replicas = replicas
         self._removals = removals
         self._producer_ids = producer_ids
@@ -202,7 +205,7 @@ class Placement(Subscriber):
             topic.name,
             index,
             log,
-            leads=placed.leader == self._environment.node_id and not was_here,
+            leads=self._leads(placed) and not was_here,
             leader_epoch=placed.leader_epoch,
             partition_epoch=placed.partition_epoch,
             traffic=self._metrics.traffic(topic.name),
@@ -230,6 +233,10 @@ class Placement(Subscriber):
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
         self._upkeep.watch(now, partition)
+
+    def _leads(self, placed: PartitionRecord) -> bool:
+        """Whether this node leads the partition; what an earlier life of it led it leads when it is elected anew."""
+        return self._members.has_joined and placed.leader == self._environment.node_id
 
     def _lead(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
         """Begin to lead in the partition's epoch."""
@@ -279,7 +286,7 @@ class Placement(Subscriber):
 
     def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:
         """Another node leads from now on, or this one anew: whoever waits is told, and what was led starts over."""
-        partition.leads = placed.leader == self._environment.node_id
+        partition.leads = self._leads(placed)
         partition.leader_epoch = placed.leader_epoch
         partition.partition_epoch = placed.partition_epoch
         if partition.leads:

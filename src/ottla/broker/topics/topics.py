@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange, planned
+from ottla.broker.cluster.spreading import spread
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
@@ -33,7 +35,7 @@ from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
 from ottla.metadata.topic_names import folded
-from ottla.metadata.topics import PREFIX, DeletedTopic, TopicRecord, key_of, placed_on
+from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of, placed_on
 
 
 class Topics:
@@ -43,6 +45,7 @@ class Topics:
         self,
         environment: Environment,
         metadata: Metadata,
+        members: Members,
         store: MetadataStore,
         replicas: Replicas,
         upkeep: Upkeep,
@@ -53,11 +56,12 @@ class Topics:
         self._environment = environment
         self._store = store
         self._metadata = metadata
+        self._members = members
         self._replicas = replicas
         self.producer_ids = ProducerIds(store.lost)
         self.removals = Removals(environment, metadata)
         self._placement = Placement(
-            environment, metadata, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
+            environment, metadata, members, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
         )
         self._folded: dict[str, set[str]] = {}
 
@@ -78,6 +82,9 @@ class Topics:
             environment, self._store, self.removals, now, {name: topic.record for name, topic in stored.items()}
         )
         self._placement.logs.unowned = found.unowned
+        if not self._members.is_alone:
+            self._load_as_told(now, clean_shutdown=clean_shutdown)
+            return
         logs = self._placement.open_all(now, found.records, clean_shutdown=clean_shutdown)
         changes: list[RowChange] = []
         for name, record in found.records.items():
@@ -92,6 +99,15 @@ class Topics:
         if changes:
             self._metadata.at_once(now, planned(Batch(changes)))
         self.follow(now, self._metadata.image, sorted(as_they_are))
+        self.removals.begun(now)
+
+    def _load_as_told(self, now: Millis, *, clean_shutdown: bool) -> None:
+        """At start in a cluster: open what the store places here. Who leads it in which epoch the controller says."""
+        stored = self._metadata.image.topics
+        self._placement.open_all(
+            now, {name: topic.record for name, topic in stored.items()}, clean_shutdown=clean_shutdown
+        )
+        self.follow(now, MetadataImage(), list(stored))
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
@@ -116,7 +132,7 @@ class Topics:
             new.name: TopicRecord(
                 new.topic_id or self.new_topic_id(),
                 dict(new.overrides),
-                placed_on(self._environment.node_id, new.partitions),
+                self._placed(new.partitions, new.replication_factor, new.assignments),
             )
             for new in wanted
         }
@@ -125,7 +141,8 @@ class Topics:
         for (name, _), why in self._placement.logs.unowned.items():
             if name in records:
                 raise StoreFailed(f"a directory is in the way of {name}: {why}")
-        yield Batch([RowChange(key_of(name), record, ABSENT) for name, record in records.items()])
+        rows = [RowChange(key_of(name), record, ABSENT) for name, record in records.items()]
+        yield Batch(rows, (), self._members.guards())
 
     def creating_internal(self, now: Millis, name: str) -> Planned:
         """Make one of the broker's own topics if there is none."""
@@ -144,19 +161,44 @@ class Topics:
             yield Batch(
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],
                 [Put(each.key, each.encode()) for each in deleted],
+                self._members.guards(),
             )
 
-    def growing(self, topic: TopicImage, total: int) -> Planned:
-        """Let the topic have `total` partitions; it has fewer now."""
-        added = placed_on(self._environment.node_id, total - len(topic.partitions))
-        yield self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))
+    def growing(self, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] = ()) -> Planned:
+        """Let the topic have `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, where
+        somebody has said."""
+        factor = len(topic.partitions[0].replicas)
+        added = self._placed(total - len(topic.partitions), factor, assignments)
+        row = self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))
+        yield Batch([row], (), self._members.guards())
+
+    def _placed(
+        self, partitions: int, factor: int, assignments: Sequence[Sequence[int]]
+    ) -> tuple[PartitionRecord, ...]:
+        """So many new partitions, each led by its first replica that is active. Raises StoreFailed where there are too
+        few nodes now."""
+        if self._members.is_alone:
+            return placed_on(self._environment.node_id, partitions)
+        racks = {node_id: record.rack for node_id, record in self._members.active().items()}
+        if not assignments:
+            if len(racks) < factor:
+                raise StoreFailed(f"{len(racks)} nodes of the cluster are active, and {factor} replicas are wanted")
+            assignments = spread(racks, partitions, factor, self._environment.entropy)
+        placed: list[PartitionRecord] = []
+        for replicas in assignments:
+            isr = tuple(node_id for node_id in replicas if node_id in racks)
+            if not isr:
+                raise StoreFailed(f"none of the nodes {', '.join(map(str, replicas))} is active")
+            placed.append(PartitionRecord(tuple(replicas), isr, isr[0]))
+        return tuple(placed)
 
     def configuring(self, topic: TopicImage, overrides: Mapping[str, str]) -> Planned:
         """Replace the topic's own configs, which are checked already."""
-        yield self._replacing(topic, replace(topic.record, configs=without_ended_hold(topic.configs, overrides)))
+        record = replace(topic.record, configs=without_ended_hold(topic.configs, overrides))
+        yield Batch([self._replacing(topic, record)])
 
-    def _replacing(self, topic: TopicImage, record: TopicRecord) -> Batch:
-        return Batch([RowChange(key_of(topic.name), record, topic.version)])
+    def _replacing(self, topic: TopicImage, record: TopicRecord) -> RowChange:
+        return RowChange(key_of(topic.name), record, topic.version)
 
     def claiming_producer_ids(self, now: Millis) -> Planned:
         """Have a block of producer ids in hand that is not used up."""

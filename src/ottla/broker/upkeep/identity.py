@@ -65,7 +65,10 @@ def _cluster_id(directory: str, store: MetadataStore, properties: dict[str, str]
     if stored is None:
         known = None if properties is None else properties.get("cluster.id")
         cluster_id = known or uuid_text(entropy.randbytes(16))
-        store.commit([Put(CLUSTER_ID_KEY, cluster_id.encode())])
+        try:
+            store.commit([Put(CLUSTER_ID_KEY, cluster_id.encode(), ABSENT)])
+        except Conflict:  # another node of a new cluster was faster
+            return _cluster_id(directory, store, properties, entropy)
         return cluster_id
     cluster_id = decoded(store, CLUSTER_ID_KEY, bytes.decode, stored.value)
     if properties is not None and properties.get("cluster.id") != cluster_id:

@@ -1,0 +1,101 @@
+"""The controller: the one node that writes where partitions are and who leads them.
+
+Every node of a cluster has one of these; it is active while the claim in the metadata image is that of this life of the
+node. Knows when to look for work: when nodes come and go, and when the image says something new of them. What the work
+is, `duties` says. Every batch is guarded by the claim's version, so that a controller which others have taken for dead
+writes nothing (KAFKA-6082); it hears of its successor by the conflict.
+
+A claim, and each piece of work, is a change of the metadata like any other: planned from the newest image, and anew
+where another writer was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, turnover
+from ottla.broker.cluster.elections import preferred, settled
+from ottla.broker.cluster.members import NOBODY, Members
+from ottla.broker.cluster.metadata import Batch, Metadata, Planned
+from ottla.machine import Millis
+from ottla.metadata.image import TopicImage
+from ottla.metadata.store import StoreFailed
+from ottla.metadata.topics import PartitionRecord
+
+RETRY_MS: Final = 200
+"""How long the work rests that the store could not take."""
+
+
+class Controller:
+    """See the module's docstring. `rules_of`: what a topic asks of its elections."""
+
+    def __init__(
+        self, metadata: Metadata, members: Members, incarnation: str, rules_of: RulesOf, notes: Callable[[str], None]
+    ) -> None:
+        self.rules_of = rules_of
+        self.present: Mapping[int, str] | None = None
+        """The incarnations of the nodes that are there, by id, as far as this node knows; None before it has looked."""
+        self._metadata = metadata
+        self._members = members
+        self._incarnation = incarnation
+        self._notes = notes
+        self._is_looking = False
+        self._look_again = False
+        self._retry_at: Millis | None = None
+
+    def follow(self, now: Millis, names: Iterable[str]) -> None:
+        """The image says something new of these topics: somebody may have placed one on a node that has gone."""
+        topics = self._metadata.image.topics
+        if self._members.is_controller and self.present is not None:
+            turn = turnover(self._metadata.image, self.present)
+            placed = (each for name in names if name in topics for each in topics[name].partitions)
+            if any(each.leader != NOBODY and is_concerned(each, turn) for each in placed):
+                self.look(now)
+
+    def elected(self, topic: TopicImage, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
+        """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
+        than now where that can be."""
+        nodes = turnover(self._metadata.image, self.present or {}).before
+        if not unclean:
+            return preferred(placed, nodes)
+        return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
+
+    def look(self, now: Millis) -> None:
+        """Take over where no controller is there, and do what is to be done."""
+        if self._is_looking or self.present is None:
+            self._look_again = True
+            return
+        self._is_looking, self._look_again, self._retry_at = True, False, None
+        self._metadata.change(now, self._work, self)
+
+    def _work(self, now: Millis) -> Planned:
+        assert self.present is not None
+        mine = claim(self._metadata.image, self.present, self._members.node_id, self._incarnation)
+        if mine is not None:
+            yield Batch([mine])
+            self._notes(f"node {self._members.node_id} is the controller now")
+        if self._members.is_controller:
+            rows = duties(self._metadata.image, self.present, self.rules_of)
+            if rows:
+                yield Batch(rows, (), self._members.guards())
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        self._is_looking = False
+        if self._look_again:
+            self.look(now)
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self._is_looking = False
+        self._retry_at = now + RETRY_MS
+        if not isinstance(error, StoreFailed):
+            raise error
+        self._notes(f"the controller's work waits for the metadata store: {error}")
+
+    def deadline(self) -> Millis | None:
+        return self._retry_at
+
+    def tick(self, now: Millis) -> None:
+        if self._retry_at is not None and now >= self._retry_at:
+            self.look(now)

@@ -1,0 +1,124 @@
+"""What the controller has to do, as plain values: who takes over as controller, who is fenced, who leads.
+
+Knows the metadata image and which lives of which nodes are there. Does not know the store: it says which rows are to be
+written. Nothing is left to do exactly when these functions name no row, so a controller that died in the middle of its
+work is followed by one that goes on.
+
+    node's row      its life is there        another life, or none
+    starting        active                   fenced
+    active          -                        fenced
+    leaving         -                        fenced
+    fenced          (it registers again)     -
+
+Who is fenced loses its leaderships and its places in in-sync sets with the same batch; so does who is starting, before
+it is active: what it led in its life before it leads in a higher epoch, or not at all.
+
+Sources: Kafka's ReplicationControlManager.java (handleBrokerFenced, handleBrokerUnfenced), BrokerHeartbeatManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ottla.broker.cluster.elections import Rules, Standing, settled
+from ottla.broker.cluster.members import NOBODY
+from ottla.broker.cluster.metadata import RowChange
+from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
+from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.store import ABSENT
+from ottla.metadata.topics import PartitionRecord, key_of
+
+Present = Mapping[int, str]
+"""The incarnations of the nodes that are there, by id."""
+RulesOf = Callable[[TopicImage], Rules]
+
+
+def claim(image: MetadataImage, present: Present, node_id: int, incarnation: str) -> RowChange | None:
+    """The row with which this node becomes the controller; None where another one is there, or it is that already."""
+    known = image.controller
+    if known is not None and present.get(known.node_id) == known.incarnation:
+        return None
+    epoch, version = (1, ABSENT) if known is None else (known.epoch + 1, known.version)
+    return RowChange(CONTROLLER_KEY, ControllerRecord(node_id, incarnation, epoch), version)
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """The nodes whose state changes, and how all stand before and after those that start are active."""
+
+    states: dict[int, NodeState]
+    before: Standing
+    after: Standing
+    failed: frozenset[int]
+
+
+def turnover(image: MetadataImage, present: Present) -> Turnover:
+    """What becomes of the nodes, now that these are there."""
+    states: dict[int, NodeState] = {}
+    active: set[int] = set()
+    leaving: set[int] = set()
+    damaged: set[int] = set()
+    failed: set[int] = set()
+    for name, record in image.nodes.items():
+        node_id = int(name)
+        is_here = present.get(node_id) == record.incarnation
+        if record.state is NodeState.FENCED:
+            continue
+        if not is_here or record.state is NodeState.STARTING:
+            failed.add(node_id)
+            states[node_id] = NodeState.ACTIVE if is_here else NodeState.FENCED
+            if is_here and not record.intact:
+                damaged.add(node_id)
+        elif record.state is NodeState.LEAVING:
+            leaving.add(node_id)
+        else:
+            active.add(node_id)
+    started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
+    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
+    after = Standing(frozenset(active | started), frozenset(leaving))
+    return Turnover(states, before, after, frozenset(failed))
+
+
+def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[RowChange]:
+    """The rows that bring nodes and partitions in line with who is there."""
+    turn = turnover(image, present)
+    rows = [_state_row(image, node_id, state) for node_id, state in sorted(turn.states.items())]
+    for topic in image.topics.values():
+        rules: Rules | None = None
+        partitions: list[PartitionRecord] | None = None
+        for index, placed in enumerate(topic.partitions):
+            if not is_concerned(placed, turn):
+                continue
+            rules = rules or rules_of(topic)
+            after = settled(settled(placed, turn.before, rules), turn.after, rules)
+            if after is not placed:
+                partitions = partitions or list(topic.partitions)
+                partitions[index] = after
+        if partitions is not None:
+            rows.append(topic_row(topic, partitions))
+    return rows
+
+
+def topic_row(topic: TopicImage, partitions: Iterable[PartitionRecord]) -> RowChange:
+    """The row of this topic with these partitions."""
+    return RowChange(key_of(topic.name), replace(topic.record, partitions=tuple(partitions)), topic.version)
+
+
+def state_row(record: NodeRecord, node_id: int, state: NodeState) -> RowChange:
+    """The row of this node in another state."""
+    return RowChange(f"{NODE_PREFIX}{node_id}", replace(record, state=state, version=0), record.version)
+
+
+def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChange:
+    return state_row(image.nodes[str(node_id)], node_id, state)
+
+
+def is_concerned(placed: PartitionRecord, turn: Turnover) -> bool:
+    """Whether anything can change for this partition."""
+    nodes = turn.before
+    if placed.leader == NOBODY or any(member in nodes.damaged for member in placed.elr):
+        return True
+    return not all(member in nodes.active for member in placed.isr)

@@ -1,0 +1,115 @@
+"""Who leads a partition, who counts as in sync, who may lead next: the controller's rules, for one partition each.
+
+Knows a partition's record and which nodes there are; returns the record as it is to be, the same object where nothing
+changes. Does not know why it is asked, nor the store.
+
+Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the number of replicas, is *enough*):
+- who is not live, or has lost bytes, leaves the in-sync set; who leaves it while what remains is not enough stays
+  eligible to lead (ELR), as it holds all below the high watermark; a set that is enough needs no such members;
+- the leader stays while it is live and in sync; else the first live in-sync replica in the order of assignment leads,
+  then the first live eligible one, which then is the in-sync set;
+- where nobody is left in either set, the last known leader leads when it is back, unclean, and where unclean elections
+  are allowed any live replica;
+- each change of leader, also to none, is a higher leader epoch; each change at all a higher partition epoch.
+
+Sources: Kafka's PartitionChangeBuilder.java; KIP-966; KAFKA-15021, KAFKA-19522.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from ottla.broker.cluster.members import NOBODY
+from ottla.metadata.topics import PartitionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the nodes stand. `active` may be given leaderships; `leaving` ones keep what nobody else can take; `damaged`
+    ones have lost bytes that they had stored."""
+
+    active: AbstractSet[int]
+    leaving: AbstractSet[int] = frozenset()
+    damaged: AbstractSet[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a topic asks of its partitions' elections."""
+
+    min_isr: int
+    unclean: bool = False
+
+
+def settled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+    """The record after everybody has left the in-sync set who has to, led by somebody who may."""
+    isr, lost = _in_sync(placed, nodes)
+    enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
+    elr = () if enough else _without([*placed.elr, *lost], {*isr, *nodes.damaged})
+    last_known = placed.last_known_elr
+    if not isr and not last_known and placed.leader != NOBODY:
+        last_known = (placed.leader,)
+    after = replace(placed, isr=isr, elr=elr, last_known_elr=last_known)
+    return counted(placed, _led(after, nodes, rules))
+
+
+def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
+    """The record led by the first replica of its assignment, where that may lead."""
+    first = placed.replicas[0]
+    if placed.leader == first or first not in placed.isr or first not in nodes.active:
+        return placed
+    return counted(placed, replace(placed, leader=first))
+
+
+def with_isr(placed: PartitionRecord, isr: Collection[int], rules: Rules, *, recovering: bool) -> PartitionRecord:
+    """The record after its leader has said who is in sync."""
+    left = [member for member in placed.isr if member not in isr]
+    enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
+    elr = () if enough else _without([*placed.elr, *left], set(isr))
+    last_known = () if enough else placed.last_known_elr
+    return counted(placed, replace(placed, isr=tuple(isr), elr=elr, last_known_elr=last_known, recovering=recovering))
+
+
+def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
+    """`after` with the epochs that follow those of `before`."""
+    if after == before:
+        return before
+    leader_changes = after.leader != before.leader
+    return replace(after, leader_epoch=before.leader_epoch + leader_changes, partition_epoch=before.partition_epoch + 1)
+
+
+def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...], list[int]]:
+    """Who stays in sync, and who leaves with all that it had."""
+    stays = [member for member in placed.isr if member in nodes.active]
+    if not stays:  # nobody can take over from a leaving node
+        stays = [member for member in placed.isr if member in nodes.leaving]
+    return tuple(stays), [member for member in placed.isr if member not in stays]
+
+
+def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+    if placed.leader in placed.isr:
+        return placed
+    for replica in placed.replicas:
+        if replica in placed.isr:
+            return replace(placed, leader=replica)
+    for replica in placed.replicas:
+        if replica in placed.elr and replica in nodes.active:
+            return replace(
+                placed, leader=replica, isr=(replica,), elr=_without(placed.elr, {replica}), last_known_elr=()
+            )
+    if not placed.elr:
+        unclean = placed.replicas if rules.unclean else placed.last_known_elr
+        for replica in unclean:
+            if replica in placed.replicas and replica in nodes.active:
+                return replace(placed, leader=replica, isr=(replica,), last_known_elr=(), recovering=True)
+    elif rules.unclean:
+        for replica in placed.replicas:
+            if replica in nodes.active:
+                return replace(placed, leader=replica, isr=(replica,), elr=(), last_known_elr=(), recovering=True)
+    return replace(placed, leader=NOBODY)
+
+
+def _without(members: Collection[int], gone: AbstractSet[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(member for member in members if member not in gone))

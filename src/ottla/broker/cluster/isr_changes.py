@@ -1,0 +1,79 @@
+"""Whether the controller takes a leader's word for who is in sync: AlterPartition's checks, for one partition each.
+
+Knows the partition's record, the nodes and what a proposal says. The order is Kafka's, but that a proposal which stands
+already is answered with what stands before anybody looks at its epochs: its first answer was lost (KAFKA-14144).
+
+Sources: Kafka's ReplicationControlManager.alterPartition, validateAlterPartitionData; KIP-497, KIP-841, KIP-903;
+KAFKA-14154.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ottla.broker.cluster.elections import Rules, with_isr
+from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.errors import ErrorCode
+
+ANY_EPOCH = -1
+"""The broker epoch of a replica that the leader does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """What a leader says: `isr` are (node id, broker epoch)."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: Sequence[tuple[int, int]]
+    recovering: bool = False
+
+    @property
+    def members(self) -> list[int]:
+        return [node_id for node_id, _ in self.isr]
+
+
+def altered(
+    placed: PartitionRecord, proposal: IsrProposal, nodes: Mapping[int, NodeRecord], rules: Rules
+) -> PartitionRecord | ErrorCode:
+    """The record as the proposal wants it, the same one where it is so already; else why not."""
+    members = proposal.members
+    if _stands(placed, proposal):
+        return placed
+    if proposal.leader_epoch > placed.leader_epoch or proposal.partition_epoch > placed.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER  # the leader has heard of what we have not
+    if proposal.leader_epoch < placed.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if proposal.leader != placed.leader:
+        return ErrorCode.INVALID_REQUEST
+    if proposal.partition_epoch < placed.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if proposal.leader not in members or not set(members) <= set(placed.replicas) or len(set(members)) < len(members):
+        return ErrorCode.INVALID_REQUEST
+    if proposal.recovering and (len(members) > 1 or not placed.recovering):
+        return ErrorCode.INVALID_REQUEST
+    joining = [member for member in proposal.isr if member[0] not in placed.isr]
+    if not all(_is_eligible(nodes.get(node_id), epoch) for node_id, epoch in joining):
+        return ErrorCode.INELIGIBLE_REPLICA
+    ordered = [replica for replica in placed.replicas if replica in members]
+    return with_isr(placed, ordered, rules, recovering=proposal.recovering)
+
+
+def _stands(placed: PartitionRecord, proposal: IsrProposal) -> bool:
+    return (
+        proposal.leader == placed.leader
+        and proposal.leader_epoch == placed.leader_epoch
+        and proposal.partition_epoch <= placed.partition_epoch
+        and proposal.recovering == placed.recovering
+        and sorted(proposal.members) == sorted(placed.isr)
+    )
+
+
+def _is_eligible(record: NodeRecord | None, broker_epoch: int) -> bool:
+    """Whether this life of the node may count as in sync."""
+    if record is None or record.state is not NodeState.ACTIVE:
+        return False
+    return broker_epoch in (ANY_EPOCH, record.broker_epoch)

@@ -1,0 +1,189 @@
+"""This node's place in its cluster: how it registers, whether others still count on it, and how it leaves.
+
+Knows the node's own row, which lives of other nodes are there, and until when the others take this one to be alive, by
+its own monotonic clock. Does not know how that is found out: its shell does, and says so (`seen`, `confirmed`).
+
+A node registers when its logs are open, as `starting`; it leads nothing before the controller has made it active. One
+that the others have given up registers again, under a new broker epoch. One whose lease has run out leads nothing, as
+far as its clients can tell, until it has heard from the store again: another may lead in its place (self-fencing).
+
+Source: Kafka's BrokerLifecycleManager.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ottla.broker.cluster.controller import Controller
+from ottla.broker.cluster.duties import RulesOf, state_row, turnover
+from ottla.broker.cluster.elections import settled
+from ottla.broker.cluster.members import Members
+from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
+from ottla.machine import Millis
+from ottla.metadata.controllers import CONTROLLER_KEY
+from ottla.metadata.image import MetadataDelta
+from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
+from ottla.metadata.store import ABSENT, StoreFailed
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+
+RETRY_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How a node enters a cluster: where others and clients reach it, and the name of this life of it.
+
+    `lease_ms`: how long it may trust what it knows after it last heard from the others.
+    """
+
+    host: str
+    port: int
+    incarnation: str
+    lease_ms: int
+    endpoints: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+
+
+class Membership:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        members: Members,
+        joining: Joining,
+        rack: str | None,
+        rules_of: RulesOf,
+        notes: Callable[[str], None],
+    ) -> None:
+        self.members = members
+        self.joining = joining
+        self._fresh_until: Millis = 0
+        self.controller = Controller(metadata, members, joining.incarnation, rules_of, notes)
+        self._metadata = metadata
+        self._notes = notes
+        self._rack = rack
+        self._intact = True
+        self._is_leaving = False
+        self._is_writing = False
+        self._retry_at: Millis | None = None
+
+    @property
+    def present(self) -> Mapping[int, str] | None:
+        """The lives of nodes that were last seen."""
+        return self.controller.present
+
+    @property
+    def record(self) -> NodeRecord | None:
+        """The node's own row, where it is that of this life."""
+        record = self._metadata.image.nodes.get(str(self.members.node_id))
+        return record if record is not None and record.incarnation == self.joining.incarnation else None
+
+    def join(self, now: Millis, *, intact: bool) -> None:
+        """Register: the logs are open. `intact`: they have every byte that an earlier life has stored."""
+        self._intact = intact
+        self._write(now)
+
+    def confirmed(self, at: Millis) -> None:
+        """The lease was renewed at that moment, and what others have committed until then is known."""
+        self._fresh_until = at + self.joining.lease_ms
+
+    def is_fresh(self, now: Millis) -> bool:
+        """Whether the others still take this node to be alive, and it knows what they agreed on."""
+        return now <= self._fresh_until
+
+    def seen(self, now: Millis, present: Mapping[int, str]) -> None:
+        """These lives of these nodes are there now."""
+        self.controller.present = dict(present)
+        self.controller.look(now)
+
+    def enter(self) -> None:
+        """The image has moved: if the controller has made this life active, it may lead from now on."""
+        record = self.record
+        if record is not None and record.state is NodeState.ACTIVE:
+            self.members.has_joined = True
+
+    def follow(self, now: Millis, delta: MetadataDelta) -> None:
+        """The image has moved by this delta, and the node with it."""
+        if CONTROLLER_KEY in delta.rows or delta.names(PREFIX):
+            record = self.record
+            if record is not None and record.state is NodeState.FENCED and not self._is_leaving:
+                self._notes("the cluster had given this node up; it registers again")
+                self._write(now)
+            self.controller.look(now)
+        else:
+            self.controller.follow(now, delta.names(TOPIC_PREFIX))
+
+    # ---- leaving ---------------------------------------------------------------------------------------------------
+
+    def leave(self, now: Millis) -> None:
+        """Ask the controller to give this node's leaderships to others."""
+        self._is_leaving = True
+        self._write(now)
+
+    def may_stop(self) -> bool:
+        """Whether nothing is left here that another node could take over."""
+        record = self.record
+        present = self.controller.present
+        if record is None or record.state is NodeState.FENCED or present is None:
+            return True
+        if record.state is not NodeState.LEAVING:
+            return False
+        image, node_id = self._metadata.image, self.members.node_id
+        nodes = turnover(image, present).before
+        return not any(
+            placed.leader == node_id and settled(placed, nodes, self.controller.rules_of(topic)) is not placed
+            for topic in image.topics.values()
+            for placed in topic.partitions
+        )
+
+    # ---- the node's own row ----------------------------------------------------------------------------------------
+
+    def _write(self, now: Millis) -> None:
+        if not self._is_writing:
+            self._is_writing, self._retry_at = True, None
+            self._metadata.change(now, self._registration, self)
+
+    def _registration(self, now: Millis) -> Planned:
+        image, node_id = self._metadata.image, self.members.node_id
+        record = self.record
+        if self._is_leaving:
+            if record is not None and record.state in (NodeState.ACTIVE, NodeState.STARTING):
+                yield Batch([state_row(record, node_id, NodeState.LEAVING)])
+            return
+        if record is not None and record.state is not NodeState.FENCED:
+            return
+        known = image.nodes.get(str(node_id))
+        joining = self.joining
+        row = NodeRecord(
+            joining.host,
+            joining.port,
+            self._rack,
+            joining.endpoints,
+            joining.incarnation,
+            NodeState.STARTING,
+            self._intact or record is not None,
+        )
+        yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        self._is_writing = False
+        record = self.record
+        if self._is_leaving and record is not None and record.state is NodeState.ACTIVE:
+            self._write(now)
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self._is_writing = False
+        self._retry_at = now + RETRY_MS
+        if not isinstance(error, StoreFailed):
+            raise error
+        self._notes(f"the node could not be registered yet: {error}")
+
+    def deadline(self) -> Millis | None:
+        return min((at for at in (self._retry_at, self.controller.deadline()) if at is not None), default=None)
+
+    def tick(self, now: Millis) -> None:
+        if self._retry_at is not None and now >= self._retry_at:
+            self._write(now)
+        self.controller.tick(now)

@@ -1,0 +1,47 @@
+"""Where the replicas of new partitions are placed: evenly over racks, then over nodes.
+
+Nodes are lined up so that neighbours are in different racks; leaders go along the line from a random start, followers
+behind their leader with a gap that grows with each lap, so that what one node led is led by many others after it. A
+replica goes to a rack that has one already only when every rack has, and never to a node twice.
+
+Source: Kafka's StripedReplicaPlacer.java, AdminUtils.assignReplicasToBrokersRackAware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from ottla.machine import Entropy
+
+
+def spread(racks: Mapping[int, str | None], partitions: int, factor: int, entropy: Entropy) -> list[tuple[int, ...]]:
+    """The replicas of so many partitions, the leader first. `racks`: of each node that may have one, at least `factor`
+    of them."""
+    line = _line(racks)
+    assert 1 <= factor <= len(line)
+    start = entropy.randrange(len(line))
+    gap = entropy.randrange(len(line))
+    return [_replicas(racks, line, start + index, gap + index // len(line), factor) for index in range(partitions)]
+
+
+def _line(racks: Mapping[int, str | None]) -> list[int]:
+    """All nodes, neighbours in different racks as far as that goes."""
+    by_rack: dict[str, list[int]] = {}
+    for node_id in sorted(racks):
+        by_rack.setdefault(racks[node_id] or "", []).append(node_id)
+    laps = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [node_id for lap in laps for node_id in lap if node_id is not None]
+
+
+def _replicas(racks: Mapping[int, str | None], line: list[int], at: int, gap: int, factor: int) -> tuple[int, ...]:
+    leader = line[at % len(line)]
+    others = len(line) - 1
+    followers = [line[(at + 1 + (gap + step) % others) % len(line)] for step in range(others)]
+    chosen = [leader]
+    # Racks are filled evenly: a node waits while another rack has fewer replicas and a node left.
+    while len(chosen) < factor:
+        used = [racks[node_id] for node_id in chosen]
+        left = [node_id for node_id in followers if node_id not in chosen]
+        chosen.append(min(left, key=lambda node_id: used.count(racks[node_id])))
+    return tuple(chosen)

@@ -1,0 +1,264 @@
+"""`ottla cluster`: start, start-node, stop, describe a cluster of nodes on this machine.
+
+Knows what a person wants of several nodes at once. Does not know how a node works, nor where its files are
+(cluster_nodes.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.cluster_nodes import (
+    SUPERVISOR,
+    NodeProcess,
+    Plan,
+    await_active,
+    end,
+    read_plan,
+    running,
+    supervisor,
+)
+from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_errors
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
+
+app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
+
+DEFAULT_DATA = Path("ottla-cluster")
+DEFAULT_LISTEN = "127.0.0.1:9092"
+NODES_MAX = 99
+QUICK_S = 10.0
+"""A node that ends sooner than that after its start is given a rest before it is started again."""
+REST_S = 2.0
+
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
+
+
+@app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
+def start(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="How many.")] = 3,
+    data: Data = DEFAULT_DATA,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of node 1; the others have the next ports.")
+    ] = DEFAULT_LISTEN,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be given again."),
+    ] = None,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a node alone that has ended.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the nodes serve, and let them run.")] = False,
+) -> int:
+    """Start nodes on this machine and watch over them until ^C: one that dies is started again."""
+    directory = data.absolute()
+    plan = Plan(nodes, checked(listen, nodes), set or [])
+    runs = [str(number) for number in range(1, nodes + 1) if running(directory, number)]
+    if supervisor(directory) or runs:
+        raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
+    plan.write(directory)
+    if detach:
+        return detached(directory, plan, no_restart=no_restart)
+    return watch(directory, plan, restart=not no_restart)
+
+
+@app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
+def start_node(
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Start one node of a cluster that has ended; return once it serves."""
+    directory = data.absolute()
+    plan = read_plan(directory)
+    if number > plan.nodes:
+        raise Failure(f"The cluster in {directory} has nodes 1 to {plan.nodes}.")
+    if (pid := running(directory, number)) is not None:
+        raise Failure(f"Node {number} runs already (process {pid}).")
+    with open(directory / f"{number}.log", "a+") as log:
+        node = NodeProcess(directory, plan, number, log=log)
+        node.settled.wait()
+        if not node.serves:
+            log.seek(0)
+            raise Failure(f"Node {number} did not start: {(log.read().splitlines() or ['it said nothing'])[-1]}")
+    await_active([node.address], [number], [node])
+    say(f"Node {number} serves at {node.address}.")
+
+
+@app.command(epilog="Example: ottla cluster stop --data ./cluster")
+def stop(data: Data = DEFAULT_DATA) -> None:
+    """Stop all nodes of a cluster, one after the other."""
+    directory = data.absolute()
+    plan = read_plan(directory)
+    watcher = supervisor(directory)
+    found = [number for number in range(1, plan.nodes + 1) if running(directory, number)]
+    if watcher is None and not found:
+        raise Failure(f"No node of the cluster in {directory} runs.")
+    if watcher is not None:
+        end(watcher, "Who watches over the nodes")
+    for number in found:
+        if (pid := running(directory, number)) is not None:
+            end(pid, f"Node {number}")
+    say(f"Stopped {'node' if len(found) == 1 else 'nodes'} {', '.join(map(str, found)) or 'none'}.")
+
+
+NODE_COLUMNS = ("NODE", "ADDRESS", "RACK", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC", "ALONE", "DISK")
+PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR")
+
+
+@app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
+@with_shared_options
+def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
+    """Show the nodes: address, rack, who is the controller, how many partitions each leads, has and has in sync, of how
+    many it is the only one in sync (they go out of service when it stops), and its bytes on disk; then the partitions
+    that lack an in-sync replica or a leader."""
+    with plain_errors(), own_clients(client_properties(cluster))() as client:
+        told = facts(client)
+    if format is Format.JSON:
+        print_json(told)
+        return
+    rows = [tuple(node.values()) for node in told["nodes"]]
+    print_rows(NODE_COLUMNS, rows, format)
+    if told["lacking"]:
+        say("")
+        lacking = [
+            (*list(each.values())[:3], *(",".join(map(str, each[key])) for key in ("replicas", "isr")))
+            for each in told["lacking"]
+        ]
+        print_rows(PARTITION_COLUMNS, lacking, format)
+
+
+def facts(client: Any) -> dict[str, Any]:
+    """What the cluster says of its nodes, and the partitions that lack something."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+    from ottla.protocol.messages.metadata import MetadataRequest
+
+    seen = client.send(DescribeClusterRequest())
+    topics = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False)).topics
+    parts = [(topic.name, part) for topic in topics for part in topic.partitions]
+    nodes = [
+        {
+            "node": broker.broker_id,
+            "address": f"{broker.host}:{broker.port}",
+            "rack": broker.rack,
+            "controller": broker.broker_id == seen.controller_id,
+            "leaders": sum(part.leader_id == broker.broker_id for _, part in parts),
+            "replicas": sum(broker.broker_id in part.replica_nodes for _, part in parts),
+            "in_sync": sum(broker.broker_id in part.isr_nodes for _, part in parts),
+            "alone": sum(part.isr_nodes == [broker.broker_id] for _, part in parts),
+            "disk": disk(client, broker.broker_id),
+        }
+        for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
+    ]
+    lacking = [
+        {
+            "topic": name,
+            "partition": part.partition_index,
+            "leader": None if part.leader_id < 0 else part.leader_id,
+            "replicas": part.replica_nodes,
+            "isr": part.isr_nodes,
+        }
+        for name, part in parts
+        if part.leader_id < 0 or len(part.isr_nodes) < len(part.replica_nodes)
+    ]
+    return {"cluster": seen.cluster_id, "controller": seen.controller_id, "nodes": nodes, "lacking": lacking}
+
+
+def disk(client: Any, node_id: int) -> int | None:
+    """The bytes of all logs on this node; None where it does not say."""
+    from ottla.client import ClientFailure
+    from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+
+    with suppress(ClientFailure):
+        results = client.broker(node_id).send(DescribeLogDirsRequest(topics=None)).results
+        return sum(part.partition_size for each in results for topic in each.topics for part in topic.partitions)
+    return None
+
+
+# ---- watching over nodes -------------------------------------------------------------------------------------------
+
+
+def checked(listen: str, nodes: int) -> str:
+    """The address as it is; raises NotUnderstood where the nodes can't listen there."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) <= 65536 - nodes:
+        raise NotUnderstood(
+            f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}."
+        )
+    return f"{host or '127.0.0.1'}:{port}"
+
+
+def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
+    """Run the nodes until SIGINT or SIGTERM; returns the exit code."""
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    (directory / SUPERVISOR).write_text(f"{os.getpid()}\n")
+    nodes = [NodeProcess(directory, plan, number, log=None) for number in range(1, plan.nodes + 1)]
+    try:
+        for node in nodes:
+            while not node.settled.wait(0.1) and not over.is_set():
+                pass
+            if not node.serves and not over.is_set():
+                raise Failure(f"Node {node.number} did not start: {node.last_words or 'it said nothing'}")
+        if not over.is_set():
+            await_active(plan.addresses, range(1, plan.nodes + 1), nodes)
+            say(f"{plan.nodes} nodes serve Kafka clients at {','.join(plan.addresses)}, data in {directory}.")
+            sys.stdout.flush()
+        tend(directory, plan, nodes, over, restart=restart)
+    finally:
+        for node in nodes:
+            if node.process.poll() is None:
+                end(node.process.pid, f"Node {node.number}")
+                node.process.wait()
+        with suppress(FileNotFoundError):
+            (directory / SUPERVISOR).unlink()
+    return 0
+
+
+def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.Event, *, restart: bool) -> None:
+    """Say which nodes end, and start them again."""
+    told: set[int] = set()
+    resting: dict[int, float] = {}
+    while not over.wait(0.05):
+        for at, node in enumerate(nodes):
+            code = node.process.poll()
+            if code is None:
+                continue
+            if node.process.pid not in told:
+                told.add(node.process.pid)
+                how = f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
+                say(f"node {node.number} {how}{'; it is started again' if restart else ''}", err=True)
+                quick = time.monotonic() - node.began < QUICK_S
+                resting[node.number] = time.monotonic() + (REST_S if quick else 0)
+            if restart and time.monotonic() >= resting[node.number] and running(directory, node.number) is None:
+                nodes[at] = NodeProcess(directory, plan, node.number, log=None)
+
+
+def detached(directory: Path, plan: Plan, *, no_restart: bool) -> int:
+    """Let another process watch over the nodes; return once they serve."""
+    words = [sys.executable, "-m", "ottla", "cluster", "start", "--nodes", str(plan.nodes), "--data", str(directory)]
+    words += ["--listen", plan.listen, *(["--no-restart"] if no_restart else [])]
+    for setting in plan.settings:
+        words += ["--set", setting]
+    log = directory / "cluster.log"
+    with open(log, "a") as file:
+        begins = file.tell()
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        said = log.read_text()[begins:].splitlines() or ["it said nothing"]
+        raise Failure(f"The cluster did not start: {said[-1].removeprefix('ottla: ')}")
+    say(line.rstrip())
+    return 0

@@ -1,0 +1,174 @@
+"""The nodes of a cluster of one machine as processes: where their files are, how one is started, watched and stopped.
+
+Knows the directory of a cluster: `cluster.json` with what it was started as, `metadata.sqlite`, and for each node N its
+data in N/, its process id in N/ottla.pid and its log in N.log. Does not know what a node does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from ottla.cli.output import Failure, say
+
+PLAN = "cluster.json"
+METADATA = "metadata.sqlite"
+SUPERVISOR = "supervisor.pid"
+PID = "ottla.pid"
+STOP_S = 60.0
+START_S = 120.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports."""
+
+    nodes: int
+    listen: str
+    settings: list[str]
+
+    @property
+    def addresses(self) -> list[str]:
+        host, _, port = self.listen.rpartition(":")
+        return [f"{host}:{int(port) + number}" for number in range(self.nodes)]
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / PLAN).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_plan(directory: Path) -> Plan:
+    """What the cluster in this directory was started as. Raises Failure."""
+    try:
+        return Plan(**json.loads((directory / PLAN).read_text()))
+    except FileNotFoundError:
+        raise Failure(
+            f"There is no cluster in {directory}: `ottla cluster start --data {directory}` makes one."
+        ) from None
+    except (OSError, ValueError, TypeError) as error:
+        raise Failure(f"{directory / PLAN} can't be read: {error}") from None
+
+
+class NodeProcess:
+    """One node that this process has started. `serving` is set when it serves, or has ended."""
+
+    def __init__(self, directory: Path, plan: Plan, number: int, *, log: IO[str] | None) -> None:
+        self.number = number
+        self.address = plan.addresses[number - 1]
+        self.began = time.monotonic()
+        self.serves = False
+        self.settled = threading.Event()
+        self.last_words = ""
+        own = directory / str(number)
+        own.mkdir(parents=True, exist_ok=True)
+        # Of a session of its own: ^C on the terminal is for who watches over the nodes, and stops them in order.
+        self.process = subprocess.Popen(
+            command(directory, plan, number),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if log is None else log,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        (own / PID).write_text(f"{self.process.pid}\n")
+        threading.Thread(target=self._read_greeting, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_greeting(self) -> None:
+        assert self.process.stdout is not None
+        self.serves = bool(self.process.stdout.readline())
+        if not self.serves:
+            self.process.wait()
+            self._reader.join(1)
+        self.settled.set()
+
+    def _read_log(self) -> None:
+        for line in self.process.stderr or ():
+            self.last_words = line.rstrip()
+            say(f"{self.number} | {self.last_words}", err=True)
+
+
+def command(directory: Path, plan: Plan, number: int) -> list[str]:
+    """How this node is started: with three copies of everything, or as many as there are nodes, unless the plan says
+    otherwise."""
+    from ottla.broker.topics.new_topic import replication_factors
+
+    factors = [f"{key}={factor}" for key, factor in replication_factors(plan.nodes).items()]
+    words = [sys.executable, "-m", "ottla", "serve", "--node-id", str(number), "--data", str(directory / str(number))]
+    words += ["--listen", plan.addresses[number - 1], "--metadata", str(directory / METADATA)]
+    for setting in (*factors, *plan.settings):
+        words += ["--set", setting]
+    return words
+
+
+# ---- who runs ------------------------------------------------------------------------------------------------------
+
+
+def running(directory: Path, number: int) -> int | None:
+    """The process id of this node, where it runs."""
+    return alive(directory / str(number) / PID, str(directory / str(number)))
+
+
+def supervisor(directory: Path) -> int | None:
+    """The process id of who watches over the nodes, where somebody does."""
+    return alive(directory / SUPERVISOR, "cluster")
+
+
+def alive(file: Path, word: str) -> int | None:
+    """The process that the file names, if it is there and has this word in its command: ids are used again."""
+    try:
+        pid = int(file.read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if word.encode() in words else None
+
+
+def end(pid: int, what: str) -> None:
+    """Stop this process in order, and wait for its end. Raises Failure where it does not end."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + STOP_S
+    while Path(f"/proc/{pid}").exists() and not is_zombie(pid):
+        if time.monotonic() > until:
+            raise Failure(f"{what} (process {pid}) has not ended after {STOP_S:.0f} s.")
+        time.sleep(0.02)
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended, and nobody has asked for its exit code yet."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+def await_active(addresses: Sequence[str], numbers: Sequence[int], watched: Sequence[NodeProcess] = ()) -> None:
+    """Return when all these nodes know of each other as active. Raises Failure."""
+    from ottla.client import Client, ClientFailure
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    until = time.monotonic() + START_S
+    for address in addresses:
+        while True:
+            with suppress(ClientFailure), Client(address) as client:
+                told = {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
+                if told >= set(numbers):
+                    break
+            for node in watched:
+                if node.process.poll() is not None:
+                    raise Failure(f"Node {node.number} has ended: {node.last_words}")
+            if time.monotonic() > until:
+                raise Failure(f"The node at {address} does not see all of {', '.join(map(str, numbers))} yet.")
+            time.sleep(0.02)

@@ -1,0 +1,94 @@
+"""How a node of a cluster hears of the others: it looks, every few milliseconds, who is there and what was committed.
+
+Knows when to look and whom to tell. One look at a time; the store is looked at by its thread. A node that was killed is
+missed with the next look at who is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ottla.broker.node import Node
+from ottla.machine import Millis
+from ottla.metadata.image import MetadataDelta
+from ottla.server.store import StoreThread
+
+LOOK_S: Final = 0.01
+LOOKS_BLIND: Final = 20
+"""How many looks in a row may trust the mark beside the store that nothing was committed."""
+
+log = logging.getLogger("ottla.cluster")
+
+
+class Presence(Protocol):
+    """Which lives of which nodes are there. `renewed_at`: when this one last said that it is."""
+
+    renewed_at: Millis
+
+    def look(self) -> dict[int, str]: ...
+
+    def leave(self) -> None: ...
+
+
+class Following:
+    """Looks until it is stopped; `settle` is called where the node has heard of something."""
+
+    def __init__(
+        self,
+        node: Node,
+        store: StoreThread,
+        presence: Presence,
+        marked: Callable[[], int],
+        now: Callable[[], Millis],
+        settle: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._presence = presence
+        self._marked = marked
+        self._blind = 0
+        self._now = now
+        self._settle = settle
+        self._present: dict[int, str] = {}
+        self._renewed_at: Millis = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+
+    def look(self) -> None:
+        """Look now, and from then on again and again."""
+        try:
+            self._present = self._presence.look()
+        except OSError as error:
+            log.warning("the other nodes could not be looked for: %s", error)
+        self._renewed_at = self._presence.renewed_at
+        self._blind = (self._blind + 1) % LOOKS_BLIND
+        if self._blind and self._marked() == self._node.image.generation:
+            self._heard(None)
+        else:
+            self._store.look(self._node.image, self._heard)
+
+    def stop(self) -> None:
+        """The others miss this node from now on."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._presence.leave()
+
+    def _heard(self, delta: MetadataDelta | None) -> None:
+        """What the store had to say."""
+        if self._stopped:
+            return
+        node, membership = self._node, self._node.membership
+        assert membership is not None
+        if delta is not None and delta.generation > node.image.generation:
+            node.changed(self._now(), delta)
+            self._settle()
+        membership.confirmed(self._renewed_at)
+        if self._present != membership.present:
+            membership.seen(self._now(), self._present)
+            self._settle()
+        self._timer = self._loop.call_later(LOOK_S, self.look)

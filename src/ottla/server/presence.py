@@ -1,0 +1,107 @@
+"""Which lives of which nodes are there, on one machine: a file for each node that its process has locked.
+
+    DIR/N    <incarnation> <boot id> <milliseconds since boot at the last renewal>
+
+The system frees a dead process's lock at once, so a node that was killed is missed within one look. A process that
+stands still keeps its lock: therefore its lease, too, which it renews while its event loop turns. Both in one file and
+not in the metadata store: a lease is worth nothing after the boot that it was written in, so it needs no fsync, and a
+row that changes every second would wake every node.
+
+Locks are those of open files (F_OFD_SETLK), and looked at without being taken (F_OFD_GETLK).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from typing import Final
+
+from ottla.machine import Millis
+from ottla.server.clocks import moment
+from ottla.server.listeners import ServeRefused
+
+RENEW_MS: Final = 500
+_FLOCK: Final = "@hhqqi4x"
+"""C's struct flock: type, whence, start, length (0: all), process."""
+_HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
+
+
+class LockedPresence:
+    """This node's file, locked from construction to `leave`, and looks at those of the others. Raises ServeRefused."""
+
+    def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int) -> None:
+        self._directory = directory
+        self._own = str(node_id)
+        self._incarnation = incarnation
+        self._lease_ms = lease_ms
+        self._boot = _boot_id()
+        self._others: dict[str, int] = {}
+        self._known: dict[int, str] = {}
+        self.renewed_at: Millis = 0
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self._file = os.open(f"{directory}/{node_id}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
+        except OSError as error:
+            os.close(self._file)
+            if error.errno not in _HELD_BY_OTHERS:
+                raise
+            raise ServeRefused(
+                f"Node {node_id} of this cluster runs already. Stop it, or give this one another --node-id."
+            ) from error
+        self._renew()
+
+    def look(self) -> dict[int, str]:
+        """The incarnations of the nodes that are there, by id, this one among them; its own lease is renewed."""
+        if moment() - self.renewed_at >= RENEW_MS:
+            self._renew()
+        for name in os.listdir(self._directory):
+            if name not in self._others and name.isdigit() and name != self._own:
+                self._others[name] = os.open(f"{self._directory}/{name}", os.O_RDWR | os.O_CLOEXEC)
+        present = {int(self._own): self._incarnation}
+        for name, file in self._others.items():
+            incarnation = self._life_of(int(name), file)
+            if incarnation is not None:
+                present[int(name)] = incarnation
+        self._known = present
+        return present
+
+    def leave(self) -> None:
+        """The others miss this node from now on."""
+        os.close(self._file)
+        for file in self._others.values():
+            os.close(file)
+        self._others.clear()
+
+    def _renew(self) -> None:
+        self.renewed_at = moment()
+        line = f"{self._incarnation} {self._boot} {_since_boot():020d}\n"
+        os.pwrite(self._file, line.encode(), 0)
+
+    def _life_of(self, node_id: int, file: int) -> str | None:
+        if struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK)))[0] == fcntl.F_UNLCK:
+            return None
+        words = os.pread(file, 256, 0).decode(errors="replace").split()
+        if len(words) != 3 or not words[2].isdigit():
+            return self._known.get(node_id)  # it was written just now
+        incarnation, boot, renewed = words
+        if boot != self._boot or _since_boot() - int(renewed) > self._lease_ms:
+            return None
+        return incarnation
+
+
+def _lock(kind: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _since_boot() -> int:
+    """Milliseconds, those among them in which the machine slept."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -1,0 +1,161 @@
+"""Three nodes that are processes, for tests of what a service does when nodes die, stand still and come back.
+
+Knows: how nodes of one machine are started on one metadata store, and signals. Does not know: anything of the broker's
+inside.
+
+Processes and not threads, because a thread can't be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ottla.broker.topics.new_topic import replication_factors
+from ottla.testing.embedded import DEFAULTS, HOST, text_of
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+METADATA = "metadata.sqlite"
+
+
+class EmbeddedCluster:
+    """A cluster for tests, on one machine; a context manager. Nodes have the numbers 1 to `nodes`.
+
+    `settings`: Kafka's property names, over the defaults of `EmbeddedBroker` and three copies of everything, for every
+    node. `directory`: where node N keeps its data in a directory N; without one a temporary directory that goes with
+    the cluster.
+
+    `start` raises `RuntimeError` with what a node had to say when it did not start.
+    """
+
+    def __init__(
+        self, *, nodes: int = 3, settings: Mapping[str, object] | None = None, directory: str | Path | None = None
+    ) -> None:
+        self.nodes = range(1, nodes + 1)
+        given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
+        self._settings = {key: text_of(value) for key, value in given.items()}
+        self._temporary = None if directory is not None else tempfile.mkdtemp(prefix="ottla-cluster-")
+        self.directory = str(directory if directory is not None else self._temporary)
+        self._ports = dict.fromkeys(self.nodes, 0)
+        self._running: dict[int, subprocess.Popen[str]] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of every node, for any Kafka client; the same for the life of the cluster."""
+        return ",".join(self.address_of(node) for node in self.nodes)
+
+    def address_of(self, node: int) -> str:
+        """HOST:PORT of one node, once it was started."""
+        return f"{HOST}:{self._ports[node]}"
+
+    def start(self) -> None:
+        """Start every node and return when clients can connect to all of them, and all of them are active."""
+        for node in self.nodes:
+            self._begin(node)
+        for node in self.nodes:
+            self._await(node)
+        self.wait_until_active()
+
+    def start_node(self, node: int) -> None:
+        """Start a node that was killed or stopped, on its old port and data; returns when it is active."""
+        self._begin(node)
+        self._await(node)
+        self.wait_until_active()
+
+    def kill(self, node: int) -> None:
+        """End the node's process at once, as `kill -9` and a machine that fails do."""
+        process = self._running.pop(node)
+        process.kill()
+        process.wait()
+
+    def stop_node(self, node: int) -> None:
+        """Stop a node in order: others lead what it led where they can."""
+        process = self._running.pop(node)
+        process.terminate()
+        process.wait(STOP_TIMEOUT_S)
+
+    def pause(self, node: int) -> None:
+        """Let the node's process stand still, connections and all, until `resume`."""
+        self._running[node].send_signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """Let a paused node go on."""
+        self._running[node].send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop every node and remove a temporary directory."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self._running.values():
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._running.clear()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def active(self, by: int | None = None) -> list[int]:
+        """The nodes that serve, as `by` tells it: one that runs, if none is named."""
+        from ottla.client import Client
+        from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+        with Client(self.address_of(by if by is not None else min(self._running))) as client:
+            return sorted(each.broker_id for each in client.send(DescribeClusterRequest()).brokers)
+
+    def wait_until_active(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return when every node that runs knows of every other one as active. Raises TimeoutError."""
+        running = sorted(self._running)
+        until = time.monotonic() + timeout_s
+        while not all(self.active(by) == running for by in running):
+            if time.monotonic() > until:
+                raise TimeoutError(f"of the nodes {running} only some are active after {timeout_s} s")
+            time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---- processes -------------------------------------------------------------------------------------------------
+
+    def _begin(self, node: int) -> None:
+        directory = Path(self.directory, str(node))
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "ottla", "serve", "--log-format", "json", "--node-id", str(node)]
+        command += ["--data", str(directory), "--listen", self.address_of(node)]
+        command += ["--metadata", str(Path(self.directory, METADATA))]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        with open(Path(self.directory, f"{node}.log"), "a") as log:
+            self._running[node] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def _await(self, node: int) -> None:
+        """Wait for the line with which the node says where it serves."""
+        stdout = self._running[node].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        if not line:
+            said = Path(self.directory, f"{node}.log").read_text()[-2000:]
+            raise RuntimeError(f"node {node} did not start: {said}")
+        self._ports[node] = int(json.loads(line)["address"].rpartition(":")[2])

@@ -1,0 +1,156 @@
+"""Who leads, who is in sync, who may lead next: the rules of the controller, one partition at a time."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
+from ottla.broker.cluster.isr_changes import IsrProposal, altered
+from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.errors import ErrorCode as E
+
+ALL = Standing(frozenset((1, 2, 3)))
+TWO = Rules(2)
+WHOLE = PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 9)
+
+
+def active(*nodes: int) -> Standing:
+    return Standing(frozenset(nodes))
+
+
+def test_nothing_changes_where_nothing_has_to() -> None:
+    assert settled(WHOLE, ALL, TWO) is WHOLE
+    assert preferred(WHOLE, ALL) is WHOLE
+
+
+def test_the_next_in_sync_replica_leads_when_the_leader_goes() -> None:
+    assert settled(WHOLE, active(2, 3), TWO) == PartitionRecord((1, 2, 3), (2, 3), 2, 6, 10)
+
+
+def test_a_follower_that_goes_changes_no_leader_epoch() -> None:
+    assert settled(WHOLE, active(1, 2), TWO) == PartitionRecord((1, 2, 3), (1, 2), 1, 5, 10)
+
+
+def test_who_leaves_a_set_that_is_not_enough_may_lead_cleanly() -> None:
+    alone = settled(settled(WHOLE, active(1, 2), TWO), active(2), TWO)
+    assert (alone.leader, alone.isr, alone.elr) == (2, (2,), (1,))
+    nobody = settled(alone, active(), TWO)
+    assert (nobody.leader, nobody.isr, nobody.elr) == (-1, (), (1, 2))
+    back = settled(nobody, active(1, 3), TWO)
+    assert (back.leader, back.isr, back.elr, back.recovering) == (1, (1,), (2,), False)
+    assert settled(nobody, active(3), TWO) is nobody, "3 had left while the set was enough"
+
+
+def test_a_single_replica_leads_again_when_it_is_back() -> None:
+    down = settled(PartitionRecord((2,), (2,), 2), active(1), Rules(1))
+    assert (down.leader, down.isr, down.elr, down.leader_epoch) == (-1, (), (2,), 1)
+    up = settled(down, active(1, 2), Rules(1))
+    assert (up.leader, up.isr, up.elr, up.leader_epoch, up.recovering) == (2, (2,), (), 2, False)
+
+
+def test_who_lost_bytes_leads_only_as_the_last_one_known_and_that_is_unclean() -> None:
+    damaged = Standing(frozenset((1,)), damaged=frozenset((2,)))
+    down = settled(PartitionRecord((2,), (2,), 2), damaged, Rules(1))
+    assert (down.leader, down.isr, down.elr, down.last_known_elr) == (-1, (), (), (2,))
+    up = settled(down, active(1, 2), Rules(1))
+    assert (up.leader, up.isr, up.recovering) == (2, (2,), True)
+
+
+def test_unclean_elections_have_to_be_allowed() -> None:
+    down = settled(PartitionRecord((1, 2, 3), (1,), 1), active(2, 3), TWO)
+    assert down.leader == -1
+    unclean = settled(down, active(2, 3), Rules(2, unclean=True))
+    assert (unclean.leader, unclean.isr, unclean.elr, unclean.recovering) == (2, (2,), (), True)
+
+
+def test_a_leaving_node_hands_over_what_another_can_take() -> None:
+    leaving = Standing(frozenset((2, 3)), frozenset((1,)))
+    assert settled(WHOLE, leaving, TWO) == PartitionRecord((1, 2, 3), (2, 3), 2, 6, 10)
+    only = PartitionRecord((1,), (1,), 1)
+    assert settled(only, leaving, TWO) is only
+
+
+def test_the_first_of_the_assignment_is_preferred_where_it_may_lead() -> None:
+    elsewhere = replace(WHOLE, leader=2)
+    assert preferred(elsewhere, ALL).leader == 1
+    assert preferred(elsewhere, active(2, 3)) is elsewhere
+    assert preferred(replace(elsewhere, isr=(2, 3)), ALL) == replace(elsewhere, isr=(2, 3))
+
+
+ids = st.frozensets(st.integers(1, 3))
+
+
+@given(st.lists(st.tuples(ids, ids, ids, st.booleans()), max_size=12), st.integers(1, 3), st.integers(1, 3))
+def test_whatever_happens_the_record_makes_sense(
+    turns: list[tuple[frozenset[int], frozenset[int], frozenset[int], bool]], count: int, min_isr: int
+) -> None:
+    """Sets within the replicas, disjoint, a leader in sync, epochs that only
+    rise; and where a clean leader is there one leads."""
+    replicas = (1, 2, 3)[:count]
+    placed = PartitionRecord(replicas, replicas, 1)
+    for here, leaving, damaged, unclean in turns:
+        nodes = Standing(here - leaving - damaged, leaving - damaged, damaged)
+        after = settled(placed, nodes, Rules(min_isr, unclean))
+        assert set(after.isr) <= set(replicas)
+        assert set(after.elr) <= set(replicas)
+        assert not set(after.isr) & set(after.elr)
+        assert after.leader in after.isr if after.leader != -1 else True
+        assert not (after.elr and len(after.isr) >= min(min_isr, count))
+        assert after.leader_epoch - placed.leader_epoch == (after.leader != placed.leader)
+        assert after.partition_epoch - placed.partition_epoch == (after != placed)
+        if nodes.active & {*placed.isr, *placed.elr}:
+            assert after.leader in nodes.active
+            assert unclean or not after.recovering or placed.recovering
+        if not unclean and after.leader != -1:
+            assert after.leader in {*placed.isr, *placed.elr, *placed.last_known_elr}
+        assert settled(after, nodes, Rules(min_isr, unclean)) is after
+        placed = after
+
+
+NODES = {
+    1: NodeRecord("a", 1, broker_epoch=11),
+    2: NodeRecord("a", 2, broker_epoch=12),
+    3: NodeRecord("a", 3, broker_epoch=13),
+}
+PAIR = PartitionRecord((1, 2, 3), (1, 2), 1, 5, 9)
+
+
+def proposed(*isr: tuple[int, int], leader: int = 1, leader_epoch: int = 5, partition_epoch: int = 9) -> IsrProposal:
+    return IsrProposal(leader, leader_epoch, partition_epoch, isr)
+
+
+def test_a_replica_joins_and_leaves() -> None:
+    grown = altered(PAIR, proposed((1, 11), (3, 13), (2, 12)), NODES, TWO)
+    assert grown == PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 10)
+    shrunk = altered(PAIR, proposed((1, 11)), NODES, TWO)
+    assert shrunk == PartitionRecord((1, 2, 3), (1,), 1, 5, 10, elr=(2,))
+
+
+def test_what_stands_already_is_no_change_whatever_its_epoch() -> None:
+    assert altered(PAIR, proposed((2, 12), (1, 11), partition_epoch=8), NODES, TWO) is PAIR
+
+
+@pytest.mark.parametrize(
+    ("proposal", "error"),
+    [
+        (proposed((1, 11), leader_epoch=6), E.NOT_CONTROLLER),
+        (proposed((1, 11), partition_epoch=10), E.NOT_CONTROLLER),
+        (proposed((1, 11), leader_epoch=4), E.FENCED_LEADER_EPOCH),
+        (proposed((2, 12), leader=2), E.INVALID_REQUEST),
+        (proposed((1, 11), partition_epoch=8), E.INVALID_UPDATE_VERSION),
+        (proposed((2, 12)), E.INVALID_REQUEST),
+        (proposed((1, 11), (4, 1)), E.INVALID_REQUEST),
+        (proposed((1, 11), (2, 12), (3, 7)), E.INELIGIBLE_REPLICA),
+    ],
+)
+def test_a_proposal_is_refused(proposal: IsrProposal, error: E) -> None:
+    assert altered(PAIR, proposal, NODES, TWO) is error
+
+
+@pytest.mark.parametrize("state", [NodeState.FENCED, NodeState.LEAVING, NodeState.STARTING])
+def test_only_active_nodes_join(state: NodeState) -> None:
+    nodes = NODES | {3: replace(NODES[3], state=state)}
+    assert altered(PAIR, proposed((1, 11), (2, 12), (3, 13)), nodes, TWO) is E.INELIGIBLE_REPLICA

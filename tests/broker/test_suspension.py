@@ -1,0 +1,73 @@
+"""A node that has not heard of its cluster for longer than its lease leads nothing, as far as clients can tell."""
+
+from pathlib import Path
+
+from ottla.broker.cluster.membership import Joining
+from ottla.metadata.nodes import NodeState
+from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.node_stage import NodeStage
+
+LEASE_MS = 6_000
+
+
+def joined(tmp_path: Path) -> NodeStage:
+    """The only node of a cluster: it registers, becomes the controller and makes itself active."""
+    stage = NodeStage(tmp_path, joining=Joining("127.0.0.1", 9092, "life", LEASE_MS))
+    hear(stage)
+    return stage
+
+
+def hear(stage: NodeStage) -> None:
+    """What the shell of a node says after each look."""
+    membership = stage.node.membership
+    assert membership is not None
+    membership.confirmed(stage.now)
+    membership.seen(stage.now, {1: "life"})
+    stage.settle()
+
+
+def latest(stage: NodeStage) -> int:
+    asked = ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
+    return int(stage.ask(asked).topics[0].partitions[0].error_code)
+
+
+def test_one_that_is_cut_off_leads_nothing_until_it_hears_again(tmp_path: Path) -> None:
+    stage = joined(tmp_path)
+    assert stage.node.image.nodes["1"].state is NodeState.ACTIVE
+    (made,) = stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])).topics
+    assert (made.error_code, latest(stage)) == (E.NONE, E.NONE)
+    stage.run(LEASE_MS)
+    assert latest(stage) == E.NONE
+    stage.run(1)
+    assert latest(stage) == E.NOT_LEADER_OR_FOLLOWER
+    hear(stage)
+    assert latest(stage) == E.NONE
+
+
+def test_what_an_earlier_life_led_is_led_in_a_higher_epoch(tmp_path: Path) -> None:
+    stage = joined(tmp_path)
+    stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    before = stage.node.image.topics["t"].partitions[0]
+    stage.end(clean=False)
+    stage.joining = Joining("127.0.0.1", 9092, "next", LEASE_MS)
+    stage.start()
+    stage.settle()
+    partition = stage.node.replicas.get("t", 0)
+    assert partition is not None
+    assert not partition.leads, "nobody has elected it yet"
+    membership = stage.node.membership
+    assert membership is not None
+    membership.confirmed(stage.now)
+    membership.seen(stage.now, {1: "next"})
+    stage.settle()
+    assert partition.leads
+    assert stage.node.image.topics["t"].partitions[0].leader_epoch > before.leader_epoch
+    assert stage.node.image.nodes["1"].broker_epoch > 0
+
+
+def test_who_is_in_sync_only_nodes_of_the_cluster_say(tmp_path: Path) -> None:
+    answer = joined(tmp_path).ask(AlterPartitionRequest(1, 0))
+    assert answer.error_code == E.CLUSTER_AUTHORIZATION_FAILED

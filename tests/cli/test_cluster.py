@@ -1,0 +1,121 @@
+"""`ottla cluster`: three nodes from one command, a dead one that is started again, and a stop in order."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def ottla(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "ottla", *words], capture_output=True, text=True, timeout=120)
+
+
+def three_ports() -> int:
+    """The first of three ports in a row that were free a moment ago."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+        held = []
+        try:
+            for each in range(port, port + 3):
+                one = socket.socket()
+                held.append(one)
+                one.bind(("127.0.0.1", each))
+            return port
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for one in held:
+                one.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A directory and a port for a cluster, which is stopped afterwards."""
+    directory = str(tmp_path / "cluster")
+    yield directory, three_ports()
+    ottla("cluster", "stop", "--data", directory)
+
+
+def described(port: int) -> dict[str, Any]:
+    done = ottla("cluster", "describe", "--bootstrap", f"127.0.0.1:{port}", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.05)
+
+
+def pid_of(directory: str, node: int) -> int:
+    return int(Path(directory, str(node), "ottla.pid").read_text())
+
+
+def test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped(place: tuple[str, int]) -> None:
+    directory, port = place
+    began = ottla("cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach")
+    assert (began.returncode, began.stderr) == (0, "")
+    assert began.stdout.startswith("3 nodes serve Kafka clients at ")
+    told = described(port + 1)
+    assert [node["node"] for node in told["nodes"]] == [1, 2, 3]
+    assert sum(node["controller"] for node in told["nodes"]) == 1
+    assert ottla("topics", "create", "t", "-p", "3", "--bootstrap", f"127.0.0.1:{port + 2}").returncode == 0
+    soon(lambda: [node["leaders"] for node in described(port)["nodes"]] == [1, 1, 1])
+    soon(lambda: [(node["in_sync"], node["alone"]) for node in described(port)["nodes"]] == [(3, 0)] * 3)
+    again = ottla("cluster", "start", "--data", directory)
+    assert (again.returncode, "runs already" in again.stderr) == (1, True)
+    assert ottla("cluster", "start-node", "2", "--data", directory).returncode == 1
+    before = pid_of(directory, 2)
+    os.kill(before, signal.SIGKILL)
+    soon(lambda: pid_of(directory, 2) != before and len(described(port)["nodes"]) == 3)
+    soon(lambda: described(port)["lacking"] == [])
+    stopped = ottla("cluster", "stop", "--data", directory)
+    assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 2, 3.\n")
+    assert ottla("cluster", "stop", "--data", directory).returncode == 1
+    started = ottla("cluster", "start-node", "3", "--data", directory)
+    assert (started.returncode, started.stdout) == (0, f"Node 3 serves at 127.0.0.1:{port + 2}.\n"), started.stderr
+    assert "was killed by signal 9; it is started again" in Path(directory, "cluster.log").read_text()
+
+
+def test_an_interrupt_stops_all_in_order(place: tuple[str, int]) -> None:
+    directory, port = place
+    words = ["cluster", "start", "--nodes", "2", "--data", directory, "--listen", f"127.0.0.1:{port}", "--no-restart"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ottla", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("2 nodes serve")
+    killed = pid_of(directory, 2)
+    os.kill(killed, signal.SIGKILL)
+    soon(lambda: len(described(port)["nodes"]) == 1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "node 2 was killed by signal 9\n" in said
+    assert pid_of(directory, 2) == killed
+    assert not Path(f"/proc/{pid_of(directory, 1)}").exists()
+
+
+def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
+    directory, port = place
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", port + 1))
+        held.listen()
+        failed = ottla("cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach")
+    assert failed.returncode == 1
+    assert "Node 2 did not start" in failed.stderr
+    assert "Address already in use" in failed.stderr
+    assert ottla("cluster", "start", "--data", directory, "--listen", "nowhere").returncode == 2

@@ -1,0 +1,414 @@
+"""A simulated cluster whose nodes elect a controller, with nothing in its logs: registrations, elections, in-sync sets.
+
+Knows: hosts that are killed, stand still, are cut off from each other and from the store; a store that is slow, loses
+answers and has other writers; admins; and leaders that propose in-sync sets, right and wrong ones, new and old ones.
+What must hold at every commit and every step is checked while it runs:
+
+- at most one life of one node leads a partition in an epoch, and epochs in the store only rise;
+- in-sync and eligible sets are as the design of replication says, and only active nodes join them;
+- a proposal with old epochs changes nothing;
+- once a controller has its claim, nothing of an older one is written;
+- when all is well again, all nodes are active, know the same, and every partition that can have a leader has one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ottla.broker.cluster.membership import Joining
+from ottla.broker.config.values import BrokerSettings
+from ottla.broker.node import Node
+from ottla.broker.requests import Address, Session
+from ottla.machine import Unanswered
+from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
+from ottla.metadata.image import MetadataDelta, delta_since
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.store import Guard, Put, Versioned, Write
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import PartitionRecord, TopicRecord
+from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.sim.kernel.clock import MS, HostClock, Micros
+from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.host import Host, Life
+from ottla.sim.kernel.store import FarStore, SimStore
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
+
+LEASE_MS = 2_000
+TRUST_MS = 1_300
+LOOK_US: Micros = 15 * MS
+MIN_ISR = 2
+NAMES = ("a", "b", "c")
+Place = tuple[bytes, int]
+
+
+class WatchedStore(SimStore):
+    """The store of all; every commit is checked as it is done. `writer`: whose commit it is."""
+
+    __slots__ = ("cluster", "writer")
+
+    def __init__(self, disk: Disk, cluster: ControllerCluster) -> None:
+        super().__init__(disk)
+        self.cluster = cluster
+        self.writer: int | None = None
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        keys = [write.key for write in writes]
+        before = {key: self.get(key) for key in keys}
+        claim = self.claim()
+        generation = super().commit(writes, guards)
+        for write in writes:
+            if write.key.startswith(TOPIC_PREFIX):
+                new = TopicRecord.decode(write.value) if isinstance(write, Put) else None
+                self._check_topic(write.key, before[write.key], new, claim)
+        return generation
+
+    def claim(self) -> ControllerRecord | None:
+        row = self.get(CONTROLLER_KEY)
+        return None if row is None else ControllerRecord.decode(row.value)
+
+    def _check_topic(
+        self, key: str, old: Versioned | None, new: TopicRecord | None, claim: ControllerRecord | None
+    ) -> None:
+        incarnation = None if self.writer is None else self.cluster.incarnation_of(self.writer)
+        if claim is None or (claim.node_id, claim.incarnation) != (self.writer, incarnation):
+            raise Broken(f"{key} is written by node {self.writer}, and {claim} is the controller")
+        known = None if old is None else TopicRecord.decode(old.value)
+        if new is None or known is None or known.topic_id != new.topic_id:
+            return
+        for index, (before, after) in enumerate(zip(known.partitions, new.partitions, strict=False)):
+            if before != after:
+                self._check_change(f"{key}-{index}", before, after)
+
+    def _check_change(self, name: str, before: PartitionRecord, after: PartitionRecord) -> None:
+        told = f"{name}: {before} becomes {after}"
+        isr, elr = set(after.isr), set(after.elr)
+        enough = min(MIN_ISR, len(after.replicas))
+        rules = {
+            "in-sync and eligible replicas are replicas": isr | elr <= set(after.replicas),
+            "nobody is in both sets": not isr & elr,
+            "a leader is in sync": after.leader == -1 or after.leader in isr,
+            "a set that is enough has nobody beside it": not elr or len(isr) < enough,
+            "the partition epoch rises": after.partition_epoch > before.partition_epoch,
+            "a change of leader raises its epoch": (after.leader == before.leader)
+            or after.leader_epoch > before.leader_epoch,
+            "leader epochs never fall": after.leader_epoch >= before.leader_epoch,
+            "who joins is active": all(self._is_active(member) for member in isr - set(before.isr)),
+            "a clean leader held everything": after.leader in (-1, before.leader)
+            or after.recovering
+            or after.leader in {*before.isr, *before.elr},
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise Broken(f"{broken[0]}, but {told}")
+
+    def _is_active(self, node_id: int) -> bool:
+        row = self.get(f"{NODE_PREFIX}{node_id}")
+        return row is not None and NodeRecord.decode(row.value).state is NodeState.ACTIVE
+
+
+class OwnStore(FarStore):
+    """One node's way to the store."""
+
+    def __init__(self, store: WatchedStore, rng: random.Random, node_id: int) -> None:
+        super().__init__(store, rng)
+        self._watched = store
+        self._node_id = node_id
+
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        self._watched.writer = self._node_id
+        try:
+            return super().commit(writes, guards)
+        finally:
+            self._watched.writer = None
+
+
+class Proposal:
+    """An AlterPartition on its way; `stale`: it must change nothing."""
+
+    def __init__(self, cluster: ControllerCluster, stale: bool) -> None:
+        self.cluster = cluster
+        self.stale = stale
+
+    def answered(self, now: int, answer: Any) -> None:
+        if isinstance(answer, Unanswered) or answer.error_code:
+            return
+        for topic in answer.topics:
+            for part in topic.partitions:
+                self.cluster.proposals += not part.error_code
+                if self.stale and not part.error_code:
+                    raise Broken(f"a proposal with an old epoch was taken: {part.isr}")
+
+
+class ControllerCluster:
+    """See the module's docstring. `run` raises Broken where a rule is broken, and ends with all well again."""
+
+    def __init__(self, seed: int, nodes: int = 3) -> None:
+        self.world = World(seed)
+        self.rng = self.world.stream("controllers")
+        self.store = WatchedStore(Disk(self.world.stream("store")), self)
+        self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
+        self.renewed: dict[int, Micros] = {}
+        self.led: dict[tuple[Place, int], tuple[int, int]] = {}
+        self.proposals = 0
+        self.elections = 0
+        self._identity = 1_000_000
+        for host in self.hosts.values():
+            host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
+
+    def _host(self, node_id: int) -> Host:
+        name = f"node{node_id}"
+
+        def build(host: Host, same_boot: bool) -> Node:
+            settings = {"node.id": str(node_id), "min.insync.replicas": str(MIN_ISR)}
+            return Node(
+                BrokerSettings.load(settings, {}),
+                host.disk,
+                "/data",
+                OwnStore(self.store, self.rng, node_id),
+                entropy=host.stream(f"entropy{host.lives}"),
+                same_boot=same_boot,
+                notes=lambda note: self.world.trace.add(name, note),
+                joining=Joining(name, 9092, self.incarnation_of(node_id) or "", TRUST_MS),
+            )
+
+        host = Host(self.world, name, build, clock=HostClock(self.world.clock, booted_ms=1_000_000 * node_id))
+        host.store = OwnStore(self.store, host.stream("far"), node_id)
+        host.watch = lambda life: self._check_leaders(node_id, life)
+        return host
+
+    def incarnation_of(self, node_id: int) -> str | None:
+        return f"{node_id}-{self.hosts[node_id].lives}" if node_id in self.hosts else f"{node_id}-1"
+
+    # ---- the shell: who is there, what was committed ---------------------------------------------------------------
+
+    def start(self, node_id: int) -> None:
+        host = self.hosts[node_id]
+        if not host.up and host.start():
+            assert host.life is not None
+            self._look(node_id, host.life)
+
+    def _look(self, node_id: int, life: Life) -> None:
+        """As `server/following.py` does: renew the lease, see who is there, read what was committed, tell the node."""
+        if not life.alive:
+            return
+        agenda, host = self.world.agenda, self.hosts[node_id]
+        if life.paused:
+            agenda.after(LOOK_US, self._look, node_id, life)
+            return
+        now_us = self.world.clock.now_us
+        self.renewed[node_id] = now_us
+        renewed_at = host.clock.now_ms
+        present = {
+            other: self.incarnation_of(other)
+            for other, each in self.hosts.items()
+            if each.up and now_us - self.renewed.get(other, -1 << 60) <= LEASE_MS * MS
+        }
+        assert host.store is not None
+        node: Any = life.node
+        delta = delta_since(self.store, node.image) if self.store.generation != node.image.generation else None
+        agenda.after(host.store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
+
+    def _hear(self, node_id: int, life: Life, delta: MetadataDelta | None, present: Any, renewed_at: int) -> None:
+        if life.paused:
+            self.world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
+            return
+        if life.alive:
+            life.enter(self._tell, life.node, delta, present, renewed_at)
+            self.world.agenda.after(self.rng.randrange(LOOK_US), self._look, node_id, life)
+
+    def _tell(self, now: int, node: Any, delta: MetadataDelta | None, present: Any, renewed_at: int) -> None:
+        if delta is not None and delta.generation > node.image.generation:
+            node.changed(now, delta)
+        node.membership.confirmed(renewed_at)
+        if present != node.membership.present:
+            node.membership.seen(now, present)
+
+    # ---- what must hold inside -------------------------------------------------------------------------------------
+
+    def _check_leaders(self, node_id: int, life: Life) -> None:
+        node: Any = life.node
+        for topic in node.replicas.by_name.values():
+            for partition in topic.partitions.values():
+                if partition.leads:
+                    epoch = ((topic.id, partition.index), partition.leader_epoch)
+                    who = (node_id, self.hosts[node_id].lives)
+                    if self.led.setdefault(epoch, who) != who:
+                        raise Broken(f"{partition.name} is led by {who} and {self.led[epoch]} in epoch {epoch[1]}")
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    def run(self, seconds: int = 20) -> None:
+        for node_id in self.hosts:
+            self.start(node_id)
+        until = seconds * 1_000 * MS
+        self.world.agenda.after(300 * MS, self._happen, until)
+        self.world.run(until)
+        self._heal()
+        self.world.run(until + 40_000 * MS)
+        self._check_healed()
+
+    def _happen(self, until: Micros) -> None:
+        if self.world.clock.now_us >= until:
+            return
+        act = self.rng.choice(
+            (self._create, self._create, self._delete, self._grow, self._elect)
+            + (self._propose,) * 6
+            + (self._kill, self._kill, self._pause, self._bounce, self._cut, self._ail)
+        )
+        act(self.rng.choice(list(self.hosts)))
+        self.world.agenda.after(self.rng.randrange(20, 400) * MS, self._happen, until)
+
+    def ask(self, node_id: int, message: Any) -> None:
+        """A client's request, whose answer nobody waits for."""
+        life = self.hosts[node_id].life
+        if life is None or not life.alive or life.paused:
+            return
+        self._identity += 1
+        session = Session(Address(self._identity, "admin"))
+        frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 1, "admin"), message)
+        life.enter(self._receive, life, session, memoryview(bytearray(frame))[4:])
+
+    def _receive(self, now: int, life: Life, session: Session, frame: memoryview) -> None:
+        life.node.receive(now, session, frame)
+
+    def _create(self, node_id: int) -> None:
+        factor = self.rng.randrange(1, len(self.hosts) + 1)
+        topic = CreatableTopic(self.rng.choice(NAMES), self.rng.randrange(1, 5), factor)
+        self.ask(node_id, CreateTopicsRequest(topics=[topic]))
+
+    def _delete(self, node_id: int) -> None:
+        if self.rng.random() < 0.3:
+            self.ask(node_id, DeleteTopicsRequest(topics=[DeleteTopicState(self.rng.choice(NAMES))]))
+
+    def _grow(self, node_id: int) -> None:
+        wanted = CreatePartitionsTopic(self.rng.choice(NAMES), self.rng.randrange(2, 9), None)
+        self.ask(node_id, CreatePartitionsRequest(topics=[wanted]))
+
+    def _elect(self, node_id: int) -> None:
+        unclean = int(self.rng.random() < 0.2)
+        self.ask(node_id, ElectLeadersRequest(election_type=unclean, topic_partitions=None))
+
+    def _propose(self, node_id: int) -> None:
+        """The node, as a leader, says who is in sync: often rightly, sometimes as of an older epoch."""
+        life = self.hosts[node_id].life
+        if life is None or not life.alive or life.paused:
+            return
+        node: Any = life.node
+        led = [(t, p) for t in node.replicas.by_name.values() for p in t.partitions.values() if p.leads]
+        record, controller = node.image.nodes.get(str(node_id)), node.image.controller
+        if not led or record is None or controller is None:
+            return
+        topic, partition = self.rng.choice(led)
+        placed = node.image.topics_by_id[topic.id].partitions[partition.index]
+        members = [each for each in placed.replicas if each == node_id or self.rng.random() < 0.6]
+        epochs = {int(name): each.broker_epoch for name, each in node.image.nodes.items()}
+        stale = self.rng.random() < 0.2 and partition.leader_epoch > 0 and sorted(members) != sorted(placed.isr)
+        asked = RequestPartitionData(
+            partition.index,
+            partition.leader_epoch - stale,
+            [],
+            [BrokerState(each, epochs.get(each, -1)) for each in members],
+            0,
+            partition.partition_epoch,
+        )
+        message = AlterPartitionRequest(node_id, record.broker_epoch, [RequestTopicData(topic.id, [asked])])
+        life.enter(self._ask, node, controller.node_id, message, Proposal(self, stale))
+
+    def _ask(self, now: int, node: Any, controller_id: int, message: Any, asker: Proposal) -> None:
+        node.peers.ask(now, controller_id, message, asker)
+
+    # ---- faults ----------------------------------------------------------------------------------------------------
+
+    def _kill(self, node_id: int) -> None:
+        host = self.hosts[node_id]
+        if host.up:
+            host.kill(power_cut=self.rng.random() < 0.3)
+            self.world.agenda.after(self.rng.randrange(3_000) * MS, self.start, node_id)
+
+    def _bounce(self, node_id: int) -> None:
+        """Killed and there again before anybody has looked."""
+        if self.hosts[node_id].up:
+            self.hosts[node_id].kill(power_cut=False)
+            self.start(node_id)
+
+    def _pause(self, node_id: int) -> None:
+        """Often for longer than its lease."""
+        life = self.hosts[node_id].life
+        if life is not None and life.alive and not life.paused:
+            life.pause()
+            self.world.agenda.after(self.rng.randrange(2 * LEASE_MS) * MS, life.resume)
+
+    def _cut(self, node_id: int) -> None:
+        other = self.rng.choice(list(self.hosts))
+        way = (self.hosts[node_id].name, self.hosts[other].name)
+        if node_id != other:
+            self.world.network.cut_path(*way)
+            self.world.agenda.after(self.rng.randrange(4_000) * MS, self.world.network.mend_path, *way)
+
+    def _ail(self, node_id: int) -> None:
+        """The way to the store is slow, and answers are lost there."""
+        store = self.hosts[node_id].store
+        if store is not None:
+            store.latency_max_us = self.rng.choice((20, 200, 1_500)) * MS
+            store.lost_answers = self.rng.choice((0.0, 0.2, 0.5))
+            self.world.agenda.after(self.rng.randrange(3_000) * MS, store.heal)
+
+    # ---- the end of it ---------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        for node_id, host in self.hosts.items():
+            if host.store is not None:
+                host.store.heal()
+            if host.life is not None:
+                host.life.resume()
+            self.start(node_id)
+
+    def _check_healed(self) -> None:
+        images = []
+        for node_id, host in self.hosts.items():
+            if not host.up or host.life is None:
+                raise Broken(f"node {node_id} is down")
+            node: Any = host.life.node
+            images.append(node.image)
+            if node.image.generation != self.store.generation:
+                raise Broken(f"node {node_id} is at {node.image.generation}, the store at {self.store.generation}")
+            if not node.membership.is_fresh(host.clock.now_ms):
+                raise Broken(f"node {node_id} does not trust what it knows")
+        if any(image != images[0] for image in images):
+            raise Broken("the images of the nodes differ")
+        states = {name: record.state for name, record in images[0].nodes.items()}
+        if set(states.values()) != {NodeState.ACTIVE}:
+            raise Broken(f"not all nodes are active: {states}")
+        for topic in images[0].topics.values():
+            for index, placed in enumerate(topic.partitions):
+                if placed.leader == -1 and (placed.isr or placed.elr):
+                    raise Broken(f"{topic.name}-{index} has no leader: {placed}")
+        led = {
+            (t.id, p.index)
+            for node in self._nodes()
+            for t in node.replicas.by_name.values()
+            for p in t.partitions.values()
+            if p.leads
+        }
+        for topic in images[0].topics.values():
+            for index, placed in enumerate(topic.partitions):
+                if placed.leader != -1 and (topic.id, index) not in led:
+                    raise Broken(f"{topic.name}-{index} is led by nobody: {placed}")
+        self.elections = sum(p.leader_epoch for t in images[0].topics.values() for p in t.partitions)
+
+    def _nodes(self) -> list[Any]:
+        return [host.life.node for host in self.hosts.values() if host.life is not None]
