@@ -22,20 +22,17 @@ LEFT_OUT = frozenset(
     [
         # KRaft: there is no consensus of our own
         *("vote", "begin_quorum_epoch", "end_quorum_epoch", "fetch_snapshot"),
-        *("add_raft_voter", "remove_raft_voter", "update_raft_voter"),
+        "update_raft_voter",
         *("leader_change_message", "snapshot_header_record", "snapshot_footer_record"),
         *("k_raft_version_record", "voters_record"),
         # between brokers and controllers: the metadata store does it
-        *("broker_registration", "broker_heartbeat", "unregister_broker", "controller_registration"),
+        *("broker_registration", "broker_heartbeat", "controller_registration"),
         *("allocate_producer_ids", "envelope", "default_principal_data"),
         # a node has one data directory
-        *("alter_replica_log_dirs", "assign_replicas_to_dirs"),
+        "assign_replicas_to_dirs",
         # clients' own metrics are not collected
         *("get_telemetry_subscriptions", "push_telemetry"),
-        # delegation tokens are not planned
-        *("create_delegation_token", "renew_delegation_token", "expire_delegation_token", "describe_delegation_token"),
-        # streams groups are not served
-        *("streams_group_heartbeat", "streams_group_describe"),
+        # streams groups are not built yet
         *("streams_group_metadata_record", "streams_group_topology_record", "streams_group_member_metadata_record"),
         *("streams_group_target_assignment_metadata_record", "streams_group_target_assignment_member_record"),
         "streams_group_current_member_assignment_record",

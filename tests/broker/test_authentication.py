@@ -3,10 +3,18 @@
 import pytest
 
 from ottla.broker.requests import Address, Refused, Session
+from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.served import SERVED
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from ottla.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from ottla.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.wire import Message
 from tests.node_stage import NodeStage
 
@@ -27,7 +35,7 @@ def error_of(stage: NodeStage, session: Session, message: Message) -> int:
 @pytest.mark.parametrize("security_protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_all_but_the_way_to_authenticate_is_refused(stage: NodeStage, security_protocol: str) -> None:
     session = session_of(security_protocol)
-    for api_key in SERVED.keys() - {18}:
+    for api_key in SERVED.keys() - BEFORE_AUTHENTICATION:
         with pytest.raises(Refused, match="during SASL handshake"):
             stage.node.receive(stage.now, session, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
     assert error_of(stage, session, ApiVersionsRequest("t", "1")) == 0
@@ -46,3 +54,40 @@ def test_other_listeners_ask_nobody_who_they_are(stage: NodeStage, security_prot
     session = session_of(security_protocol)
     assert error_of(stage, session, MetadataRequest()) == 0
     assert session.principal == "User:ANONYMOUS"
+
+
+@pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
+def test_who_has_to_authenticate_finds_no_mechanism(stage: NodeStage, message: Message) -> None:
+    with pytest.raises(Refused, match="no SASL mechanism is enabled on listener CLIENT"):
+        error_of(stage, session_of("SASL_PLAINTEXT"), message)
+
+
+@pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
+def test_who_need_not_authenticate_can_not(stage: NodeStage, message: Message) -> None:
+    for security_protocol in ("PLAINTEXT", "SSL"):
+        assert error_of(stage, session_of(security_protocol), message) == ErrorCode.ILLEGAL_SASL_STATE
+
+
+TOKEN_REQUESTS = [
+    CreateDelegationTokenRequest(),
+    RenewDelegationTokenRequest(),
+    ExpireDelegationTokenRequest(),
+    DescribeDelegationTokenRequest(),
+]
+
+
+@pytest.mark.parametrize("message", TOKEN_REQUESTS)
+def test_tokens_are_for_those_who_say_who_they_are(stage: NodeStage, message: Message) -> None:
+    for security_protocol in ("PLAINTEXT", "SSL"):
+        error = error_of(stage, session_of(security_protocol), message)
+        assert error == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    session = session_of("SASL_SSL")
+    session.principal, session.authenticated = "User:ada", True
+    assert error_of(stage, session, message) == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+
+
+def test_a_renewer_of_a_token_is_a_user(stage: NodeStage) -> None:
+    message = CreateDelegationTokenRequest(renewers=[CreatableRenewers("Group", "operators")])
+    session = session_of("SASL_SSL")
+    session.principal, session.authenticated = "User:ada", True
+    assert error_of(stage, session, message) == ErrorCode.INVALID_PRINCIPAL_TYPE

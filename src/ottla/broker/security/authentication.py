@@ -5,5 +5,13 @@ Source: Kafka's SaslServerAuthenticator.java (handleKafkaRequest), which closes 
 
 from typing import Final
 
+from ottla.broker.requests import Refused, Session
+
 BEFORE_AUTHENTICATION: Final = frozenset((17, 18, 36))
 """SaslHandshake, ApiVersions, SaslAuthenticate."""
+
+
+def refuse_the_unauthenticated(session: Session) -> None:
+    """Raise Refused for a client that has to authenticate: there is no mechanism yet by which it could."""
+    if not session.authenticated:
+        raise Refused(f"no SASL mechanism is enabled on listener {session.address.listener}")

@@ -1,0 +1,27 @@
+"""Answers for the four APIs of delegation tokens, which this broker does without.
+
+Kafka takes such requests only on connections that say who they are, and answers those that there are no tokens where it
+has no secret key for them.
+Source: KafkaApis.allowTokenRequests, DelegationTokenControlManager; KIP-48.
+"""
+
+from typing import Final
+
+from ottla.broker.requests import ANONYMOUS, Session
+from ottla.protocol.errors import ErrorCode
+
+NO_TIME: Final = -1
+"""The timestamps of an answer without a token."""
+
+
+def may_ask_for_tokens(session: Session) -> bool:
+    """Whether Kafka would look at a request for tokens from this client."""
+    protocol = session.address.security_protocol
+    return protocol != "PLAINTEXT" and not (protocol == "SSL" and session.principal == ANONYMOUS)
+
+
+def refusal_of(session: Session) -> ErrorCode:
+    """Why this client gets no token."""
+    if may_ask_for_tokens(session):
+        return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -1,0 +1,29 @@
+"""SaslHandshake, key 17, versions 0 to 1: which SASL mechanism a client is going to use.
+
+What it does: whoever asks on a listener without SASL hears ILLEGAL_SASL_STATE, as from Kafka. On a listener that
+requires authentication the connection is closed: no mechanism is built yet.
+
+What changed per version: 1 SaslAuthenticate frames follow instead of bare tokens; nothing here.
+
+What is skipped: the handshake itself.
+
+Source: KafkaApis.handleSaslHandshakeRequest; KIP-43, KIP-152.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.requests import Request
+from ottla.broker.security.authentication import refuse_the_unauthenticated
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(_: Node, request: Request) -> SaslHandshakeResponse:
+    """Raises Refused on a session that has yet to be authenticated."""
+    refuse_the_unauthenticated(request.session)
+    return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)

@@ -1,0 +1,71 @@
+"""AlterReplicaLogDirs, key 34, versions 1 to 2: move replicas of this node to another of its directories.
+
+What it does: a node has one directory, so a replica may be put where it is, and nowhere else (LOG_DIR_NOT_FOUND). A
+partition that stands there twice is taken as it stands last.
+
+What changed per version: 2 flexible.
+
+What is skipped: more than one directory.
+
+Source: ReplicaManager.alterReplicaLogDirs; KIP-113.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.requests import Parked, Request
+from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> AlterReplicaLogDirsResponse | Parked:
+    body: AlterReplicaLogDirsRequest = request.body
+    is_long = sum(1 + steps_of(directory.topics) for directory in body.dirs) > SLICE_STEPS
+    return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
+
+
+def _answer(node: Node, request: Request, is_long: bool) -> Work:
+    body: AlterReplicaLogDirsRequest = request.body
+    allowed = node.access.on_cluster(request, Operation.ALTER)
+    errors: dict[str, dict[int, ErrorCode]] = {}
+    steps = 0
+    for directory in body.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                error = _error(node, directory.path, topic.name, index)
+                errors.setdefault(topic.name, {})[index] = error if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                steps += 1
+                if steps % SLICE_STEPS == 0:
+                    yield
+    results: Any = [
+        AlterReplicaLogDirTopicResult(
+            name, [AlterReplicaLogDirPartitionResult(index, error) for index, error in of_topic.items()]
+        )
+        for name, of_topic in errors.items()
+    ]
+    if is_long:
+        results = yield from encoded_topics(results, request.version)
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _error(node: Node, path: str, name: str, index: int) -> ErrorCode:
+    if path != node.directory:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    partition = node.replicas.get(name, index)
+    if partition is not None:
+        return ErrorCode.KAFKA_STORAGE_ERROR if partition.log.unopened else ErrorCode.NONE
+    topic = node.image.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.REPLICA_NOT_AVAILABLE

@@ -1,0 +1,32 @@
+"""SaslAuthenticate, key 36, versions 0 to 2: a token of a SASL exchange.
+
+What it does: whoever asks on a listener without SASL hears ILLEGAL_SASL_STATE, as from Kafka. On a listener that
+requires authentication the connection is closed: no mechanism is built yet.
+
+What changed per version: 1 the session's lifetime, 2 flexible.
+
+What is skipped: the exchange itself.
+
+Source: KafkaApis.handleSaslAuthenticateRequest; KIP-152, KIP-368.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.requests import Request
+from ottla.broker.security.authentication import refuse_the_unauthenticated
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."
+
+
+def handle(_: Node, request: Request) -> SaslAuthenticateResponse:
+    """Raises Refused on a session that has yet to be authenticated."""
+    refuse_the_unauthenticated(request.session)
+    return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)

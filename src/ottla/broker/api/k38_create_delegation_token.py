@@ -1,0 +1,49 @@
+"""CreateDelegationToken, key 38, versions 1 to 3: a token by which others may speak for its owner.
+
+What it does: refuses, as a Kafka without a secret key for tokens does: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on
+connections that don't say who they are, else what is wrong with the request, else DELEGATION_TOKEN_AUTH_DISABLED.
+
+What changed per version: 2 flexible, 3 an owner who is not the one who asks (KIP-373).
+
+What is skipped: delegation tokens.
+
+Source: KafkaApis.handleCreateTokenRequest; KIP-48.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.delegation_tokens import NO_TIME, may_ask_for_tokens, refusal_of
+from ottla.broker.requests import Request
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+USER = "User"
+
+
+def handle(node: Node, request: Request) -> CreateDelegationTokenResponse:
+    body: CreateDelegationTokenRequest = request.body
+    requester = request.session.principal
+    owner = f"{body.owner_principal_type}:{body.owner_principal_name}" if body.owner_principal_name else requester
+    error = refusal_of(request.session)
+    if may_ask_for_tokens(request.session):
+        if owner != requester and not node.access.allows(
+            request.session, Operation.CREATE_TOKENS, ResourceType.USER, owner
+        ):
+            error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        elif any(renewer.principal_type != USER for renewer in body.renewers):
+            error = ErrorCode.INVALID_PRINCIPAL_TYPE
+    owner_type, _, owner_name = owner.partition(":")
+    requester_type, _, requester_name = requester.partition(":")
+    return CreateDelegationTokenResponse(
+        error, owner_type, owner_name, requester_type, requester_name, NO_TIME, NO_TIME, NO_TIME
+    )

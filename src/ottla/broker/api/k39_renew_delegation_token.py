@@ -1,0 +1,25 @@
+"""RenewDelegationToken, key 39, versions 1 to 2: make a token last longer.
+
+What it does: refuses, as a Kafka without a secret key for tokens does; see `delegation_tokens`.
+
+What changed per version: 2 flexible.
+
+What is skipped: delegation tokens.
+
+Source: KafkaApis.handleRenewTokenRequest; KIP-48.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.delegation_tokens import NO_TIME, refusal_of
+from ottla.broker.requests import Request
+from ottla.protocol.messages.renew_delegation_token import RenewDelegationTokenResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(_: Node, request: Request) -> RenewDelegationTokenResponse:
+    return RenewDelegationTokenResponse(refusal_of(request.session), NO_TIME)

@@ -1,0 +1,25 @@
+"""ExpireDelegationToken, key 40, versions 1 to 2: end a token.
+
+What it does: refuses, as a Kafka without a secret key for tokens does; see `delegation_tokens`.
+
+What changed per version: 2 flexible.
+
+What is skipped: delegation tokens.
+
+Source: KafkaApis.handleExpireTokenRequest; KIP-48.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.delegation_tokens import NO_TIME, refusal_of
+from ottla.broker.requests import Request
+from ottla.protocol.messages.expire_delegation_token import ExpireDelegationTokenResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(_: Node, request: Request) -> ExpireDelegationTokenResponse:
+    return ExpireDelegationTokenResponse(refusal_of(request.session), NO_TIME)

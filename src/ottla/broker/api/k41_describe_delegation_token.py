@@ -1,0 +1,25 @@
+"""DescribeDelegationToken, key 41, versions 1 to 3: which tokens there are.
+
+What it does: refuses, as a Kafka without a secret key for tokens does; see `delegation_tokens`.
+
+What changed per version: 2 flexible, 3 who asked for a token (KIP-373).
+
+What is skipped: delegation tokens.
+
+Source: KafkaApis.handleDescribeTokensRequest; KIP-48.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.delegation_tokens import refusal_of
+from ottla.broker.requests import Request
+from ottla.protocol.messages.describe_delegation_token import DescribeDelegationTokenResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(_: Node, request: Request) -> DescribeDelegationTokenResponse:
+    return DescribeDelegationTokenResponse(refusal_of(request.session))

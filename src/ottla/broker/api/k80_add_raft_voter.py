@@ -1,0 +1,29 @@
+"""AddRaftVoter, key 80, versions 0 to 1: one more voter on the cluster's metadata.
+
+What it does: refuses, as a Kafka with kraft.version 0 does; see `raft_voters`.
+
+What changed per version: 1 whether to wait for the commit; nothing here.
+
+What is skipped: adding one.
+
+Source: KafkaRaftClient.handleAddVoterRequest; KIP-853, KIP-1186.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.raft_voters import refusal_of
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_raft_voter import AddRaftVoterResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> AddRaftVoterResponse:
+    error, sentence = refusal_of(node, request, "add")
+    if error == ErrorCode.UNSUPPORTED_VERSION and not request.body.listeners:
+        error, sentence = ErrorCode.INVALID_REQUEST, "Add voter request didn't include an endpoint"
+    return AddRaftVoterResponse(error_code=error, error_message=sentence)

@@ -1,0 +1,24 @@
+"""RemoveRaftVoter, key 81, version 0: one voter less on the cluster's metadata.
+
+What it does: refuses, as a Kafka with kraft.version 0 does; see `raft_voters`.
+
+What is skipped: removing one.
+
+Source: KafkaRaftClient.handleRemoveVoterRequest; KIP-853.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.raft_voters import refusal_of
+from ottla.broker.requests import Request
+from ottla.protocol.messages.remove_raft_voter import RemoveRaftVoterResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> RemoveRaftVoterResponse:
+    error, sentence = refusal_of(node, request, "remove")
+    return RemoveRaftVoterResponse(error_code=error, error_message=sentence)

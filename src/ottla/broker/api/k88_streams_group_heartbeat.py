@@ -1,0 +1,24 @@
+"""StreamsGroupHeartbeat, key 88, version 0: a member of a streams group says that it lives.
+
+What it does: refuses everybody (UNSUPPORTED_VERSION), as a Kafka whose feature streams.version is 0 does. Kafka Streams
+says then that the cluster does not support the protocol; its default, the classic protocol, works.
+
+What is skipped: streams groups.
+
+Source: KafkaApis.handleStreamsGroupHeartbeat; KIP-1071.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(_: Node, __: Request) -> StreamsGroupHeartbeatResponse:
+    return StreamsGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

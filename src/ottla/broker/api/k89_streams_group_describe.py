@@ -1,0 +1,30 @@
+"""StreamsGroupDescribe, key 89, version 0: state, topology and members of streams groups.
+
+What it does: refuses each group (UNSUPPORTED_VERSION), as a Kafka whose feature streams.version is 0 does.
+
+What is skipped: streams groups.
+
+Source: KafkaApis.handleStreamsGroupDescribe; KIP-1071.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.requests import Request
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.streams_group_describe import DescribedGroup, StreamsGroupDescribeResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def handle(node: Node, request: Request) -> Any:
+    return node.slices.each(request, _answer, "group_ids", "groups")
+
+
+def _answer(request: Request) -> StreamsGroupDescribeResponse:
+    error = ErrorCode.UNSUPPORTED_VERSION
+    return StreamsGroupDescribeResponse(
+        groups=[DescribedGroup(error, group_id=group_id) for group_id in request.body.group_ids]
+    )
