@@ -138,8 +138,7 @@ def test_a_classic_group_goes_over_member_by_member_and_back(members: Members, s
     members.poll_until(lambda: members.shared(6))
     members.stop(new)
     members.stop(another)
-    members.poll_until(lambda: members.owned(old[1]) == list(range(6)))
-    assert len(set(members.seen)) == 60
+    members.poll_until(lambda: members.owned(old[1]) == list(range(6)) and len(set(members.seen)) == 60)
 
 
 def test_administrators_see_and_change_it(members: Members, broker: EmbeddedBroker, group: str) -> None:
