@@ -17,10 +17,8 @@ A kill -9 leaves the page cache alone, so both durabilities must pass.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from typing import Any
@@ -35,7 +33,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tools.node_process import NodeProcess
+from tools.node_process import NodeProcess, crash_main
 
 TOPIC = "crash"
 GROUP = "readers"
@@ -300,21 +298,5 @@ def read_all(bootstrap: str, partition: int) -> list[tuple[int, bytes]]:
     raise AssertionError(f"partition {partition} can't be read to its end")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", help="where the node keeps its data; a temporary directory without it")
-    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
-        directory = arguments.directory or temporary
-        failures = run(arguments.rounds, arguments.seed, directory, arguments.durability)
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("failed" if failures else "nothing acknowledged was lost, doubled or reordered")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash_main(run, __doc__, 50, "nothing acknowledged was lost, doubled or reordered"))

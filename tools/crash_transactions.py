@@ -18,10 +18,8 @@ so in all partitions or in none.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from typing import Any
@@ -29,7 +27,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tools.node_process import NodeProcess
+from tools.node_process import NodeProcess, crash_main
 
 TOPIC, SOURCE, TARGET = "ledger", "source", "target"
 PARTITIONS = 2
@@ -299,21 +297,5 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
     raise AssertionError(f"{topic}-{partition} can't be read to its end {end}: a transaction stays open")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", help="where the node keeps its data; a temporary directory without it")
-    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
-        directory = arguments.directory or temporary
-        failures = run(arguments.rounds, arguments.seed, directory, arguments.durability)
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("failed" if failures else "every transaction was seen whole and once, or not at all")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash_main(run, __doc__, 30, "every transaction was seen whole and once, or not at all"))

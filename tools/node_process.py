@@ -6,16 +6,18 @@ Invariant: only processes started here are ever signalled, by their id.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -140,3 +142,21 @@ class NodeProcess:
                     trace = []
         if trace:
             self.tracebacks.append("".join(trace))
+
+
+def crash_main(run: Callable[[int, int, str, str], list[str]], about: str | None, rounds: int, passed: str) -> int:
+    """The command line of a loop of kills: `run` is given rounds, seed, directory and durability, and says what
+    failed. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", help="where the node keeps its data; a temporary directory without it")
+    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
+        directory = arguments.directory or temporary
+        failures = run(arguments.rounds, arguments.seed, directory, arguments.durability)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    print("failed" if failures else passed)
+    return 1 if failures else 0

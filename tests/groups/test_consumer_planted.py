@@ -56,7 +56,7 @@ def assignment_epochs_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_group_epoch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "hash_of", lambda topics: 0)
+    monkeypatch.setattr(membership, "topics_hash", lambda topics: 0)
 
 
 def a_deadline_makes_no_assignment(monkeypatch: pytest.MonkeyPatch) -> None:

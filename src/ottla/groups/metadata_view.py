@@ -4,8 +4,9 @@ A shard is given one `MetadataView` when it is made, and asks it while it decide
 depends on the log alone.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, Protocol
 
 from ottla.machine import Millis
@@ -55,6 +56,14 @@ class MetadataView(Protocol):
     def heartbeating(self) -> int:
         """About how many members of consumer groups send heartbeats to this node."""
         ...
+
+
+def topics_hash(topics: Mapping[str, tuple[bytes, int]]) -> int:
+    """What members subscribe to, as far as it exists (name to id and partitions), in 63 bits; nothing is 0."""
+    if not topics:
+        return 0
+    text = repr(sorted(topics.items())).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest()) >> 1
 
 
 class _NoMetadata:

@@ -19,7 +19,7 @@ from ottla.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from ottla.groups.classic.records import encode_group
 from ottla.groups.classic.replies import join_reply
 from ottla.groups.consumer.admin import deletion
-from ottla.groups.consumer.assignment import Assignments, hash_of
+from ottla.groups.consumer.assignment import Assignments
 from ottla.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember, Place, Target, subscribed
 from ottla.groups.consumer.membership import MEMBER_DEADLINES
 from ottla.groups.consumer.records import (
@@ -34,7 +34,7 @@ from ottla.groups.consumer.records import (
 )
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
-from ottla.groups.metadata_view import MetadataView
+from ottla.groups.metadata_view import MetadataView, topics_hash
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Millis, ShardRecord, WallClock
 from ottla.machine.timers import Timers
@@ -97,7 +97,7 @@ class Migration:
         except MalformedFrame as error:
             raise MigrationRefused(f"{named} the embedded consumer protocol is malformed.") from error
         topics = Assignments(self._metadata, self._timers, self._wall).topics(subscribed(made.members, {}))
-        made.metadata_hash = hash_of(topics)
+        made.metadata_hash = topics_hash(topics)
         return Upgraded(made, [encode_group(group.group_id, None), *map(encode, _records(made))])
 
     def _member(self, each: Member, generation: int, made_by: str | None, made: ConsumerGroup) -> ConsumerMember:

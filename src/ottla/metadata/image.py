@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
@@ -42,6 +42,8 @@ _PREFIXES: Final = (
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
 Record: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | Configs
+
+_Only = TypeVar("_Only", ControllerRecord, ProducerIdsRecord)
 
 
 class Row(NamedTuple):
@@ -144,8 +146,8 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         _configs(image.broker_configs, _of(delta, BROKER_CONFIG_PREFIX)),
         _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
         _nodes(image.nodes, _of(delta, NODE_PREFIX)),
-        _controller(image.controller, delta),
-        _producer_ids(image.producer_ids, delta),
+        _only(image.controller, delta, CONTROLLER_KEY, ControllerRecord),
+        _only(image.producer_ids, delta, PRODUCER_IDS_KEY, ProducerIdsRecord),
     )
 
 
@@ -177,23 +179,14 @@ def _nodes(table: Mapping[str, NodeRecord], rows: Mapping[str, Row | None]) -> M
     return new
 
 
-def _controller(known: ControllerRecord | None, delta: MetadataDelta) -> ControllerRecord | None:
-    if CONTROLLER_KEY not in delta.rows:
+def _only(known: _Only | None, delta: MetadataDelta, key: str, kind: type[_Only]) -> _Only | None:
+    """The record of a kind of which there is one row, or none."""
+    if key not in delta.rows:
         return known
-    row = delta.rows[CONTROLLER_KEY]
+    row = delta.rows[key]
     if row is None:
         return None
-    assert isinstance(row.record, ControllerRecord)
-    return replace(row.record, version=row.version)
-
-
-def _producer_ids(known: ProducerIdsRecord | None, delta: MetadataDelta) -> ProducerIdsRecord | None:
-    if PRODUCER_IDS_KEY not in delta.rows:
-        return known
-    row = delta.rows[PRODUCER_IDS_KEY]
-    if row is None:
-        return None
-    assert isinstance(row.record, ProducerIdsRecord)
+    assert isinstance(row.record, kind)
     return replace(row.record, version=row.version)
 
 

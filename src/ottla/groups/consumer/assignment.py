@@ -10,7 +10,6 @@ Source: Kafka's TargetAssignmentBuilder.java, GroupMetadataManager.java (updateT
 """
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import TypeAlias
 
 from ottla.groups.consumer.assignors import ASSIGNORS, Subscriber
@@ -103,11 +102,3 @@ class Assignments:
         """The group is no more."""
         self._made_at.pop(group_id, None)
         self._timers.cancel((group_id, Deadline.CONSUMER_ASSIGNMENT, ""))
-
-
-def hash_of(topics: Topics) -> int:
-    """What the group's members read, as far as it exists, in 63 bits; 0 is nothing."""
-    if not topics:
-        return 0
-    text = repr(sorted(topics.items())).encode()
-    return int.from_bytes(blake2b(text, digest_size=8).digest()) >> 1

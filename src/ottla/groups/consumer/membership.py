@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ottla.groups.consumer.assignment import Assignments, hash_of
+from ottla.groups.consumer.assignment import Assignments
 from ottla.groups.consumer.expressions import InvalidExpression, matching
 from ottla.groups.consumer.group import (
     LEAVE_EPOCH,
@@ -45,7 +45,7 @@ from ottla.groups.consumer.records import (
 )
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder, fits
-from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView
+from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView, topics_hash
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
@@ -316,7 +316,7 @@ class ConsumerMembership:
         if not bumps and group.topics_version == version:
             return group.epoch
         group.topics_version = version
-        metadata_hash = hash_of(self._assignments.topics(subscribed(members, resolved)))
+        metadata_hash = topics_hash(self._assignments.topics(subscribed(members, resolved)))
         if not bumps and metadata_hash == group.metadata_hash:
             return group.epoch
         records.append(EpochRecord(group.group_id, group.epoch + 1, metadata_hash))
@@ -425,7 +425,7 @@ class ConsumerMembership:
         for regex in dict.fromkeys(member.regex for member in leaving):
             if regex and not _is_used(regex, left):
                 records.append(RegexRecord(group_id, regex, None))
-        metadata_hash = hash_of(self._assignments.topics(subscribed(left, group.resolved)))
+        metadata_hash = topics_hash(self._assignments.topics(subscribed(left, group.resolved)))
         records.append(EpochRecord(group_id, group.epoch + 1, metadata_hash))
         if left:
             self._assignments.plan(now, group, len(left))

@@ -16,12 +16,11 @@ KIP-1263.
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Final
 
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder, fits
-from ottla.groups.metadata_view import MetadataView
+from ottla.groups.metadata_view import MetadataView, topics_hash
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share.assignor import assign
 from ottla.groups.share.group import Assignment, Share, ShareGroup, ShareMember
@@ -186,7 +185,7 @@ class ShareMembership:
         known = group.members.get(member.member_id)
         resubscribes = known is None or known.topics != member.topics
         topics = self._topics(group.subscribed_with(member))
-        metadata_hash = _hash(topics)
+        metadata_hash = topics_hash(topics)
         epoch = group.epoch
         if resubscribes or came_back or metadata_hash != group.metadata_hash:
             epoch += 1
@@ -243,7 +242,7 @@ class ShareMembership:
 
     def _removal(self, group: ShareGroup, member: ShareMember) -> list[ShareRecord]:
         group_id, member_id = group.group_id, member.member_id
-        metadata_hash = _hash(self._topics(group.subscribed_with(None, left=member_id)))
+        metadata_hash = topics_hash(self._topics(group.subscribed_with(None, left=member_id)))
         return [
             CurrentRecord(group_id, member_id, None),
             TargetRecord(group_id, member_id, None),
@@ -311,11 +310,3 @@ def _told(member: ShareMember, call: Call, body: ShareGroupHeartbeatRequest) -> 
         client_host=call.client_host,
         topics=member.topics if names is None else tuple(sorted(set(names))),
     )
-
-
-def _hash(topics: dict[str, tuple[bytes, int]]) -> int:
-    """What the group's members subscribe to, as far as it exists, in 63 bits; 0 is nothing."""
-    if not topics:
-        return 0
-    text = repr(sorted(topics.items())).encode()
-    return int.from_bytes(blake2b(text, digest_size=8).digest()) >> 1

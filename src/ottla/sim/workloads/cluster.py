@@ -13,9 +13,7 @@ are cut off from the controller, who do not.
 
 from collections.abc import Callable, Mapping
 
-from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
-from ottla.machine import WallClock
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
 from ottla.sim.clients.replicated import AllAcksProducer, Reader
@@ -26,8 +24,8 @@ from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.hand_controller import CONTROLLER_ID, HandController
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
+from ottla.sim.workloads.run import node_on
 
-DIRECTORY = "/data"
 TOPIC = "replicated"
 TOPIC_ID = bytes(range(1, 17))
 SETTINGS = {
@@ -44,20 +42,6 @@ REST_STEP_MS = 100
 NodeMaker = Callable[[Host, MemoryStore, Mapping[str, str], bool], Node]
 
 
-def make_node(host: Host, store: MemoryStore, settings: Mapping[str, str], same_boot: bool) -> Node:
-    """The node on this host, as a shell makes it."""
-    return Node(
-        BrokerSettings.load(dict(settings), {}),
-        host.disk,
-        DIRECTORY,
-        store,
-        entropy=host.stream(f"entropy-{host.lives}"),
-        same_boot=same_boot,
-        notes=lambda note: host.world.trace.add(host.name, note),
-        wall=WallClock(host.clock.wall_ahead_ms),
-    )
-
-
 class Cluster:
     """See the module's docstring. `make` is for tests that plant bugs."""
 
@@ -69,7 +53,7 @@ class Cluster:
         partitions: int = 1,
         min_isr: int = 2,
         settings: Mapping[str, str] | None = None,
-        make: NodeMaker = make_node,
+        make: NodeMaker = node_on,
         keep_all: bool = False,
     ) -> None:
         self.world = World(seed, keep_all=keep_all)

@@ -5,15 +5,13 @@ metadata (a node that hears nothing and is given up), and leaders that move. As 
 once are down at once, and no more machines go off than that.
 """
 
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.faults import PathFaults
-from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC, Cluster
-from ottla.sim.workloads.run import Outcome
+from ottla.sim.workloads.run import Outcome, failure_of
 
 SAFETY_MS = 12_000
 GAP_US = 900 * MS
@@ -31,16 +29,8 @@ class ClusterRun:
 
     def outcome(self) -> Outcome:
         """Run to the end, whatever it is."""
-        failure: str | None = None
-        try:
-            self.go()
-        except Broken as broken:
-            failure = str(broken)
-        except Exception:
-            failure = traceback.format_exc(limit=-12)
         cluster, world = self.cluster, self.cluster.world
-        if failure is not None:
-            world.trace.add("run", f"FAILED: {failure.strip().splitlines()[-1]}")
+        failure = failure_of(self.go, world.trace)
         return Outcome(
             world.seed,
             world.trace.digest(),

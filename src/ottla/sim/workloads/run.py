@@ -9,18 +9,19 @@ A failure is a `Broken` promise, or any other exception that the node lets out: 
 
 import copy
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.machine import WallClock
+from ottla.metadata.store import MetadataStore
 from ottla.sim.clients.consumers import GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, NodeUnderTest
 from ottla.sim.kernel.store import FarStore, SimStore
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import Broken, Trace
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
 from ottla.sim.workloads.faults import Faults
@@ -56,8 +57,13 @@ NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
 
 def make_node(host: Host, store: SimStore, plan: Plan, same_boot: bool) -> Node:
     """The node under test, as a shell makes it."""
+    return node_on(host, store, plan.settings, same_boot)
+
+
+def node_on(host: Host, store: MetadataStore, settings: Mapping[str, str], same_boot: bool) -> Node:
+    """A node on this host."""
     return Node(
-        BrokerSettings.load(plan.settings, {}),
+        BrokerSettings.load(dict(settings), {}),
         host.disk,
         DIRECTORY,
         store,
@@ -66,6 +72,20 @@ def make_node(host: Host, store: SimStore, plan: Plan, same_boot: bool) -> Node:
         notes=lambda note: host.world.trace.add(host.name, note),
         wall=WallClock(host.clock.wall_ahead_ms),
     )
+
+
+def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
+    """Why the run did not come well to its end; it is the last line of the trace then."""
+    failure: str | None = None
+    try:
+        go()
+    except Broken as broken:
+        failure = str(broken)
+    except Exception:
+        failure = traceback.format_exc(limit=-12)
+    if failure is not None:
+        trace.add("run", f"FAILED: {failure.strip().splitlines()[-1]}")
+    return failure
 
 
 class Run:
@@ -203,16 +223,8 @@ class Run:
 
     def outcome(self) -> Outcome:
         """Run to the end, whatever it is."""
-        failure: str | None = None
-        try:
-            self.go()
-        except Broken as broken:
-            failure = str(broken)
-        except Exception:
-            failure = traceback.format_exc(limit=-12)
         world, history = self.world, self.workload.history
-        if failure is not None:
-            world.trace.add("run", f"FAILED: {failure.strip().splitlines()[-1]}")
+        failure = failure_of(self.go, world.trace)
         return Outcome(
             world.seed,
             world.trace.digest(),
