@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections import OrderedDict
 from typing import Final, NamedTuple, Protocol
 
@@ -381,7 +380,9 @@ class DiskFiles:
     def rmtree(self, path: str) -> None:
         for name in list(self._handles.get(path, ())):
             self._displace(f"{path}/{name}")
-        shutil.rmtree(path)
+        from shutil import rmtree  # rare, and not free: a node starts without it
+
+        rmtree(path)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

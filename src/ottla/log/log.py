@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, ClassVar, Final
 
-from crc32c import crc32c
-
 from ottla.log import closing, failed_sync, reading, removal, retention, truncation
 from ottla.log.answers import (
     Appended,
@@ -55,6 +53,7 @@ from ottla.protocol.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
 )
+from ottla.protocol.records.checksum import crc32c
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 PRODUCER_EXPIRATION_MS: Final = 86_400_000

@@ -12,10 +12,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from ottla.protocol.records.checksum import crc32c
 
 if TYPE_CHECKING:
     from ottla.log.log import Log

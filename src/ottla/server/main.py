@@ -13,7 +13,6 @@ import os
 import random
 import resource
 import signal
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,6 +60,8 @@ from ottla.server.store import StoreThread
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from ottla.server.following import Following
     from ottla.server.metrics import MetricsListener
     from ottla.server.shared_metadata import Shared
@@ -117,7 +118,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._lock: DirectoryLock | None = None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
         self._store: StoreThread
@@ -175,7 +176,9 @@ class Server:
     def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
         directory = self.options.directory
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
+            from tempfile import TemporaryDirectory  # a node that has a directory starts without it
+
+            self._temporary = TemporaryDirectory(prefix="ottla-", ignore_cleanup_errors=True)
             directory = self._temporary.name
         directory = os.path.abspath(directory)
         self._lock = DirectoryLock(directory)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from crc32c import crc32c
-
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from ottla.log.config import LogConfig
 from ottla.log.files import File, FileSystem
@@ -19,6 +17,7 @@ from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import INDEX_SUFFIXES, is_log, offset_in
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
+from ottla.protocol.records.checksum import crc32c
 
 REPLAY_CHUNK_BYTES: Final = 256 << 10
 

@@ -8,7 +8,6 @@ Source: DefaultRecordBatch.java, KIP-98.
     35 max_timestamp int64, 43 producer_id int64, 51 producer_epoch int16, 53 base_sequence int32, 57 record_count int32
 
 Invariant: the offset and the leader epoch stand outside the CRC, so a leader stamps them without touching it.
-The CRC is crc32c's: it takes memoryviews as they are (google-crc32c wants bytes, which would copy the batch first).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from collections.abc import Iterator
 from struct import Struct as Format
 from struct import error as struct_error
 
-from crc32c import crc32c
-
+from ottla.protocol.records.checksum import crc32c
 from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
 from ottla.protocol.wire import Buffer
 

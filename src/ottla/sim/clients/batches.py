@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from crc32c import crc32c
-
+from ottla.protocol.records.checksum import crc32c
 from ottla.sim.kernel.trace import Broken
 
 _HEAD = struct.Struct(">qiibI")
