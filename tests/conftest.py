@@ -14,7 +14,9 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
-    hypothesis.settings.register_profile("same", derandomize=True)  # a change fails by its own fault only
+    hypothesis.settings.register_profile(
+        "same", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )  # a change fails by its own fault only, not by a busy machine's
     hypothesis.settings.load_profile("default" if config.getoption("explore") else "same")
 
 
