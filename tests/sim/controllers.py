@@ -36,6 +36,11 @@ from ottla.protocol.messages.alter_partition import (
     RequestPartitionData,
     RequestTopicData,
 )
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -105,11 +110,18 @@ class WatchedStore(SimStore):
             "the partition epoch rises": after.partition_epoch > before.partition_epoch,
             "a change of leader raises its epoch": (after.leader == before.leader)
             or after.leader_epoch > before.leader_epoch,
+            "replicas stay until all of the target are in sync, or it is cancelled": set(before.replicas)
+            <= set(after.replicas)
+            or set(after.isr) == set(after.replicas)
+            or after.replicas == before.origin,
+            "who loses a replica is fenced": set(before.replicas) <= set(after.replicas)
+            or after.leader_epoch > before.leader_epoch,
             "leader epochs never fall": after.leader_epoch >= before.leader_epoch,
             "who joins is active": all(self._is_active(member) for member in isr - set(before.isr)),
             "a clean leader held everything": after.leader in (-1, before.leader)
             or after.recovering
-            or after.leader in {*before.isr, *before.elr},
+            or after.leader in {*before.isr, *before.elr}
+            or (before.is_moving and after.replicas == before.target),  # its joining was the end of the move
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
@@ -265,7 +277,7 @@ class ControllerCluster:
         if self.world.clock.now_us >= until:
             return
         act = self.rng.choice(
-            (self._create, self._create, self._delete, self._grow, self._elect)
+            (self._create, self._create, self._delete, self._grow, self._elect, self._move, self._move)
             + (self._propose,) * 6
             + (self._kill, self._kill, self._pause, self._bounce, self._cut, self._ail)
         )
@@ -301,6 +313,15 @@ class ControllerCluster:
     def _elect(self, node_id: int) -> None:
         unclean = int(self.rng.random() < 0.2)
         self.ask(node_id, ElectLeadersRequest(election_type=unclean, topic_partitions=None))
+
+    def _move(self, node_id: int) -> None:
+        """Replicas shall be elsewhere, or where they were."""
+        moves: list[ReassignablePartition] = []
+        for index in range(self.rng.randrange(1, 5)):
+            target = self.rng.sample(list(self.hosts), self.rng.randrange(1, len(self.hosts) + 1))
+            moves.append(ReassignablePartition(index, target if self.rng.random() < 0.8 else None))
+        topic = ReassignableTopic(self.rng.choice(NAMES), moves)
+        self.ask(node_id, AlterPartitionReassignmentsRequest(topics=[topic]))
 
     def _propose(self, node_id: int) -> None:
         """The node, as a leader, says who is in sync: often rightly, sometimes as of an older epoch."""
@@ -395,6 +416,8 @@ class ControllerCluster:
             raise Broken(f"not all nodes are active: {states}")
         for topic in images[0].topics.values():
             for index, placed in enumerate(topic.partitions):
+                if placed.is_moving and set(placed.target) <= set(placed.isr):
+                    raise Broken(f"{topic.name}-{index} has arrived, and nobody says so: {placed}")
                 if placed.leader == -1 and (placed.isr or placed.elr):
                     raise Broken(f"{topic.name}-{index} has no leader: {placed}")
         led = {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.broker.cluster import controller, duties, elections, isr_changes
+from ottla.broker.cluster import controller, duties, elections, isr_changes, reassignments
 from ottla.broker.cluster.elections import Rules, Standing
 from ottla.broker.cluster.members import Members
 from ottla.metadata.image import MetadataImage
@@ -97,6 +97,24 @@ def test_finds_elections_of_replicas_that_lack_records(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(duties, "settled", clean)
     fails("a clean leader held everything")
+
+
+def test_finds_a_move_that_ends_before_all_are_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-15665."""
+    monkeypatch.setattr(
+        reassignments, "is_complete", lambda placed: placed.is_moving and set(placed.adding) <= set(placed.isr)
+    )
+    fails("replicas stay until all of the target are in sync")
+
+
+def test_finds_a_replica_that_goes_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
+        led_anew = after.leader != before.leader
+        epochs = before.leader_epoch + led_anew, before.partition_epoch + 1
+        return before if after == before else replace(after, leader_epoch=epochs[0], partition_epoch=epochs[1])
+
+    monkeypatch.setattr(reassignments, "counted", counted)
+    fails("who loses a replica is fenced")
 
 
 def test_finds_work_that_is_left_undone(monkeypatch: pytest.MonkeyPatch) -> None:

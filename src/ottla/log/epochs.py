@@ -37,6 +37,11 @@ class EpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
+    def latest_start(self) -> int:
+        """Where the newest epoch begins, -1 without any."""
+        return self._starts[-1] if self._starts else UNDEFINED_OFFSET
+
+    @property
     def earliest(self) -> tuple[int, int] | None:
         """(epoch, start_offset) of the oldest entry."""
         return (self._epochs[0], self._starts[0]) if self._epochs else None

@@ -194,6 +194,11 @@ class LogState:
         """The newest epoch assigned, -1 without any."""
         return self.epochs.latest_epoch
 
+    @property
+    def epoch_start_offset(self) -> int:
+        """Where the newest epoch begins."""
+        return self.epochs.latest_start
+
     def write_epochs(self) -> None:
         """Bring the epoch checkpoint up to date; it is synced together with the data that follows.
 

@@ -39,6 +39,21 @@ class PartitionRecord:
     removing: tuple[int, ...] = ()
     recovering: bool = False
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether replicas of it are being moved to other nodes (KIP-455)."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Where its replicas shall be, when those that are moved have arrived."""
+        return tuple(node_id for node_id in self.replicas if node_id not in self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Where its replicas were before any was moved."""
+        return tuple(node_id for node_id in self.replicas if node_id not in self.adding)
+
     def columns(self) -> list[object]:
         return [
             self.replicas,

@@ -255,13 +255,16 @@ class Followers:
     def metadata(
         self, now: Millis, replicas: Iterable[int], isr: tuple[int, ...], leader_epoch: int, partition_epoch: int
     ) -> bool:
-        """What the cluster agrees on, as the image says it. True where that is news: whatever was under way is void."""
+        """What the cluster agrees on, as the image says it. True where that is news: whatever was under way is void.
+        The controller's answer may have told of the in-sync replicas before, and never tells of the others."""
         assert leader_epoch == self.leader_epoch
-        if partition_epoch <= self.partition_epoch:
+        if partition_epoch < self.partition_epoch:
             return False
         others = [each for each in replicas if each != self.node_id]
         known = self.followers
         self.followers = {each: known.get(each) or Follower(now if each in isr else NEVER) for each in others}
+        if partition_epoch == self.partition_epoch:
+            return False
         self._agreed(partition_epoch, isr)
         return True
 

@@ -1,10 +1,12 @@
-"""AlterPartitionReassignments, key 45, versions 0 to 1: move replicas of partitions to other brokers.
+"""AlterPartitionReassignments, key 45, versions 0 to 1: move replicas of partitions to other nodes, or stop that.
 
-What it does: one node is the only place there is, so a partition may be put where it is, and nowhere else.
+What it does: the controller checks each partition by itself and writes what may be written in one batch. A target for a
+partition that is moved already replaces the one before; null cancels. A node that is alone is the only place there is,
+so there a partition may be put where it is, and nowhere else. The request's timeout is passed over.
 
-What changed per version: 1 whether the replication factor may change (KIP-860; it can't here).
+What changed per version: 1 whether the number of replicas may change (KIP-860); up to 0 it may.
 
-What is skipped: replicas on other brokers; there are none (INVALID_REPLICA_ASSIGNMENT).
+What is skipped: nothing.
 
 Source: ReplicationControlManager.alterPartitionReassignments; KIP-455.
 """
@@ -15,8 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import TopicRefused, check_brokers
-from ottla.broker.requests import Request
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.machine import Millis
+from ottla.metadata.image import TopicImage
+from ottla.metadata.store import StoreFailed
+from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -31,10 +40,10 @@ if TYPE_CHECKING:
 
 
 def handle(node: Node, request: Request) -> Any:
-    return node.slices.each_partition(request, partial(_answer, node), answered=("responses", "partitions"))
+    return node.slices.each_partition(request, partial(_serve, node), answered=("responses", "partitions"))
 
 
-def _answer(node: Node, request: Request) -> AlterPartitionReassignmentsResponse:
+def _serve(node: Node, request: Request) -> AlterPartitionReassignmentsResponse | Parked:
     body: AlterPartitionReassignmentsRequest = request.body
     answer = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,
@@ -43,31 +52,88 @@ def _answer(node: Node, request: Request) -> AlterPartitionReassignmentsResponse
     if not node.access.on_cluster(request, Operation.ALTER):
         answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return answer
-    answer.responses = [
-        ReassignableTopicResponse(topic.name, [_of_partition(node, topic.name, asked) for asked in topic.partitions])
-        for topic in body.topics
-    ]
+    return node.slices.begin(request, _answer(node, body, answer), is_long=False)
+
+
+def _answer(node: Node, body: AlterPartitionReassignmentsRequest, answer: AlterPartitionReassignmentsResponse) -> Work:
+    try:
+        answer.responses = yield lambda now: _moving(node, body, now)
+    except StoreFailed as failed:
+        node.notes(f"replicas could not be moved: {failed}")
+        answer.error_code, answer.error_message = error_of(failed), str(failed)
     return answer
 
 
-def _of_partition(node: Node, name: str, asked: ReassignablePartition) -> ReassignablePartitionResponse:
+def _moving(node: Node, body: AlterPartitionReassignmentsRequest, now: Millis) -> Planned:
+    changed: dict[str, list[PartitionRecord]] = {}
+    results: list[ReassignableTopicResponse] = []
+    for topic in body.topics:
+        told = [_result(node, body, topic.name, asked, changed) for asked in topic.partitions]
+        results.append(ReassignableTopicResponse(topic.name, told))
+    if changed:
+        from ottla.broker.cluster.duties import topic_row  # only in a cluster
+
+        rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
+        yield Batch(rows, (), node.members.guards())
+    return results
+
+
+def _result(
+    node: Node,
+    body: AlterPartitionReassignmentsRequest,
+    name: str,
+    asked: ReassignablePartition,
+    changed: dict[str, list[PartitionRecord]],
+) -> ReassignablePartitionResponse:
+    """What becomes of one partition; where it changes it is put into `changed`."""
     index = asked.partition_index
     try:
-        _check(node, name, asked)
+        topic = _topic(node, name, index)
+        partitions = changed.get(name, list(topic.partitions))
+        after = _moved(node, topic, index, partitions[index], asked.replicas, body.allow_replication_factor_change)
     except TopicRefused as refused:
-        return ReassignablePartitionResponse(index, refused.error_code, refused.sentence)
+        return ReassignablePartitionResponse(index, refused.error_code, refused.sentence or refused.error_code.message)
+    if after is not partitions[index]:
+        partitions[index] = after
+        changed[name] = partitions
     return ReassignablePartitionResponse(index, ErrorCode.NONE, None)
 
 
-def _check(node: Node, name: str, asked: ReassignablePartition) -> None:
-    """Raise TopicRefused unless the partition is there and is to be where it is."""
+def _topic(node: Node, name: str, index: int) -> TopicImage:
+    """The topic, if it has such a partition. Raises TopicRefused."""
     topic = node.image.topics.get(name)
     if topic is None:
         raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if not 0 <= asked.partition_index < len(topic.partitions):
-        raise TopicRefused(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{asked.partition_index}."
-        )
-    if asked.replicas is None:
+    if not 0 <= index < len(topic.partitions):
+        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    return topic
+
+
+def _moved(
+    node: Node, topic: TopicImage, index: int, placed: PartitionRecord, target: list[int] | None, may_resize: bool
+) -> PartitionRecord:
+    """The record with its replicas on their way to `target`, or on their way no more. Raises TopicRefused."""
+    if target is None and not placed.is_moving:
         raise TopicRefused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    check_brokers(node, asked.replicas)
+    if target is not None:
+        check_brokers(node, target)
+        if not may_resize and len(placed.target) != len(target):
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from {len(placed.target)} to {len(target)}",
+            )
+    if node.membership is None:
+        return placed
+    from ottla.broker.cluster.reassignments import cancelled, reassigned  # only in a cluster
+
+    controller = node.membership.controller
+    if target is not None:
+        return reassigned(placed, target, controller.nodes)
+    back = cancelled(placed, controller.nodes, controller.rules_of(topic))
+    if back is None:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Unable to revert partition assignment for {topic.name}:{index} because it would require an unclean "
+            "leader election.",
+        )
+    return back

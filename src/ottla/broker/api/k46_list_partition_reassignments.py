@@ -1,25 +1,73 @@
 """ListPartitionReassignments, key 46, version 0: which replicas are being moved.
 
-What it does: on one node nothing ever moves, so the list is empty.
+What it does: names the partitions that are moved, of all topics or among those that are asked for; what is unknown or
+at rest is left out. The controller answers, so that who has just moved something finds it. A replica that a newer
+target has made needless is one that is removed, and not one that is added, too.
 
 Source: ReplicationControlManager.listPartitionReassignments; KIP-455.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.metadata.image import TopicImage
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+from ottla.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
+TOPICS_AT_ONCE = 500
 
-def handle(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
-    answer = ListPartitionReassignmentsResponse(error_message=None)
+
+def handle(node: Node, request: Request) -> Any:
+    body: ListPartitionReassignmentsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return answer
+        return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None)
+    if body.topics is None:
+        return node.slices.begin(request, _all(node), is_long=len(node.image.topics) > TOPICS_AT_ONCE)
+    return node.slices.each_partition(request, partial(_named, node), ("topics", "partition_indexes"))
+
+
+def _all(node: Node) -> Work:
+    found: list[OngoingTopicReassignment] = []
+    topics = list(node.image.topics.values())
+    for first in range(0, len(topics), TOPICS_AT_ONCE):
+        if first:
+            yield
+        some = topics[first : first + TOPICS_AT_ONCE]
+        found += filter(None, (_of_topic(topic, range(len(topic.partitions))) for topic in some))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=found)
+
+
+def _named(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
+    body: ListPartitionReassignmentsRequest = request.body
+    known = [(node.image.topics.get(asked.name), asked.partition_indexes) for asked in body.topics or ()]
+    found = [_of_topic(topic, indexes) for topic, indexes in known if topic is not None]
+    return ListPartitionReassignmentsResponse(error_message=None, topics=[each for each in found if each is not None])
+
+
+def _of_topic(topic: TopicImage, indexes: Iterable[int]) -> OngoingTopicReassignment | None:
+    """Those of these partitions that are moved; None where none is."""
+    moving = [
+        OngoingPartitionReassignment(
+            index,
+            list(placed.replicas),
+            [node_id for node_id in placed.adding if node_id not in placed.removing],
+            list(placed.removing),
+        )
+        for index in indexes
+        if 0 <= index < len(topic.partitions) and (placed := topic.partitions[index]).is_moving
+    ]
+    return OngoingTopicReassignment(topic.name, moving) if moving else None

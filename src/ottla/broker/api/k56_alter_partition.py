@@ -111,6 +111,8 @@ def _partition(
     if after is not partitions[index]:
         partitions[index] = after
         changed[topic.id] = partitions
+        if after.leader != request.body.broker_id:  # it was the last that a move waited for, and the leader has to go
+            return ResponsePartitionData(index, ErrorCode.NEW_LEADER_ELECTED)
     return ResponsePartitionData(
         index, 0, after.leader, after.leader_epoch, list(after.isr), int(after.recovering), after.partition_epoch
     )

@@ -9,7 +9,7 @@ ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.values import ConfigRefused, check_topic
@@ -114,7 +114,7 @@ def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {have} partition(s); {total} would not be an increase.",
         )
-    added = total - have
+    added, factor = total - have, len(topic.partitions[0].target)
     if assignments is not None:
         if len(assignments) != added:
             raise TopicRefused(
@@ -122,13 +122,13 @@ def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence
                 f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
                 "were specified.",
             )
-        for brokers in assignments:
-            check_brokers(node, brokers)
-    elif not node.members.is_alone and len(node.members.active()) < len(topic.partitions[0].replicas):
+        for index, brokers in enumerate(assignments, start=have):
+            check_brokers(node, brokers, factor)
+            check_active(node, index, brokers)
+    elif not node.members.is_alone and len(node.members.active()) < factor:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{len(topic.partitions[0].replicas)} replicas are wanted, and {len(node.members.active())} nodes are "
-            "active.",
+            f"{factor} replicas are wanted, and {len(node.members.active())} nodes are active.",
         )
     check_room(node, added)
     return total
@@ -172,41 +172,56 @@ def _assigned(
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
     by_partition: dict[int, Sequence[int]] = {}
+    factor: int | None = None
     for index, brokers in assignments:
         if index in by_partition:
             raise TopicRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {index}",
             )
-        check_brokers(node, brokers)
+        check_brokers(node, brokers, factor)
+        check_active(node, index, brokers)
+        factor = len(brokers)
         by_partition[index] = brokers
     if sorted(by_partition) != list(range(len(by_partition))):
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    if len({len(brokers) for brokers in by_partition.values()}) > 1:
-        raise TopicRefused(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Each partition must have the same number of replicas."
-        )
     return tuple(tuple(by_partition[index]) for index in range(len(by_partition)))
 
 
-def check_brokers(node: Node, brokers: Sequence[int]) -> None:
-    """Raise TopicRefused unless a partition can have its replicas on these brokers."""
+def check_brokers(node: Node, brokers: Sequence[int], factor: int | None = None) -> None:
+    """Raise TopicRefused unless a partition can have its replicas on these brokers: all are known, and `factor` of them
+    where the others of the topic have so many."""
     if not brokers:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
-    seen: Mapping[int, None] = dict.fromkeys(brokers)
-    known = {node.node_id} if node.members.is_alone else node.members.active().keys()
-    for broker in sorted(seen):
-        if broker not in known:
+    in_order = sorted(brokers)
+    for before, broker in zip((None, *in_order), in_order, strict=False):
+        if not node.members.knows(broker):
             raise TopicRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
             )
-    if len(seen) < len(brokers):
+        if broker == before:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes the broker {broker} more than once.",
+            )
+    if factor is not None and len(brokers) != factor:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"The manual partition assignment includes the broker {brokers[0]} more than once.",
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {factor} replica(s).",
+        )
+
+
+def check_active(node: Node, index: int, brokers: Sequence[int]) -> None:
+    """Raise TopicRefused unless one of the brokers can lead the new partition."""
+    if not node.members.is_alone and node.members.active().keys().isdisjoint(brokers):
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown.",
         )

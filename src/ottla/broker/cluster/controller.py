@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, turnover
-from ottla.broker.cluster.elections import preferred, settled
+from ottla.broker.cluster.elections import Standing, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
 from ottla.machine import Millis
@@ -54,13 +54,17 @@ class Controller:
             if any(each.leader != NOBODY and is_concerned(each, turn) for each in placed):
                 self.look(now)
 
+    @property
+    def nodes(self) -> Standing:
+        """How the nodes stand, as far as this one knows."""
+        return turnover(self._metadata.image, self.present or {}).before
+
     def elected(self, topic: TopicImage, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
         """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
         than now where that can be."""
-        nodes = turnover(self._metadata.image, self.present or {}).before
         if not unclean:
-            return preferred(placed, nodes)
-        return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
+            return preferred(placed, self.nodes)
+        return settled(placed, self.nodes, replace(self.rules_of(topic), unclean=True))
 
     def look(self, now: Millis) -> None:
         """Take over where no controller is there, and do what is to be done."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from ottla.broker.cluster.elections import Rules, Standing, settled
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
+from ottla.broker.cluster.reassignments import completed, is_complete
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
@@ -93,7 +94,7 @@ def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[Ro
             if not is_concerned(placed, turn):
                 continue
             rules = rules or rules_of(topic)
-            after = settled(settled(placed, turn.before, rules), turn.after, rules)
+            after = completed(settled(settled(placed, turn.before, rules), turn.after, rules), turn.after)
             if after is not placed:
                 partitions = partitions or list(topic.partitions)
                 partitions[index] = after
@@ -119,6 +120,6 @@ def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChang
 def is_concerned(placed: PartitionRecord, turn: Turnover) -> bool:
     """Whether anything can change for this partition."""
     nodes = turn.before
-    if placed.leader == NOBODY or any(member in nodes.damaged for member in placed.elr):
+    if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
         return True
     return not all(member in nodes.active for member in placed.isr)

@@ -10,7 +10,8 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   then the first live eligible one, which then is the in-sync set;
 - where nobody is left in either set, the last known leader leads when it is back, unclean, and where unclean elections
   are allowed any live replica;
-- each change of leader, also to none, is a higher leader epoch; each change at all a higher partition epoch.
+- each change of leader, also to none, is a higher leader epoch, and so is the loss of a replica; each change at all a
+  higher partition epoch.
 
 Sources: Kafka's PartitionChangeBuilder.java; KIP-966; KAFKA-15021, KAFKA-19522.
 """
@@ -45,14 +46,18 @@ class Rules:
 
 def settled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
     """The record after everybody has left the in-sync set who has to, led by somebody who may."""
+    return counted(placed, brought_in_line(placed, nodes, rules))
+
+
+def brought_in_line(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+    """The same, with the epochs that `placed` has."""
     isr, lost = _in_sync(placed, nodes)
     enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
     elr = () if enough else _without([*placed.elr, *lost], {*isr, *nodes.damaged})
     last_known = placed.last_known_elr
     if not isr and not last_known and placed.leader != NOBODY:
         last_known = (placed.leader,)
-    after = replace(placed, isr=isr, elr=elr, last_known_elr=last_known)
-    return counted(placed, _led(after, nodes, rules))
+    return _led(replace(placed, isr=isr, elr=elr, last_known_elr=last_known), nodes, rules)
 
 
 def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
@@ -76,8 +81,8 @@ def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
     """`after` with the epochs that follow those of `before`."""
     if after == before:
         return before
-    leader_changes = after.leader != before.leader
-    return replace(after, leader_epoch=before.leader_epoch + leader_changes, partition_epoch=before.partition_epoch + 1)
+    fenced = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
+    return replace(after, leader_epoch=before.leader_epoch + fenced, partition_epoch=before.partition_epoch + 1)
 
 
 def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...], list[int]]:

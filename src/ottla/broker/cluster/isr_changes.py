@@ -3,6 +3,8 @@
 Knows the partition's record, the nodes and what a proposal says. The order is Kafka's, but that a proposal which stands
 already is answered with what stands before anybody looks at its epochs: its first answer was lost (KAFKA-14144).
 
+Who joins may be the last one that a move of replicas waited for: then the same write ends the move.
+
 Sources: Kafka's ReplicationControlManager.alterPartition, validateAlterPartitionData; KIP-497, KIP-841, KIP-903;
 KAFKA-14154.
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.cluster.elections import Rules, with_isr
+from ottla.broker.cluster.elections import Rules, Standing, with_isr
+from ottla.broker.cluster.reassignments import completed
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
@@ -59,7 +62,9 @@ def altered(
     if not all(_is_eligible(nodes.get(node_id), epoch) for node_id, epoch in joining):
         return ErrorCode.INELIGIBLE_REPLICA
     ordered = [replica for replica in placed.replicas if replica in members]
-    return with_isr(placed, ordered, rules, recovering=proposal.recovering)
+    after = with_isr(placed, ordered, rules, recovering=proposal.recovering)
+    active = frozenset(node_id for node_id, record in nodes.items() if record.state is NodeState.ACTIVE)
+    return completed(after, Standing(active), placed)
 
 
 def _stands(placed: PartitionRecord, proposal: IsrProposal) -> bool:

@@ -82,6 +82,10 @@ class Members:
         """The rows of the nodes that may be given partitions, by id."""
         return {node_id: record for node_id, record in self.serving().items() if record.state is NodeState.ACTIVE}
 
+    def knows(self, node_id: int) -> bool:
+        """Whether a node of this id has ever registered, wherever it is now."""
+        return node_id == self.node_id if self.is_alone else str(node_id) in self._metadata.image.nodes
+
     @property
     def controller_id(self) -> int:
         """The node that writes what the cluster agrees on; NOBODY where there is none."""

@@ -9,7 +9,8 @@ Rules, for a directory of partition P of topic T:
 - of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
 - whose `partition.metadata` a power cut tore or took away: it is T's, where the store has T;
 - that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
-- of T's id in the store: it is T's, and T has at least P + 1 partitions;
+- of T's id in the store: it is T's, and T has at least P + 1 partitions; where P has its replicas on other nodes,
+  it was moved there, and the directory is removed;
 - of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
   has lost its newest commits);
 - anything else is a stranger's.
@@ -59,13 +60,15 @@ class Stranger:
 @dataclass(slots=True)
 class Sorted:
     """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
-    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read."""
+    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read.
+    `owned`: those of the store's own topics."""
 
     told: dict[str, Told] = field(default_factory=dict[str, Told])
     unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     gone: list[str] = field(default_factory=list[str])
     strangers: list[Stranger] = field(default_factory=list[Stranger])
     left: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    owned: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     from_kafka: bool = False
     """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
 
@@ -105,6 +108,8 @@ def sort_directories(
         if mine not in indexes:
             # Directories are made with the first record, so the topic that the store knows has none to lose.
             mine = min((owner for owner in indexes if owner not in ids), default=mine)
+        if record is not None and mine is not None and mine == record.topic_id:
+            found.owned += [(name, index) for index in indexes.get(mine, ()) if index < len(record.partitions)]
         if mine in indexes and (
             record is None or mine != record.topic_id or max(indexes[mine]) >= len(record.partitions)
         ):
@@ -124,6 +129,13 @@ def sort_directories(
         else:
             found.left[name, index] = f"{trouble.why}; it is left as it is"
     return found
+
+
+def moved_away(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> list[tuple[str, int]]:
+    """The partitions that have a directory here and, as the store says, all their replicas elsewhere: they were moved
+    while this node was down, and whoever has them now had everything before they were."""
+    placed = ((name, index, stored[name].partitions[index]) for name, index in found.owned)
+    return [(name, index) for name, index, record in placed if record.replicas and node_id not in record.replicas]
 
 
 @dataclass(frozen=True, slots=True)

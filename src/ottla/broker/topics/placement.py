@@ -152,10 +152,7 @@ class Placement(Subscriber):
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:
         """New topics may have these names: what deleted ones left behind must not become theirs."""
-        in_the_way = self._removals.clear_way(now, names)
-        for name, why in in_the_way.items():
-            for index in range(len(self._metadata.image.topics[name].partitions)):
-                self.logs.unowned[name, index] = why
+        self.logs.unowned.update(self._removals.clear_way(now, names))
         self._upkeep.checkpoints.names_made(set(names))
 
     def _place(self, now: Millis, topic: TopicImage) -> None:
@@ -170,8 +167,8 @@ class Placement(Subscriber):
             local = LocalTopic(topic.name, topic.id, log_config)
             self._replicas.add(local)
         self._configure(now, local, log_config)
-        for index in [index for index in local.partitions if index not in here]:
-            self._give_up(now, local, index)
+        if local.partitions and not here.keys() <= local.partitions.keys():
+            self._make_way(now, [topic.name])  # a replica may come back before its directory has gone
         for index, placed in here.items():
             partition = local.partitions.get(index)
             if partition is None:
@@ -180,6 +177,8 @@ class Placement(Subscriber):
                 self._change_replicas(now, partition, placed)
             elif placed.leader_epoch > partition.leader_epoch:
                 self._change_leader(now, local, partition, placed)
+        for index in [index for index in local.partitions if index not in here]:
+            self._give_up(now, local, index)
 
     def _configure(self, now: Millis, topic: LocalTopic, log_config: LogConfig) -> None:
         if log_config != topic.log_config:
@@ -217,6 +216,8 @@ class Placement(Subscriber):
     def _open_again(self, now: Millis, partition: Partition) -> bool:
         """Look whether a partition that is out of service can be read now; True where it is in service again."""
         topic = self._metadata.image.topics[partition.topic_name]
+        if self._removals.is_in_the_way(topic.name, partition.index):
+            return False
         log = self.logs.open_again(now, topic.name, topic.record, partition.index)
         if log is None:
             return False
@@ -264,7 +265,7 @@ class Placement(Subscriber):
             isr=placed.isr,
             leader_epoch=placed.leader_epoch,
             partition_epoch=placed.partition_epoch,
-            start_offset=partition.log.log_end_offset,
+            start_offset=partition.log.epoch_start_offset,
             lag_ms_max=self._environment.settings["replica.lag.time.max.ms"],
             min_isr_wanted=self._min_isr(partition.topic_name),
         )
@@ -282,6 +283,9 @@ class Placement(Subscriber):
         followers = partition.followers
         if followers is not None:
             followers.metadata(now, placed.replicas, placed.isr, placed.leader_epoch, placed.partition_epoch)
+            partition.advance(now)
+        elif partition.leads and len(placed.replicas) > 1 and not partition.log.unopened:
+            partition.lead(self._followers(now, partition, placed))  # it was the only replica until now
             partition.advance(now)
 
     def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:

@@ -1,4 +1,5 @@
-"""Removes what deleted topics leave behind: directories that go a few at a time, and those that can't go yet.
+"""Removes what deleted topics and moved replicas leave behind: directories that go a few at a time, and those that
+can't go yet.
 
 Knows: whose directories wait, and that the store's note of a deletion (`deleted/`) stays until the last of them is
 gone, so that a start finishes what a crash cut short. Does not know: how a topic leaves the tables.
@@ -40,10 +41,14 @@ class Removal:
     told: bool = False
 
     @property
+    def place(self) -> tuple[str, int] | None:
+        """The topic and partition in whose way the directory is."""
+        return place_of(self.path.rpartition("/")[2])
+
+    @property
     def name(self) -> str | None:
         """The topic in whose way the directory is."""
-        place = place_of(self.path.rpartition("/")[2])
-        return None if place is None else place[0]
+        return None if self.place is None else self.place[0]
 
 
 class Removals:
@@ -95,15 +100,19 @@ class Removals:
         """At a clean stop: remove everything that waits for it."""
         self._metadata.at_once(now, self._forgetting(self._take_away(now, [*self._waiting, *self._stuck])))
 
-    def clear_way(self, now: Millis, names: Iterable[str]) -> dict[str, str]:
-        """Remove what is in the way of new topics of these names; why that can't be done, by name."""
+    def clear_way(self, now: Millis, names: Iterable[str]) -> dict[tuple[str, int], str]:
+        """Remove what is in the way of partitions of these topics; why that can't be done, by place."""
         wanted = set(names)
         self.remove(now, [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted])
         return {
-            removal.name: f"{removal.path} of the deleted topic {removal.name} can't be removed yet"
+            removal.place: f"{removal.path}, which an earlier partition of that name left, can't be removed yet"
             for removal in self._stuck
-            if removal.name is not None and removal.name in wanted
+            if removal.place is not None and removal.name in wanted
         }
+
+    def is_in_the_way(self, name: str, index: int) -> bool:
+        """Whether a directory that shall go stands where this partition's is to be."""
+        return any(removal.place == (name, index) for removal in (*self._waiting, *self._stuck))
 
     def remove(self, now: Millis, removals: list[Removal]) -> None:
         """Remove these directories, and the notes of topics that have none left."""
@@ -146,7 +155,7 @@ class Removals:
         self._retry_at = now + RETRY_MS
         if not removal.told:
             removal.told = True
-            self._environment.warn(f"{removal.path} of a deleted topic can't be removed, which is tried again: {error}")
+            self._environment.warn(f"{removal.path} can't be removed, which is tried again: {error}")
 
     def _forgetting(self, keys: Iterable[str]) -> Planned:
         """The plan to remove these notes."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.broker.config.values import held, is_held
 from ottla.broker.environment import Environment
-from ottla.broker.topics.adoption import Stranger, Told, place_of, sort_directories, stray_path
+from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.removal import Removals
 from ottla.log.log import Log
@@ -36,14 +36,25 @@ class Survey:
 
 
 def survey(
-    environment: Environment, store: MetadataStore, removals: Removals, now: Millis, stored: dict[str, TopicRecord]
+    environment: Environment,
+    store: MetadataStore,
+    removals: Removals,
+    now: Millis,
+    stored: dict[str, TopicRecord],
+    *,
+    alone: bool,
 ) -> Survey:
-    """The topics of the store, and what the directories add to them. What deletions left behind is removed."""
+    """The topics of the store, and what the directories add to them. What deletions left behind is removed, and the
+    replicas that were moved to other nodes meanwhile. `alone`: there are none."""
     deleted = [
         decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
     ]
     deleted = [topic for topic in deleted if topic.node_id in (None, environment.node_id)]
     found = sort_directories(environment.files, environment.directory, stored, {topic.topic_id for topic in deleted})
+    moved = [] if alone or store.lost else moved_away(environment.node_id, found, stored)
+    found.gone += [f"{environment.directory}/{name}-{index}" for name, index in moved]
+    if moved:
+        environment.notes(f"{len(moved)} replicas here were moved to other nodes while this one was down: they go")
     unowned = {**found.unreadable, **found.left}
     removals.begin(now, found.gone, deleted, {name for name, _ in unowned})
     for stranger in found.strangers:

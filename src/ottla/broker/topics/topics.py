@@ -79,7 +79,12 @@ class Topics:
         """At start: find the topics, open every log, raise every leader epoch in one commit."""
         environment, stored = self._environment, self._metadata.image.topics
         found = survey(
-            environment, self._store, self.removals, now, {name: topic.record for name, topic in stored.items()}
+            environment,
+            self._store,
+            self.removals,
+            now,
+            {name: topic.record for name, topic in stored.items()},
+            alone=self._members.is_alone,
         )
         self._placement.logs.unowned = found.unowned
         if not self._members.is_alone:
@@ -167,7 +172,7 @@ class Topics:
     def growing(self, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] = ()) -> Planned:
         """Let the topic have `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, where
         somebody has said."""
-        factor = len(topic.partitions[0].replicas)
+        factor = len(topic.partitions[0].target)
         added = self._placed(total - len(topic.partitions), factor, assignments)
         row = self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))
         yield Batch([row], (), self._members.guards())

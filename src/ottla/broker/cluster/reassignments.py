@@ -1,0 +1,77 @@
+"""Moves the replicas of a partition: where they shall be, when they are there, how they go back; one at a time.
+
+Knows a partition's record; returns the record as it is to be. Does not know logs, nor who asks.
+
+While replicas are moved `replicas` holds the target, in the order wished for, and behind it whoever is to go.
+`removing` are those behind it; `adding` are all that had no replica before. So `replicas` without `removing` is the
+target, and without `adding` what was there before the move, and any controller can go on with it. A target that
+replaces another one is held against what was there before both: who was to come and is not wanted any more is in both
+lists, and goes with the end of the move or when it is cancelled.
+
+Rules:
+- a move is at its end when every replica of the target is in sync (KAFKA-15665): then one write makes the target the
+  replicas and the in-sync set, and gives the leadership to one of them where the leader has to go;
+- until then nobody leaves the replicas, so the data of who has to go is there as long as it may be needed;
+- cancelling takes away whoever was to come; where nobody else is in sync, nor eligible and there, it would lose what
+  was acknowledged, and is refused unless unclean elections are allowed;
+- whoever loses its replica is fenced by a higher leader epoch (`elections.counted`).
+
+Sources: KIP-455; Kafka's PartitionReassignmentReplicas.java, PartitionReassignmentRevert.java,
+PartitionChangeBuilder.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ottla.broker.cluster.elections import Rules, Standing, brought_in_line, counted
+from ottla.metadata.topics import PartitionRecord
+
+
+def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) -> PartitionRecord:
+    """The record when its replicas begin to move to these nodes; the move may be at its end with that. `target`: not
+    empty, nobody twice."""
+    before = placed.origin
+    removing = tuple(sorted(set(placed.replicas) - set(target)))
+    replicas = (*target, *removing)
+    adding = tuple(sorted(set(replicas) - set(before)))
+    return counted(placed, _completed(replace(placed, replicas=replicas, adding=adding, removing=removing), nodes))
+
+
+def completed(placed: PartitionRecord, nodes: Standing, before: PartitionRecord | None = None) -> PartitionRecord:
+    """The record when the move is at its end, the same object where it is not. `before`: as it stands in the store,
+    where `placed` is written with the same write."""
+    after = _completed(placed, nodes)
+    return placed if after is placed else counted(before or placed, after)
+
+
+def is_complete(placed: PartitionRecord) -> bool:
+    """Whether replicas are moved and all are where they shall be."""
+    return placed.is_moving and set(placed.target) <= set(placed.isr)
+
+
+def cancelled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord | None:
+    """The record when its replicas move no more and are where they were; None where that would lose what was
+    acknowledged."""
+    before = placed.origin
+    isr = tuple(node_id for node_id in placed.isr if node_id in before)
+    elr = tuple(node_id for node_id in placed.elr if node_id in before)
+    if not isr and not rules.unclean and not any(node_id in nodes.active for node_id in elr):
+        return None
+    if len(isr) >= min(rules.min_isr, len(before)):
+        elr = ()
+    after = replace(placed, replicas=before, isr=isr, elr=elr, adding=(), removing=())
+    return counted(placed, brought_in_line(after, nodes, rules))
+
+
+def _completed(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
+    if not is_complete(placed):
+        return placed
+    target, leader = placed.target, placed.leader
+    if leader not in target:
+        leader = next((node_id for node_id in target if node_id in nodes.active), leader)
+    if leader not in target:
+        return placed  # nobody of them may lead now
+    isr = tuple(node_id for node_id in target if node_id in placed.isr)
+    return replace(placed, replicas=target, isr=isr, elr=(), adding=(), removing=(), leader=leader)
