@@ -11,7 +11,9 @@ from ottla.machine import Unanswered
 from ottla.metadata.nodes import PREFIX, NodeRecord
 from ottla.metadata.store import Put
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
+from ottla.server.peers import routes_of
 
 TIMEOUT_S = 20
 
@@ -101,3 +103,10 @@ def test_what_is_no_answer_is_told_as_such(tmp_path: Path, said: bytes) -> None:
         await asking.stop()
 
     asyncio.run(scene())
+
+
+def test_routes_are_texts_of_nodes_and_addresses() -> None:
+    assert routes_of(["2=127.0.0.1:9192", " 3 = [::1]:9 "]) == {2: ("127.0.0.1", 9192), 3: ("::1", 9)}
+    for text in ("127.0.0.1:9192", "two=127.0.0.1:9192", "2=nowhere", "2=:99999"):
+        with pytest.raises(SettingsRefused):
+            routes_of([text])

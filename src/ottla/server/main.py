@@ -55,7 +55,7 @@ from ottla.server.listeners import (
     refuse_public,
     split_address,
 )
-from ottla.server.peers import Peers
+from ottla.server.peers import Peers, routes_of
 from ottla.server.store import StoreThread
 from ottla.server.turns import Turns
 
@@ -124,6 +124,7 @@ class Server:
         self._store: StoreThread
         self._following: Following | None = None
         self._peers = Peers(self._address_of, self._answered)
+        self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False
         self._connections_max = 0
@@ -142,6 +143,7 @@ class Server:
             raise SettingsRefused(str(refused)) from refused
         if settings.ignored:
             log.info("passed over, for they change nothing here: %s", ", ".join(sorted(settings.ignored)))
+        self._routes = routes_of(settings["ottla.cluster.routes"])
         if self.options.metrics is not None:
             host, _ = split_address(self.options.metrics)
             refuse_public(host, settings["ottla.allow.public.plaintext"], "metrics have neither TLS nor a password")
@@ -390,6 +392,8 @@ class Server:
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         """Where another node of the cluster is; None where it has not said so."""
+        if node_id in self._routes:
+            return self._routes[node_id]
         record = self.node.image.nodes.get(str(node_id))
         return None if record is None else (record.host, record.port)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
+from ottla.server.listeners import SettingsRefused, split_address
 
 CONNECT_S: Final = 5.0
 FRAME_BYTES_MAX: Final = 100 << 20
@@ -43,6 +44,19 @@ class Peers:
         """Close every connection; nobody is told any more."""
         for connection in self._connections.values():
             connection.stop()
+
+
+def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
+    """Where to reach nodes, by id, of NODE=HOST:PORT texts. Raises SettingsRefused."""
+    routes: dict[int, tuple[str, int]] = {}
+    for text in texts:
+        node_id, equals, address = text.partition("=")
+        if not equals or not node_id.strip().isdigit():
+            raise SettingsRefused(
+                f"ottla.cluster.routes takes NODE=HOST:PORT, for example 2=127.0.0.1:9192, not {text!r}."
+            )
+        routes[int(node_id)] = split_address(address.strip())
+    return routes
 
 
 class _PeerConnection:

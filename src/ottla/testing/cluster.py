@@ -1,7 +1,7 @@
 """Three nodes that are processes, for tests of what a service does when nodes die, stand still and come back.
 
-Knows: how nodes of one machine are started on one metadata store, and signals. Does not know: anything of the broker's
-inside.
+Knows: how nodes of one machine are started on one metadata store, signals, and that they reach each other through a
+`Network` which can be cut. Does not know: anything of the broker's inside.
 
 Processes and not threads, because a thread can't be killed.
 """
@@ -15,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import combinations, product
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ottla.broker.topics.new_topic import replication_factors
 from ottla.testing.embedded import DEFAULTS, HOST, text_of
+from ottla.testing.network import Network
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -48,6 +50,7 @@ class EmbeddedCluster:
         self.directory = str(directory if directory is not None else self._temporary)
         self._ports = dict.fromkeys(self.nodes, 0)
         self._running: dict[int, subprocess.Popen[str]] = {}
+        self._network = Network(self.nodes, self._ports.__getitem__)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -60,6 +63,7 @@ class EmbeddedCluster:
 
     def start(self) -> None:
         """Start every node and return when clients can connect to all of them, and all of them are active."""
+        self._network.start()
         for node in self.nodes:
             self._begin(node)
         for node in self.nodes:
@@ -92,8 +96,30 @@ class EmbeddedCluster:
         """Let a paused node go on."""
         self._running[node].send_signal(signal.SIGCONT)
 
+    def partition(self, *groups: Iterable[int], one_way: bool = False) -> None:
+        """Let nodes of different groups no longer reach each other, until `heal`; one group is cut off from all others.
+        Who is in no group still reaches everybody; cuts add up. Clients reach every node, and every node the metadata
+        store.
+
+        `one_way`: only what a group sends to those named after it is lost. Nobody is told: connections stay open, and
+        what is sent waits, as in a network that loses packets.
+        """
+        named = [set(group) for group in groups]
+        if len(named) == 1:
+            named.append(set(self.nodes) - named[0])
+        for earlier, later in combinations(named, 2):
+            for one, other in product(earlier, later):
+                self._network.cut(one, other)
+                if not one_way:
+                    self._network.cut(other, one)
+
+    def heal(self) -> None:
+        """End every partition: what waits on the way arrives."""
+        self._network.heal()
+
     def stop(self) -> None:
         """Stop every node and remove a temporary directory."""
+        self.heal()
         for process in self._running.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -104,6 +130,7 @@ class EmbeddedCluster:
                 process.kill()
                 process.wait()
         self._running.clear()
+        self._network.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -145,6 +172,11 @@ class EmbeddedCluster:
         command = [sys.executable, "-m", "ottla", "serve", "--log-format", "json", "--node-id", str(node)]
         command += ["--data", str(directory), "--listen", self.address_of(node)]
         command += ["--metadata", str(Path(self.directory, METADATA))]
+        routes = {other: self._network.entry(node, other) for other in self.nodes if other != node}
+        command += [
+            "--set",
+            "ottla.cluster.routes=" + ",".join(f"{other}={host}:{port}" for other, (host, port) in routes.items()),
+        ]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
         with open(Path(self.directory, f"{node}.log"), "a") as log:

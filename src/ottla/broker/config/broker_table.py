@@ -340,6 +340,9 @@ _ROWS: Final = (
          "Whether a listener without TLS and SASL may have an address that other machines can reach."),
     _key("ottla.cluster.secret", _PASSWORD, None,
          "What the nodes of a cluster know each other by; by default what the metadata store that they share says."),
+    _key("ottla.cluster.routes", _LIST, (),
+         "Where this node reaches other nodes, where that is not where they are registered: a tunnel, a proxy. "
+         "NODE=HOST:PORT, separated by commas."),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
          "Whether a coordinator whose log is damaged loads without what can't be read, instead of staying out of "
          "service. What groups had committed there is lost."),
