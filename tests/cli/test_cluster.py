@@ -74,13 +74,14 @@ def test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped(p
     assert sum(node["controller"] for node in told["nodes"]) == 1
     assert ottla("topics", "create", "t", "-p", "3", "--bootstrap", f"127.0.0.1:{port + 2}").returncode == 0
     soon(lambda: [node["leaders"] for node in described(port)["nodes"]] == [1, 1, 1])
-    soon(lambda: [(node["in_sync"], node["alone"]) for node in described(port)["nodes"]] == [(3, 0)] * 3)
+    soon(lambda: [(node["in_sync"], node["stop"]) for node in described(port)["nodes"]] == [(3, [])] * 3)
     again = ottla("cluster", "start", "--data", directory)
     assert (again.returncode, "runs already" in again.stderr) == (1, True)
     assert ottla("cluster", "start-node", "2", "--data", directory).returncode == 1
     before = pid_of(directory, 2)
     os.kill(before, signal.SIGKILL)
-    soon(lambda: pid_of(directory, 2) != before and len(described(port)["nodes"]) == 3)
+    soon(lambda: pid_of(directory, 2) != before)
+    soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up"] * 3)
     soon(lambda: described(port)["lacking"] == [])
     stopped = ottla("cluster", "stop", "--data", directory)
     assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 2, 3.\n")
@@ -100,7 +101,7 @@ def test_an_interrupt_stops_all_in_order(place: tuple[str, int]) -> None:
     assert process.stdout.readline().startswith("2 nodes serve")
     killed = pid_of(directory, 2)
     os.kill(killed, signal.SIGKILL)
-    soon(lambda: len(described(port)["nodes"]) == 1)
+    soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "down"])
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0

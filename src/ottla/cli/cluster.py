@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli.cluster_facts import facts
 from ottla.cli.cluster_nodes import (
     SUPERVISOR,
     NodeProcess,
@@ -28,7 +29,7 @@ from ottla.cli.cluster_nodes import (
     running,
     supervisor,
 )
-from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_errors
+from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
 
@@ -40,6 +41,8 @@ NODES_MAX = 99
 QUICK_S = 10.0
 """A node that ends sooner than that after its start is given a rest before it is started again."""
 REST_S = 2.0
+NODE_TIMEOUT_S = 5.0
+"""How long a node may take to tell of its disk."""
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
 
@@ -109,77 +112,54 @@ def stop(data: Data = DEFAULT_DATA) -> None:
     say(f"Stopped {'node' if len(found) == 1 else 'nodes'} {', '.join(map(str, found)) or 'none'}.")
 
 
-NODE_COLUMNS = ("NODE", "ADDRESS", "RACK", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC", "ALONE", "DISK")
-PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR")
+NODE_COLUMNS = (
+    *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),
+    *("DISK-USED", "DISK-FREE", "CAN-STOP"),
+)
+LACKING_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "LACK")
+STOP_COLUMNS = ("STOP-OF", "TOPIC", "PARTITION", "THEN")
+ROWS_MAX = 20
+"""Partitions that a table shows; JSON has all."""
 
 
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, who is the controller, how many partitions each leads, has and has in sync, of how
-    many it is the only one in sync (they go out of service when it stops), and its bytes on disk; then the partitions
-    that lack an in-sync replica or a leader."""
-    with plain_errors(), own_clients(client_properties(cluster))() as client:
-        told = facts(client)
+    """Show the nodes: address, rack, who is down, who is the controller, how many partitions each leads, has and has in
+    sync, bytes on its disk, and whether it can be stopped; then the partitions that lack an in-sync replica or a
+    leader, and those that hinder a stop: they would be out of service, or refuse acks=all."""
+    properties = client_properties(cluster)
+    make = own_clients(properties)
+    with plain_failures(), make() as client:
+        told = facts(
+            client, lambda address: own_clients({**properties, "bootstrap.servers": address}, NODE_TIMEOUT_S)()
+        )
     if format is Format.JSON:
         print_json(told)
         return
-    rows = [tuple(node.values()) for node in told["nodes"]]
-    print_rows(NODE_COLUMNS, rows, format)
-    if told["lacking"]:
+    print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
+    print_some(LACKING_COLUMNS, [lacking_row(each) for each in told["lacking"]])
+    print_some(STOP_COLUMNS, [(node["node"], *each.values()) for node in told["nodes"] for each in node["stop"]])
+
+
+def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
+    """The cells of a node: what hinders its stop has a table of its own."""
+    *cells, stop = node.values()
+    return (*cells, None if node["state"] == "down" else "no" if stop else "yes")
+
+
+def lacking_row(each: dict[str, Any]) -> tuple[Any, ...]:
+    """The cells of a partition that lacks something."""
+    return tuple(",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in each.values())
+
+
+def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Print a table of partitions behind another one; nothing where there are none."""
+    if rows:
         say("")
-        lacking = [
-            (*list(each.values())[:3], *(",".join(map(str, each[key])) for key in ("replicas", "isr")))
-            for each in told["lacking"]
-        ]
-        print_rows(PARTITION_COLUMNS, lacking, format)
-
-
-def facts(client: Any) -> dict[str, Any]:
-    """What the cluster says of its nodes, and the partitions that lack something."""
-    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-    from ottla.protocol.messages.metadata import MetadataRequest
-
-    seen = client.send(DescribeClusterRequest())
-    topics = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False)).topics
-    parts = [(topic.name, part) for topic in topics for part in topic.partitions]
-    nodes = [
-        {
-            "node": broker.broker_id,
-            "address": f"{broker.host}:{broker.port}",
-            "rack": broker.rack,
-            "controller": broker.broker_id == seen.controller_id,
-            "leaders": sum(part.leader_id == broker.broker_id for _, part in parts),
-            "replicas": sum(broker.broker_id in part.replica_nodes for _, part in parts),
-            "in_sync": sum(broker.broker_id in part.isr_nodes for _, part in parts),
-            "alone": sum(part.isr_nodes == [broker.broker_id] for _, part in parts),
-            "disk": disk(client, broker.broker_id),
-        }
-        for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
-    ]
-    lacking = [
-        {
-            "topic": name,
-            "partition": part.partition_index,
-            "leader": None if part.leader_id < 0 else part.leader_id,
-            "replicas": part.replica_nodes,
-            "isr": part.isr_nodes,
-        }
-        for name, part in parts
-        if part.leader_id < 0 or len(part.isr_nodes) < len(part.replica_nodes)
-    ]
-    return {"cluster": seen.cluster_id, "controller": seen.controller_id, "nodes": nodes, "lacking": lacking}
-
-
-def disk(client: Any, node_id: int) -> int | None:
-    """The bytes of all logs on this node; None where it does not say."""
-    from ottla.client import ClientFailure
-    from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-
-    with suppress(ClientFailure):
-        results = client.broker(node_id).send(DescribeLogDirsRequest(topics=None)).results
-        return sum(part.partition_size for each in results for topic in each.topics for part in topic.partitions)
-    return None
+        print_rows(columns, rows[:ROWS_MAX], Format.TABLE)
+    if len(rows) > ROWS_MAX:
+        say(f"and {len(rows) - ROWS_MAX} more: --format json shows all.")
 
 
 # ---- watching over nodes -------------------------------------------------------------------------------------------

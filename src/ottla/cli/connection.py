@@ -129,7 +129,7 @@ def client_properties(cluster: Cluster) -> dict[str, Any]:
     return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 
-def own_clients(given: Mapping[str, Any]) -> Callable[[], Client]:
+def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:
     """What makes clients of our own for the cluster that these client properties name; raises Failure for SASL."""
     from ottla.client import Client
 
@@ -137,7 +137,7 @@ def own_clients(given: Mapping[str, Any]) -> Callable[[], Client]:
     if protocol.startswith("SASL"):
         raise Failure("This command cannot authenticate with SASL: use an address without it.")
     tls = tls_of(given) if protocol == "SSL" else None
-    return lambda: Client(given["bootstrap.servers"], client_id=given["client.id"], tls=tls)
+    return lambda: Client(given["bootstrap.servers"], client_id=given["client.id"], timeout_s=timeout_s, tls=tls)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """DescribeCluster, key 60, versions 0 to 2: the cluster's id, nodes and controller.
 
-What changed per version: 1 endpoint types (KIP-919), 2 fenced brokers are listed on demand (KIP-1073; there are none).
+What changed per version: 1 endpoint types (KIP-919), 2 fenced brokers are listed on demand (KIP-1073).
 
 What is skipped: controller endpoints (MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers).
 
@@ -51,9 +51,13 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
         operations = 0
         if node.access.on_cluster(request, Operation.DESCRIBE):
             operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
+    brokers = [DescribeClusterBroker(*each) for each in node.members.shown(request.session.address)]
+    if body.include_fenced_brokers:
+        fenced = node.members.fenced(request.session.address)
+        brokers += [DescribeClusterBroker(*each, is_fenced=True) for each in fenced]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
-        brokers=[DescribeClusterBroker(*each) for each in node.members.shown(request.session.address)],
+        brokers=brokers,
         cluster_authorized_operations=operations,
     )

@@ -65,6 +65,11 @@ class Members:
         serving = sorted(self.serving().items())
         return [self._member(address, node_id, record) for node_id, record in serving]
 
+    def fenced(self, address: Address) -> list[Member]:
+        """The nodes that are registered and do not serve, by id: they are down, or have yet to be taken in."""
+        rows = sorted((int(name), record) for name, record in self._metadata.image.nodes.items())
+        return [] if self.is_alone else [self._member(address, *row) for row in rows if row[1].state not in SERVING]
+
     def of(self, address: Address, node_ids: Iterable[int]) -> list[Member]:
         """Those of these nodes that serve, for hints where a client should go."""
         wanted = sorted(set(node_ids))

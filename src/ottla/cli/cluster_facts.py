@@ -1,0 +1,162 @@
+"""What `ottla cluster describe` tells: the nodes, the partitions that lack something, what hinders a stop of each node.
+
+Knows how to ask for it with our own client, and what follows from the answers. Does not know how it is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+
+TOPIC = 2
+"""The type of a topic among what has configs."""
+TOPICS_ASKED = 500
+"""Of how many topics the configs are asked for at once."""
+OUT_OF_SERVICE, REFUSES = "out of service", "acks=all refused"
+
+
+class Placed(NamedTuple):
+    """A partition as the metadata tells it. `leader` is -1 where there is none; `min_isr` is what acks=all asks for, at
+    most the number of replicas."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    min_isr: int
+
+    @property
+    def lack(self) -> str | None:
+        """What is wrong with it: "offline" without a leader, "under min.insync.replicas" where acks=all is refused,
+        "under-replicated"."""
+        if self.leader < 0:
+            return "offline"
+        if len(self.isr) < self.min_isr:
+            return "under min.insync.replicas"
+        return "under-replicated" if len(self.isr) < len(self.replicas) else None
+
+    def after_stop_of(self, node_id: int) -> str | None:
+        """What becomes of it when this node stops: it is out of service, or refuses acks=all, and does not now; None
+        where nothing does."""
+        if node_id not in self.isr or self.leader < 0:
+            return None
+        if len(self.isr) == 1:
+            return OUT_OF_SERVICE
+        return REFUSES if len(self.isr) == self.min_isr else None
+
+
+class Disk(NamedTuple):
+    """A node's data directory, in bytes: its logs, and what its volume has free; None where that is not told."""
+
+    used: int | None
+    free: int | None
+
+
+UNTOLD = Disk(None, None)
+
+
+def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
+    """All of it, as JSON would have it. `client_of`: a client of one address. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
+    parts = placed_of(client)
+    nodes = [
+        node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
+        for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
+    ]
+    return {
+        "cluster": seen.cluster_id,
+        "controller": None if seen.controller_id < 0 else seen.controller_id,
+        "topics": len({part.topic for part in parts}),
+        "partitions": len(parts),
+        "nodes": nodes,
+        "lacking": [lacking(part) for part in parts if part.lack is not None],
+    }
+
+
+def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: Disk) -> dict[str, Any]:
+    """What is told of one node."""
+    node_id = int(broker.broker_id)
+    of_node = [part for part in parts if node_id in part.replicas]
+    hindering = [(part, after) for part in of_node if (after := part.after_stop_of(node_id)) is not None]
+    return {
+        "node": node_id,
+        "address": f"{broker.host}:{broker.port}",
+        "rack": broker.rack,
+        "state": "down" if broker.is_fenced else "up",
+        "controller": node_id == controller_id,
+        "leaders": sum(part.leader == node_id for part in of_node),
+        "replicas": len(of_node),
+        "in_sync": sum(node_id in part.isr for part in of_node),
+        "disk_used": disk.used,
+        "disk_free": disk.free,
+        "stop": [{"topic": part.topic, "partition": part.partition, "then": after} for part, after in hindering],
+    }
+
+
+def lacking(part: Placed) -> dict[str, Any]:
+    """What is told of a partition that lacks something."""
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "leader": None if part.leader < 0 else part.leader,
+        "replicas": list(part.replicas),
+        "isr": list(part.isr),
+        "lack": part.lack,
+    }
+
+
+# ---- asking --------------------------------------------------------------------------------------------------------
+
+
+def placed_of(client: Client) -> list[Placed]:
+    """Every partition of the cluster, by topic and index. Raises ClientFailure."""
+    from ottla.protocol.messages.metadata import MetadataRequest
+
+    topics = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False)).topics
+    wanted = min_isr_of(client, [topic.name for topic in topics])
+    return [
+        Placed(
+            topic.name,
+            part.partition_index,
+            part.leader_id,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+            min(wanted.get(topic.name, 1), len(part.replica_nodes)),
+        )
+        for topic in sorted(topics, key=lambda each: each.name)
+        for part in sorted(topic.partitions, key=lambda each: each.partition_index)
+    ]
+
+
+def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
+    """min.insync.replicas by topic. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+    found: dict[str, int] = {}
+    for at in range(0, len(names), TOPICS_ASKED):
+        asked = [
+            DescribeConfigsResource(TOPIC, name, ["min.insync.replicas"]) for name in names[at : at + TOPICS_ASKED]
+        ]
+        for result in client.send(DescribeConfigsRequest(resources=asked)).results:
+            found.update((result.resource_name, int(config.value)) for config in result.configs)
+    return found
+
+
+def disk_of(broker: Any, client_of: Callable[[str], Client]) -> Disk:
+    """What this node says of its disk; unknown where it does not answer."""
+    from ottla.client import ClientFailure
+    from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+
+    with suppress(ClientFailure), client_of(f"{broker.host}:{broker.port}") as client:
+        results = client.send(DescribeLogDirsRequest(topics=None)).results
+        used = sum(part.partition_size for each in results for topic in each.topics for part in topic.partitions)
+        free = sum(each.usable_bytes for each in results)
+        return Disk(used, free if free >= 0 else None)
+    return UNTOLD

@@ -1,0 +1,66 @@
+"""What is told of a cluster: which partitions lack something, and what hinders a stop of a node."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cli.cluster_facts import Disk, Placed, node_facts
+from ottla.protocol.messages.describe_cluster import DescribeClusterBroker
+
+
+def placed(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], min_isr: int = 1) -> Placed:
+    return Placed("t", 0, leader, replicas, isr, min_isr)
+
+
+def test_what_a_partition_lacks() -> None:
+    assert placed(1, (1, 2, 3), (3, 2, 1), 2).lack is None
+    assert placed(1, (1, 2, 3), (1, 2), 2).lack == "under-replicated"
+    assert placed(1, (1, 2, 3), (1,), 2).lack == "under min.insync.replicas"
+    assert placed(-1, (1, 2, 3), (), 2).lack == "offline"
+
+
+def test_what_hinders_a_stop() -> None:
+    assert placed(1, (1, 2, 3), (1, 2, 3), 2).after_stop_of(1) is None
+    assert placed(1, (1, 2, 3), (1, 2), 2).after_stop_of(1) == "acks=all refused"
+    assert placed(1, (1, 2, 3), (1, 2), 2).after_stop_of(3) is None
+    assert placed(1, (1,), (1,)).after_stop_of(1) == "out of service"
+    assert placed(1, (1, 2, 3), (1,), 2).after_stop_of(1) == "out of service"
+    assert placed(-1, (1,), (1,)).after_stop_of(1) is None, "it is out of service already"
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Placed:
+    replicas = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
+    isr = draw(st.lists(st.sampled_from(replicas), unique=True))
+    leader = draw(st.sampled_from([*isr, -1])) if isr else -1
+    return placed(leader, tuple(replicas), tuple(isr), draw(st.integers(1, len(replicas))))
+
+
+@given(partitions(), st.integers(1, 5))
+def test_a_stop_is_hindered_exactly_by_what_gets_worse(part: Placed, node_id: int) -> None:
+    def state(isr: list[int]) -> str:
+        if part.leader < 0 or not isr:
+            return "out of service"
+        return "acks=all refused" if len(isr) < part.min_isr else "works"
+
+    before, after = state(list(part.isr)), state([each for each in part.isr if each != node_id])
+    assert part.after_stop_of(node_id) == (after if after != before else None)
+
+
+def test_what_is_told_of_a_node() -> None:
+    broker: Any = DescribeClusterBroker(2, "h", 9, "a")
+    parts = [placed(2, (2, 1), (2,)), placed(1, (1, 2), (1,)), placed(1, (1,), (1,))]
+    assert node_facts(broker, 2, parts, Disk(5, None)) == {
+        "node": 2,
+        "address": "h:9",
+        "rack": "a",
+        "state": "up",
+        "controller": True,
+        "leaders": 1,
+        "replicas": 2,
+        "in_sync": 1,
+        "disk_used": 5,
+        "disk_free": None,
+        "stop": [{"topic": "t", "partition": 0, "then": "out of service"}],
+    }
