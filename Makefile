@@ -1,4 +1,4 @@
-# The two commands for people are ./demo and ./test; this file is for those who work on the project.
+# The commands for people are ./demo, ./test and ./cluster; this file is for those who work on the project.
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20

@@ -79,7 +79,7 @@ def texts() -> dict[str, str]:
             told[name] = "\n".join(said + re.findall(r"(?:^|  )#(.*)", path.read_text(), re.MULTILINE))
         elif name in ("CHANGELOG.md", "bench/RESULTS.md"):
             continue  # they tell of what was
-        elif path.suffix in {".md", ".toml", ".sh"} or path.name in {"Makefile", "demo", "test"}:
+        elif path.suffix in {".md", ".toml", ".sh"} or path.name in {"Makefile", "demo", "test", "cluster"}:
             told[name] = path.read_text()
     return told
 

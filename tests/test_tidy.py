@@ -41,7 +41,7 @@ def texts() -> Iterator[Path]:
         yield from (
             path for path in sorted((TOP / room).rglob("*")) if path.suffix in {".md", ".sh", ""} and path.is_file()
         )
-    names = (*(path.name for path in sorted(TOP.glob("*.md"))), "Makefile", "pyproject.toml", "demo", "test")
+    names = (*(path.name for path in sorted(TOP.glob("*.md"))), "Makefile", "pyproject.toml", "demo", "test", "cluster")
     yield from (TOP / name for name in names if (TOP / name).exists())
 
 

@@ -1,4 +1,4 @@
-# Sourced by ./demo and ./test from the project's top: makes .venv and installs into it what is asked for.
+# Sourced by ./demo, ./test and ./cluster from the project's top: makes .venv and installs into it what is asked for.
 #   prepare_venv NAME PIP-ARGUMENTS...
 # NAME marks what was installed; the work is done again when pyproject.toml changes or .venv is gone.
 # Needs a POSIX sh and Python 3.11 or later; no make, no compiler. PYTHON names another interpreter than python3.

@@ -38,7 +38,7 @@ RELEASES = {"4.2": KAFKA_4_2, "4.1": KAFKA_4_1, "4.0": KAFKA_4_0}
 KAFKA_4_3 = KAFKA_4_2 | {35: 5}
 """What Kafka 4.3.1 answered on a plain listener without an authorizer."""
 
-WITHOUT_BEING_CONFIGURED = {17, 34, 36, 38, 39, 40, 41, 51, 64, 80, 81, 88, 89}
+WITHOUT_BEING_CONFIGURED = {17, 34, 36, 38, 39, 40, 41, 51, 80, 81, 88, 89}
 """Keys that Kafka advertises whether or not what they serve is there, and so does this broker."""
 
 

@@ -40,6 +40,18 @@ def test_it_proves_that_nothing_is_lost(tmp_path: Path) -> None:
     assert f"All {rows[0][1]} records stand in the lake, each offset once." in ended.stdout
     assert f"Verified {rows[0][1]} rows in 9 partitions" in ended.stdout
     assert "<svg " in report.read_text()
+    three_nodes(ended.stdout)
+
+
+def three_nodes(printed: str) -> None:
+    """The second half: a leader is killed, all that was acknowledged is read, and no money is lost."""
+    assert len(re.findall(r"kill -9 node [123]", printed)) == 2
+    assert len(re.findall(r"Node [123] is back, and in sync again", printed)) == 2
+    acknowledged, read = re.findall(r"([\d,]+) records acknowledged, ([\d,]+) read, the same checksum", printed)[0]
+    assert acknowledged == read != "0"
+    looks = dict(re.findall(r"read_(committed|uncommitted) +│ +\d+ │ +(\d+) │", printed))
+    assert looks["committed"] == "0"
+    assert int(looks["uncommitted"]) > 0
 
 
 def test_it_replays_an_access_log(tmp_path: Path) -> None:
@@ -47,7 +59,7 @@ def test_it_replays_an_access_log(tmp_path: Path) -> None:
     log.write_bytes(
         b'10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"\n\xff no log line at all\n' * 3
     )
-    ended = demo("--no-pipelines", "--input", str(log))
+    ended = demo("--no-pipelines", "--no-cluster", "--input", str(log))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"{log} has 6 lines; they are replayed once." in ended.stdout
     assert re.search(r"acknowledged\W+6\b", ended.stdout)

@@ -27,8 +27,8 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 
-FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46))
-"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, and the moves of replicas."""
+FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46, 64))
+"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, UnregisterBroker."""
 RETRY_MS: Final = 50
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -38,6 +37,8 @@ app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_a
 DEFAULT_DATA = Path("ottla-cluster")
 DEFAULT_LISTEN = "127.0.0.1:9092"
 NODES_MAX = 99
+LOG = "cluster.log"
+"""What who watches over detached nodes writes, in the cluster's directory."""
 QUICK_S = 10.0
 """A node that ends sooner than that after its start is given a rest before it is started again."""
 REST_S = 2.0
@@ -69,7 +70,7 @@ def start(
         raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
     plan.write(directory)
     if detach:
-        return detached(directory, plan, no_restart=no_restart)
+        return detached(directory, plan, restart=not no_restart)
     return watch(directory, plan, restart=not no_restart)
 
 
@@ -222,23 +223,28 @@ def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.
                 nodes[at] = NodeProcess(directory, plan, node.number, log=None)
 
 
-def detached(directory: Path, plan: Plan, *, no_restart: bool) -> int:
-    """Let another process watch over the nodes; return once they serve."""
-    words = [sys.executable, "-m", "ottla", "cluster", "start", "--nodes", str(plan.nodes), "--data", str(directory)]
-    words += ["--listen", plan.listen, *(["--no-restart"] if no_restart else [])]
-    for setting in plan.settings:
-        words += ["--set", setting]
-    log = directory / "cluster.log"
-    with open(log, "a") as file:
-        begins = file.tell()
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline()
+def detached(directory: Path, plan: Plan, *, restart: bool) -> int:
+    """Let a process of its own watch over the nodes; return once they serve. It is this one's child and not a new
+    program: what is imported already costs no time again."""
+    log = directory / LOG
+    log.touch()
+    begins = log.stat().st_size
+    read, write = os.pipe()
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.close(read)
+        os.setsid()
+        with open(os.devnull) as nothing, open(log, "a") as said:
+            for old, new in ((nothing.fileno(), 0), (write, 1), (said.fileno(), 2)):
+                os.dup2(old, new)
+        os.close(write)
+        return watch(directory, plan, restart=restart)
+    os.close(write)
+    with open(read) as told:
+        line = told.readline()
     if not line:
-        process.wait()
-        said = log.read_text()[begins:].splitlines() or ["it said nothing"]
-        raise Failure(f"The cluster did not start: {said[-1].removeprefix('ottla: ')}")
+        os.wait()
+        words = log.read_text()[begins:].splitlines() or ["it said nothing"]
+        raise Failure(f"The cluster did not start: {words[-1].removeprefix('ottla: ')}")
     say(line.rstrip())
     return 0

@@ -16,10 +16,12 @@ def demo(
         Path | None, typer.Option("--input", "-i", help="An access log to replay; else made-up events.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=3, max=600, help="How long events are produced.")] = 12,
-    pipelines: Annotated[bool, typer.Option("--pipelines/--no-pipelines", help="Run the last step, on Spark.")] = True,
-    report: Annotated[Path, typer.Option("--report", help="Where the last step writes its page.")] = REPORT,
+    pipelines: Annotated[bool, typer.Option("--pipelines/--no-pipelines", help="Run the step on Spark.")] = True,
+    cluster: Annotated[bool, typer.Option("--cluster/--no-cluster", help="Run the steps on three nodes.")] = True,
+    report: Annotated[Path, typer.Option("--report", help="Where the step on Spark writes its page.")] = REPORT,
 ) -> int:
-    """Run a node, a stream of web activity, two groups, a job queue and pipelines; prove that nothing is lost."""
+    """Run a node, a stream of web activity, two groups, a job queue and pipelines, then three nodes of which one is
+    killed; prove that nothing is lost."""
     from ottla.demo.run import run
 
-    return run(input, seconds, report if pipelines else None)
+    return run(input, seconds, report if pipelines else None, with_cluster=cluster)

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.demo.cluster import ThreeNodes
 from ottla.demo.events import AccessLog
 from ottla.demo.group import Group, shown
 from ottla.demo.jobs import Jobs
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 
 
+class StepFailed(Exception):
+    """What did not come about, as a sentence."""
+
+
 class Demonstration:
     """The node, the processes and the screen of one demonstration; `clear` ends them all."""
 
@@ -37,6 +42,7 @@ class Demonstration:
         self.report = report
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
         self.node = NodeProcess(self.directory)
+        self.cluster: ThreeNodes | None = None
         self.stream: Stream | None = None
         self.log: AccessLog | None = None
         self.groups: list[Group] = []
@@ -89,6 +95,8 @@ class Demonstration:
         if self.jobs is not None:
             self.jobs.stop()
         self.node.stop()
+        if self.cluster is not None:
+            self.cluster.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _listen(self) -> None:

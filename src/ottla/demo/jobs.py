@@ -96,12 +96,13 @@ class Jobs:
         """Listen to the workers until something holds; whether it came to hold in time."""
         end = time.monotonic() + seconds
         while not until() and time.monotonic() < end:
-            self._listen()
+            self.listen(TICK_S)
         return until()
 
-    def _listen(self) -> None:
+    def listen(self, seconds: float = 0) -> None:
+        """Take in what the workers tell, waiting for so long at most."""
         by_pipe = {worker.pipe: worker for worker in self.workers}
-        for pipe in wait(list(by_pipe), TICK_S):
+        for pipe in wait(list(by_pipe), seconds):
             worker = by_pipe[pipe]  # type: ignore[index]
             if not self._take(worker):
                 raise RuntimeError(f"{worker.name} ended by itself.")

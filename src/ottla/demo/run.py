@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ottla.demo.demonstration import Demonstration
+from ottla.demo.cluster_steps import CLUSTER_STEPS
+from ottla.demo.demonstration import Demonstration, StepFailed
 from ottla.demo.node import NodeFailed
-from ottla.demo.steps import STEPS, StepFailed
+from ottla.demo.steps import STEPS
 
 
-def run(source: Path | None, seconds: float, report: Path | None) -> int:
+def run(source: Path | None, seconds: float, report: Path | None, *, with_cluster: bool = True) -> int:
     """Run the demonstration: 0 when every step came about and the proof holds, 1 where one did not, 2 where the input
     cannot be read.
 
-    `report`: where the last step writes its page; None leaves that step out.
+    `report`: where the pipelines' step writes its page; None leaves that step out. `with_cluster`: whether three nodes
+    follow.
     """
     from rich.console import Console
 
@@ -28,7 +30,8 @@ def run(source: Path | None, seconds: float, report: Path | None) -> int:
             return 2
     demo = Demonstration(Console(), source, seconds, report)
     try:
-        for step in STEPS if report is not None else STEPS[:-1]:
+        of_one = STEPS if report is not None else STEPS[:-1]
+        for step in (*of_one, *CLUSTER_STEPS) if with_cluster else of_one:
             demo.console.print(f"\n[bold]{step.__doc__}[/bold]", highlight=False, soft_wrap=True)
             step(demo)
     except (StepFailed, NodeFailed) as failure:

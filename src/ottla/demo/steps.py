@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ottla.demo import events, pipelines
-from ottla.demo.demonstration import Demonstration
+from ottla.demo.demonstration import Demonstration, StepFailed
 from ottla.demo.group import Group, shown
 from ottla.demo.jobs import Jobs, alone_s
 from ottla.demo.producer import Stream
@@ -19,10 +19,6 @@ MEMBERS = ("ada", "bea", "cleo")
 WORKERS, KILLED, JOB_COUNT = 16, 3, 400
 JOIN_TIMEOUT_S = 20.0
 DRAIN_TIMEOUT_S = 20.0
-
-
-class StepFailed(Exception):
-    """What did not come about, as a sentence."""
 
 
 def start_node(demo: Demonstration) -> None:

@@ -1,8 +1,8 @@
-"""UnregisterBroker, key 64, version 0: the cluster is to forget a broker that does not come back.
+"""UnregisterBroker, key 64, version 0: the cluster forgets a node that does not come back.
 
-What it does: a broker that nobody knows is refused as Kafka does (BROKER_ID_NOT_REGISTERED).
-
-What is skipped: forgetting one that is known, which is refused in a sentence (UNSUPPORTED_VERSION).
+What it does: the controller removes the node's registration. One that nobody knows is refused as Kafka does
+(BROKER_ID_NOT_REGISTERED); so is one that serves, and one that partitions still count among their replicas
+(INVALID_REQUEST), both of which Kafka leaves to its operators. One that starts all the same registers anew.
 
 Source: ReplicationControlManager.unregisterBroker; KIP-500.
 """
@@ -11,8 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.requests import Request
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.metadata.nodes import PREFIX, NodeState
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -20,12 +25,36 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def handle(node: Node, request: Request) -> UnregisterBrokerResponse:
+def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:
     body: UnregisterBrokerRequest = request.body
-    error, sentence = ErrorCode.UNSUPPORTED_VERSION, "Nodes can't be unregistered in this version of Ottla."
     if not node.access.on_cluster(request, Operation.ALTER):
-        error, sentence = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message
-    elif body.broker_id != node.node_id and str(body.broker_id) not in node.image.nodes:
-        error = ErrorCode.BROKER_ID_NOT_REGISTERED
-        sentence = f"Broker ID {body.broker_id} is not currently registered"
-    return UnregisterBrokerResponse(error_code=error, error_message=sentence)
+        return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return node.slices.begin(request, _answer(node, body.broker_id), is_long=False)
+
+
+def _answer(node: Node, node_id: int) -> Work:
+    try:
+        return (yield lambda _: _forgetting(node, node_id))
+    except StoreFailed as failed:
+        node.notes(f"node {node_id} could not be unregistered: {failed}")
+        return _refused(error_of(failed))
+
+
+def _forgetting(node: Node, node_id: int) -> Planned:
+    known = node.image.nodes.get(str(node_id))
+    if known is None and not (node.members.is_alone and node_id == node.node_id):
+        return _refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
+    if known is None or known.state is not NodeState.FENCED:
+        return _refused(ErrorCode.INVALID_REQUEST, f"Node {node_id} serves: stop it before it is unregistered.")
+    held = sum(node_id in each.replicas for topic in node.image.topics.values() for each in topic.partitions)
+    if held:
+        return _refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Node {node_id} has replicas of {held} partitions: move them to other nodes before it is unregistered.",
+        )
+    yield Batch([RowChange(f"{PREFIX}{node_id}", None, known.version)], (), node.members.guards())
+    return UnregisterBrokerResponse(error_message=None)
+
+
+def _refused(error: ErrorCode, sentence: str | None = None) -> UnregisterBrokerResponse:
+    return UnregisterBrokerResponse(error_code=error, error_message=sentence or error.message)

@@ -1,0 +1,117 @@
+"""Runs three nodes for the demonstration: `ottla cluster` as a person types it, and kill -9 of one of them.
+
+Knows the directory of a cluster, commands, process ids, and what any Kafka client may ask. Does not know: a node's
+inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ottla.demo.node import SETTINGS, NodeFailed
+
+NODES = (1, 2, 3)
+OWN_SETTINGS = {**SETTINGS, "min.insync.replicas": "2", "offsets.topic.num.partitions": "3"}
+INTERNAL = ("share.coordinator.state.topic.num.partitions", "transaction.state.log.num.partitions")
+COMMAND_TIMEOUT_S = 60.0
+REQUEST_TIMEOUT_S = 20.0
+
+
+class ThreeNodes:
+    """A cluster of processes that nobody starts again but `bring_back`. `address`: of all its nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "cluster"
+        self.address = ""
+        self.start_ms = 0
+        self._admin: Any = None
+
+    def start(self) -> None:
+        """Start all nodes; return when clients can connect. Raises NodeFailed."""
+        began = time.monotonic()
+        words = [
+            "start",
+            "--nodes",
+            str(len(NODES)),
+            "--listen",
+            f"127.0.0.1:{free_ports()}",
+            "--no-restart",
+            "--detach",
+        ]
+        for key, value in {**OWN_SETTINGS, **dict.fromkeys(INTERNAL, "3")}.items():
+            words += ["--set", f"{key}={value}"]
+        said = self._run(*words)
+        found = re.search(r"at (\S+), data", said)
+        assert found is not None, said
+        self.address = found[1]
+        self.start_ms = round((time.monotonic() - began) * 1000)
+        from confluent_kafka.admin import AdminClient
+
+        self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
+
+    def create(self, topics: dict[str, int]) -> None:
+        """Make topics of so many partitions, three copies of each."""
+        from confluent_kafka.admin import NewTopic
+
+        made = self._admin.create_topics([NewTopic(name, count) for name, count in topics.items()])
+        for future in made.values():
+            future.result(REQUEST_TIMEOUT_S)
+
+    def partitions(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
+        """Leader, replicas and in-sync replicas of every partition of these topics."""
+        told = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        return {(name, index): part for name in topics for index, part in told[name].partitions.items()}
+
+    def is_in_sync(self, topics: tuple[str, ...]) -> bool:
+        """Whether every replica of these topics is in sync."""
+        with suppress(KeyError):
+            return all(part.leader > 0 and len(part.isrs) == len(NODES) for part in self.partitions(topics).values())
+        return False
+
+    def kill(self, node: int) -> None:
+        """kill -9."""
+        os.kill(int((self.directory / str(node) / "ottla.pid").read_text()), signal.SIGKILL)
+
+    def bring_back(self, node: int) -> None:
+        """Start a killed node again; return when it serves. Raises NodeFailed."""
+        self._run("start-node", str(node))
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        if self.address:
+            with suppress(NodeFailed, subprocess.TimeoutExpired):
+                self._run("stop")
+
+    def _run(self, verb: str, *words: str) -> str:
+        command = [sys.executable, "-m", "ottla", "cluster", verb, *words, "--data", str(self.directory)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+        if done.returncode:
+            raise NodeFailed((done.stderr.strip().splitlines() or ["It said nothing."])[-1].removeprefix("ottla: "))
+        return done.stdout
+
+
+def free_ports() -> int:
+    """The first of as many ports in a row as there are nodes, all of them free a moment ago."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+        held = [socket.socket() for _ in NODES]
+        try:
+            for offset, each in enumerate(held):
+                each.bind(("127.0.0.1", port + offset))
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for each in held:
+                each.close()
+        return port

@@ -1,0 +1,145 @@
+"""Holds the steps on a cluster of three nodes, in their order; one that fails raises StepFailed. Their docstrings are
+shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ottla.demo import events
+from ottla.demo.cluster import ThreeNodes
+from ottla.demo.demonstration import Demonstration, StepFailed
+from ottla.demo.group import Group
+from ottla.demo.money import LEDGER, TOTAL, Auditor, Teller
+from ottla.demo.producer import Stream
+
+RATE = 2_000.0
+TOPICS = {events.PAGE_VIEWS: 6, events.ERRORS: 3}
+PARTITIONS = sum(TOPICS.values())
+READERS = 2
+WAIT_S = 30.0
+SETTLE_S = 0.5
+"""How long readers have for the last transfers."""
+
+
+def start_cluster(demo: Demonstration) -> None:
+    """Three nodes make a cluster: each record has three copies, and acks=all waits for two of them at least."""
+    demo.node.stop()
+    cluster = demo.cluster = ThreeNodes(demo.directory)
+    cluster.start()
+    demo.say(f"Three nodes serve at [bold]{cluster.address}[/bold], {cluster.start_ms} ms after `ottla cluster start`.")
+    cluster.create({**TOPICS, LEDGER: 1})
+
+
+def kill_a_leader(demo: Demonstration) -> None:
+    """A leader is killed under load: producer and group go on, and every record is accounted for."""
+    cluster = demo.cluster
+    assert cluster is not None
+    stream = demo.stream = Stream(cluster.address, events.made_up(2), RATE)
+    group = Group("readers", cluster.address, list(TOPICS))
+    demo.groups = [group]
+    for number in range(READERS):
+        group.join(f"reader-{number + 1}")
+    stream.start()
+    demo.show()
+    await_(demo, "The group did not share out all partitions", lambda: len(group.owned()) == PARTITIONS)
+    await_(demo, "The copies did not come in sync", lambda: cluster.is_in_sync((*TOPICS, LEDGER)))
+    await_(demo, "The group read nothing", lambda: group.tally.records > RATE)
+    victim = cluster.partitions((events.PAGE_VIEWS,))[events.PAGE_VIEWS, 0].leader
+    led = [place for place, part in cluster.partitions(tuple(TOPICS)).items() if part.leader == victim]
+    ends = {place: stream.tally.next_offsets.get(place, 0) for place in led}
+    cluster.kill(victim)
+    killed_at = time.monotonic()
+    demo.say(f"[red]kill -9 node {victim}[/red]: it led {len(led)} of the {PARTITIONS} partitions.")
+
+    def taken_over() -> bool:
+        return all(stream.tally.next_offsets.get(place, 0) > end for place, end in ends.items())
+
+    await_(demo, "What the killed node led was not led by others", taken_over)
+    demo.say(f"Others lead them: records are acknowledged again {time.monotonic() - killed_at:.1f} s after the kill.")
+    bring_back(demo, victim, tuple(TOPICS))
+    account(demo, stream, group)
+
+
+def account(demo: Demonstration, stream: Stream, group: Group) -> None:
+    """End the stream, and hold what the group has read against what was acknowledged."""
+    stream.stop()
+    if stream.failure is not None:
+        raise StepFailed(stream.failure)
+    produced = stream.tally
+    demo.run(WAIT_S, lambda: group.tally.records >= produced.records)
+    demo.hide()
+    read = group.tally
+    if (read.records, read.checksum, read.holes) != (produced.records, produced.checksum, []):
+        raise StepFailed(f"{produced.records:,} records were acknowledged, {read.records:,} read: not the same ones.")
+    demo.say(
+        f"[green]{produced.records:,} records acknowledged, {read.records:,} read, the same checksum: "
+        f"{read.checksum:016x}.[/green]"
+    )
+    group.stop()
+
+
+def move_money(demo: Demonstration) -> None:
+    """Money moves between accounts by transactions while a node is killed; whoever adds up finds all of it, or not."""
+    cluster = demo.cluster
+    assert cluster is not None
+    teller = Teller(cluster.address)
+    committed, uncommitted = auditors = [
+        Auditor(cluster.address, f"read_{each}") for each in ("committed", "uncommitted")
+    ]
+    for thread in (*auditors, teller):
+        thread.start()
+    try:
+        await_(demo, "No money was moved", lambda: teller.made >= 10 or teller.failure is not None)
+        victim = cluster.partitions((LEDGER,))[LEDGER, 0].leader
+        before = teller.made
+        cluster.kill(victim)
+        demo.say(f"[red]kill -9 node {victim}[/red], which leads the ledger, in the middle of a transfer.")
+        await_(demo, "No money was moved", lambda: teller.made >= before + 10 or teller.failure is not None)
+        bring_back(demo, victim, (LEDGER,))
+    finally:
+        teller.stop()
+    if teller.failure is not None:
+        raise StepFailed(teller.failure)
+    demo.run(SETTLE_S)
+    for thread in auditors:
+        thread.stop()
+    print_audit(demo, teller, auditors)
+    if committed.wrong or committed.balance != TOTAL:
+        raise StepFailed(f"A read_committed reader saw {[*committed.wrong, committed.balance][0]} instead of {TOTAL}.")
+    if not uncommitted.wrong:
+        raise StepFailed("A read_uncommitted reader saw nothing of what was half done or taken back.")
+    demo.say(f"[green]read_committed found {TOTAL} at each of {committed.looks} looks.[/green]")
+    cluster.stop()
+
+
+def print_audit(demo: Demonstration, teller: Teller, auditors: list[Auditor]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        title=f"{teller.made} transfers made, {teller.taken_back + teller.failed} taken back: what readers add up"
+    )
+    for heading in ("isolation.level", "looks", f"other than {TOTAL}", "in the end"):
+        table.add_column(heading, justify="left" if heading == "isolation.level" else "right")
+    for each in auditors:
+        table.add_row(each.isolation, str(each.looks), str(len(each.wrong)), str(each.balance))
+    demo.console.print(table)
+
+
+def bring_back(demo: Demonstration, node: int, topics: tuple[str, ...]) -> None:
+    """Start the killed node again, and wait until it has all it missed."""
+    cluster = demo.cluster
+    assert cluster is not None
+    began = time.monotonic()
+    cluster.bring_back(node)
+    await_(demo, f"Node {node} did not come in sync again", lambda: cluster.is_in_sync(topics))
+    demo.say(f"Node {node} is back, and in sync again after {time.monotonic() - began:.1f} s.")
+
+
+def await_(demo: Demonstration, else_: str, holds: Callable[[], object]) -> None:
+    """Let everything go on until something holds. Raises StepFailed."""
+    if not demo.run(WAIT_S, lambda: bool(holds())):
+        raise StepFailed(f"{else_} in time.")
+
+
+CLUSTER_STEPS: tuple[Callable[[Demonstration], None], ...] = (start_cluster, kill_a_leader, move_money)
