@@ -149,3 +149,20 @@ def test_a_leader_without_room_for_sessions_is_told_everything_each_time(fetcher
     for _ in range(2):
         assert sorted(asked(fetcher.request(NOW, 1))) == [0, 1]
         fetcher.answered(NOW, answer(session=0))
+
+
+def test_nothing_is_fetched_while_records_are_on_their_way_to_the_disk(fetcher: Fetcher) -> None:
+    """A fetch says that its log has all before its offset: where that must be on the disk, it waits for the fsync."""
+    fetcher.request(NOW, 77)
+    fetcher.answered(NOW, answer(PartitionData(0, records=b"x" * 70)))
+    fetcher.at(A, 4, Position(12, 4, 0))
+    fetcher.wait_for_sync(A)
+    assert fetcher.deadline() is None
+    assert fetcher.request(NOW, 77) is None, "nor what else there is: it would wait at the leader"
+    fetcher.at(A, 4, Position(12, 4, 0))
+    assert asked(fetcher.request(NOW, 77)) == {0: (4, 12, 4)}
+
+
+def test_a_log_that_takes_nothing_is_left_out(fetcher: Fetcher) -> None:
+    fetcher.stop(A)
+    assert asked(fetcher.request(NOW, 77)) == {1: (4, 0, -1)}

@@ -13,8 +13,6 @@ What must hold at every commit and every step is checked while it runs:
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from typing import Any
 
 from ottla.broker.cluster.membership import Joining
@@ -22,13 +20,7 @@ from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
 from ottla.machine import Unanswered
-from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
-from ottla.metadata.image import MetadataDelta, delta_since
-from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeRecord, NodeState
-from ottla.metadata.store import Guard, Put, Versioned, Write
-from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
-from ottla.metadata.topics import PartitionRecord, TopicRecord
+from ottla.metadata.nodes import NodeState
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -48,104 +40,14 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.sim.kernel.clock import MS, HostClock, Micros
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, Life
-from ottla.sim.kernel.store import FarStore, SimStore
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
+from ottla.sim.workloads.following import LEASE_MS, TRUST_MS, Following
+from ottla.sim.workloads.watched_store import OwnStore, WatchedStore
 
-LEASE_MS = 2_000
-TRUST_MS = 1_300
-LOOK_US: Micros = 15 * MS
 MIN_ISR = 2
 NAMES = ("a", "b", "c")
 Place = tuple[bytes, int]
-
-
-class WatchedStore(SimStore):
-    """The store of all; every commit is checked as it is done. `writer`: whose commit it is."""
-
-    __slots__ = ("cluster", "writer")
-
-    def __init__(self, disk: Disk, cluster: ControllerCluster) -> None:
-        super().__init__(disk)
-        self.cluster = cluster
-        self.writer: int | None = None
-
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        keys = [write.key for write in writes]
-        before = {key: self.get(key) for key in keys}
-        claim = self.claim()
-        generation = super().commit(writes, guards)
-        for write in writes:
-            if write.key.startswith(TOPIC_PREFIX):
-                new = TopicRecord.decode(write.value) if isinstance(write, Put) else None
-                self._check_topic(write.key, before[write.key], new, claim)
-        return generation
-
-    def claim(self) -> ControllerRecord | None:
-        row = self.get(CONTROLLER_KEY)
-        return None if row is None else ControllerRecord.decode(row.value)
-
-    def _check_topic(
-        self, key: str, old: Versioned | None, new: TopicRecord | None, claim: ControllerRecord | None
-    ) -> None:
-        incarnation = None if self.writer is None else self.cluster.incarnation_of(self.writer)
-        if claim is None or (claim.node_id, claim.incarnation) != (self.writer, incarnation):
-            raise Broken(f"{key} is written by node {self.writer}, and {claim} is the controller")
-        known = None if old is None else TopicRecord.decode(old.value)
-        if new is None or known is None or known.topic_id != new.topic_id:
-            return
-        for index, (before, after) in enumerate(zip(known.partitions, new.partitions, strict=False)):
-            if before != after:
-                self._check_change(f"{key}-{index}", before, after)
-
-    def _check_change(self, name: str, before: PartitionRecord, after: PartitionRecord) -> None:
-        told = f"{name}: {before} becomes {after}"
-        isr, elr = set(after.isr), set(after.elr)
-        enough = min(MIN_ISR, len(after.replicas))
-        rules = {
-            "in-sync and eligible replicas are replicas": isr | elr <= set(after.replicas),
-            "nobody is in both sets": not isr & elr,
-            "a leader is in sync": after.leader == -1 or after.leader in isr,
-            "a set that is enough has nobody beside it": not elr or len(isr) < enough,
-            "the partition epoch rises": after.partition_epoch > before.partition_epoch,
-            "a change of leader raises its epoch": (after.leader == before.leader)
-            or after.leader_epoch > before.leader_epoch,
-            "replicas stay until all of the target are in sync, or it is cancelled": set(before.replicas)
-            <= set(after.replicas)
-            or set(after.isr) == set(after.replicas)
-            or after.replicas == before.origin,
-            "who loses a replica is fenced": set(before.replicas) <= set(after.replicas)
-            or after.leader_epoch > before.leader_epoch,
-            "leader epochs never fall": after.leader_epoch >= before.leader_epoch,
-            "who joins is active": all(self._is_active(member) for member in isr - set(before.isr)),
-            "a clean leader held everything": after.leader in (-1, before.leader)
-            or after.recovering
-            or after.leader in {*before.isr, *before.elr}
-            or (before.is_moving and after.replicas == before.target),  # its joining was the end of the move
-        }
-        broken = [rule for rule, holds in rules.items() if not holds]
-        if broken:
-            raise Broken(f"{broken[0]}, but {told}")
-
-    def _is_active(self, node_id: int) -> bool:
-        row = self.get(f"{NODE_PREFIX}{node_id}")
-        return row is not None and NodeRecord.decode(row.value).state is NodeState.ACTIVE
-
-
-class OwnStore(FarStore):
-    """One node's way to the store."""
-
-    def __init__(self, store: WatchedStore, rng: random.Random, node_id: int) -> None:
-        super().__init__(store, rng)
-        self._watched = store
-        self._node_id = node_id
-
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        self._watched.writer = self._node_id
-        try:
-            return super().commit(writes, guards)
-        finally:
-            self._watched.writer = None
 
 
 class Proposal:
@@ -171,9 +73,11 @@ class ControllerCluster:
     def __init__(self, seed: int, nodes: int = 3) -> None:
         self.world = World(seed)
         self.rng = self.world.stream("controllers")
-        self.store = WatchedStore(Disk(self.world.stream("store")), self)
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
-        self.renewed: dict[int, Micros] = {}
+        self.following = Following(self.world, self.hosts)
+        self.store = WatchedStore(Disk(self.world.stream("store")), self.following.incarnation_of, MIN_ISR)
+        for node_id, host in self.hosts.items():
+            host.store = OwnStore(self.store, host.stream("far"), node_id)
         self.led: dict[tuple[Place, int], tuple[int, int]] = {}
         self.proposals = 0
         self.elections = 0
@@ -194,60 +98,17 @@ class ControllerCluster:
                 entropy=host.stream(f"entropy{host.lives}"),
                 same_boot=same_boot,
                 notes=lambda note: self.world.trace.add(name, note),
-                joining=Joining(name, 9092, self.incarnation_of(node_id) or "", TRUST_MS),
+                joining=Joining(name, 9092, self.following.incarnation_of(node_id), TRUST_MS),
             )
 
         host = Host(self.world, name, build, clock=HostClock(self.world.clock, booted_ms=1_000_000 * node_id))
-        host.store = OwnStore(self.store, host.stream("far"), node_id)
         host.watch = lambda life: self._check_leaders(node_id, life)
         return host
-
-    def incarnation_of(self, node_id: int) -> str | None:
-        return f"{node_id}-{self.hosts[node_id].lives}" if node_id in self.hosts else f"{node_id}-1"
-
-    # ---- the shell: who is there, what was committed ---------------------------------------------------------------
 
     def start(self, node_id: int) -> None:
         host = self.hosts[node_id]
         if not host.up and host.start():
-            assert host.life is not None
-            self._look(node_id, host.life)
-
-    def _look(self, node_id: int, life: Life) -> None:
-        """As `server/following.py` does: renew the lease, see who is there, read what was committed, tell the node."""
-        if not life.alive:
-            return
-        agenda, host = self.world.agenda, self.hosts[node_id]
-        if life.paused:
-            agenda.after(LOOK_US, self._look, node_id, life)
-            return
-        now_us = self.world.clock.now_us
-        self.renewed[node_id] = now_us
-        renewed_at = host.clock.now_ms
-        present = {
-            other: self.incarnation_of(other)
-            for other, each in self.hosts.items()
-            if each.up and now_us - self.renewed.get(other, -1 << 60) <= LEASE_MS * MS
-        }
-        assert host.store is not None
-        node: Any = life.node
-        delta = delta_since(self.store, node.image) if self.store.generation != node.image.generation else None
-        agenda.after(host.store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
-
-    def _hear(self, node_id: int, life: Life, delta: MetadataDelta | None, present: Any, renewed_at: int) -> None:
-        if life.paused:
-            self.world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
-            return
-        if life.alive:
-            life.enter(self._tell, life.node, delta, present, renewed_at)
-            self.world.agenda.after(self.rng.randrange(LOOK_US), self._look, node_id, life)
-
-    def _tell(self, now: int, node: Any, delta: MetadataDelta | None, present: Any, renewed_at: int) -> None:
-        if delta is not None and delta.generation > node.image.generation:
-            node.changed(now, delta)
-        node.membership.confirmed(renewed_at)
-        if present != node.membership.present:
-            node.membership.seen(now, present)
+            self.following.begin(node_id)
 
     # ---- what must hold inside -------------------------------------------------------------------------------------
 

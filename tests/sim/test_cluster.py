@@ -2,12 +2,13 @@
 
 import pytest
 
-from ottla.sim.workloads.cluster import TOPIC, Cluster
+from ottla.sim.workloads.cluster import TOPIC
+from tests.sim.hand_cluster import HandCluster
 
 
-def running(seed: int = 1, **given: object) -> Cluster:
+def running(seed: int = 1, **given: object) -> HandCluster:
     """Three nodes, two producers with acks=all and a reader at work."""
-    cluster = Cluster(seed, **given)  # type: ignore[arg-type]
+    cluster = HandCluster(seed, **given)  # type: ignore[arg-type]
     cluster.start()
     cluster.produce()
     cluster.produce()
@@ -16,11 +17,11 @@ def running(seed: int = 1, **given: object) -> Cluster:
     return cluster
 
 
-def acknowledged(cluster: Cluster) -> int:
+def acknowledged(cluster: HandCluster) -> int:
     return sum(each.acknowledged_count for each in cluster.producers)
 
 
-def log(cluster: Cluster, node_id: int):  # type: ignore[no-untyped-def]
+def log(cluster: HandCluster, node_id: int):  # type: ignore[no-untyped-def]
     return cluster.node(node_id).replicas.by_name[TOPIC].partitions[0].log
 
 

@@ -8,15 +8,17 @@ import pytest
 
 from ottla.broker.partitions.partition import Partition
 from ottla.protocol.errors import ErrorCode
-from ottla.sim.clients.replicated import AllAcksProducer
-from ottla.sim.workloads.cluster import TOPIC, TOPIC_ID, Cluster
+from ottla.sim.clients.replicated import ReplicatedProducer
+from ottla.sim.kernel.network import Endpoint
+from ottla.sim.workloads.cluster import TOPIC
+from tests.sim.hand_cluster import HandCluster
 
 SEEDS = range(3)
 
 
-def running(seed: int = 1, *, producers: int = 2, nodes: int = 3, min_isr: int = 2) -> Cluster:
+def running(seed: int = 1, *, producers: int = 2, nodes: int = 3, min_isr: int = 2) -> HandCluster:
     """Nodes with a leader, producers with acks=all and a reader at work."""
-    cluster = Cluster(seed, nodes=nodes, min_isr=min_isr)
+    cluster = HandCluster(seed, nodes=nodes, min_isr=min_isr)
     cluster.start()
     for _ in range(producers):
         cluster.produce()
@@ -25,15 +27,15 @@ def running(seed: int = 1, *, producers: int = 2, nodes: int = 3, min_isr: int =
     return cluster
 
 
-def acknowledged(cluster: Cluster) -> int:
+def acknowledged(cluster: HandCluster) -> int:
     return sum(each.acknowledged_count for each in cluster.producers)
 
 
-def replica(cluster: Cluster, node_id: int) -> Partition:
+def replica(cluster: HandCluster, node_id: int) -> Partition:
     return cluster.node(node_id).replicas.by_name[TOPIC].partitions[0]
 
 
-def part(cluster: Cluster, node_id: int) -> None:
+def part(cluster: HandCluster, node_id: int) -> None:
     """This node and the others reach each other no more; clients reach all."""
     for other in cluster.hosts.values():
         if other is not cluster.hosts[node_id]:
@@ -41,16 +43,26 @@ def part(cluster: Cluster, node_id: int) -> None:
             cluster.world.network.cut_path(other.name, cluster.hosts[node_id].name)
 
 
-def stubborn(cluster: Cluster, node_id: int, acks: int) -> AllAcksProducer:
+class Stubborn(ReplicatedProducer):
+    """It asks nobody who leads."""
+
+    leader: Endpoint
+
+    def endpoint(self) -> Endpoint:
+        return self.leader
+
+
+def stubborn(cluster: HandCluster, node_id: int, acks: int) -> ReplicatedProducer:
     """A producer that believes in this leader whatever happens."""
     endpoint = cluster.hosts[node_id].endpoint
     name = f"stubborn-{len(cluster.producers)}"
-    producer = AllAcksProducer(cluster.world, name, TOPIC_ID, 0, lambda _: endpoint, cluster.checker, acks=acks)
+    producer = Stubborn(cluster, name, (TOPIC, 0), acks=acks)
+    producer.leader = endpoint
     producer.go()
     return producer
 
 
-def send_home(producer: AllAcksProducer) -> None:
+def send_home(producer: ReplicatedProducer) -> None:
     producer.running = False
     producer.hang_up()
 
@@ -96,8 +108,7 @@ def test_leaders_that_append_nothing_leave_epochs_that_nobody_knows(seed: int) -
     for order in permutations((1, 2, 3)):
         for node_id in order:
             if node_id in cluster.isr() and cluster.leader() is not None:
-                cluster.controller.move_leader(TOPIC, 0, node_id)
-                cluster.tell_all()
+                cluster.move_leader(node_id)
             cluster.run(cluster.rng.randrange(40))
         dying = order[0]
         cluster.kill(dying)
@@ -115,10 +126,9 @@ def test_a_follower_misses_an_epoch_between_two_of_one_leader(seed: int) -> None
     cluster.deaf.add(3)
     cluster.world.network.cut_path("node-1", "node-2")
     cluster.run(100)
-    cluster.controller.move_leader(TOPIC, 0, 2)
-    cluster.tell_all()
+    cluster.move_leader(2)
     cluster.run(100)
-    cluster.controller.move_leader(TOPIC, 0, 1)
+    cluster.move_leader(1)
     cluster.world.network.mend()
     cluster.deaf.clear()
     cluster.tell_all()
@@ -186,9 +196,8 @@ def test_an_answer_of_the_controller_comes_after_another_election(seed: int) -> 
     cluster.world.network.cut_path("controller", "node-1")
     cluster.begin(3)
     cluster.until(lambda: 3 in cluster.isr())
-    cluster.controller.move_leader(TOPIC, 0, 2)
-    cluster.controller.move_leader(TOPIC, 0, 1)
-    cluster.tell_all()
+    cluster.move_leader(2)
+    cluster.move_leader(1)
     cluster.run(300)
     cluster.world.network.mend()
     total = acknowledged(cluster)
@@ -229,11 +238,9 @@ def test_no_ticket_outlives_its_leadership(seed: int) -> None:
         cluster.world.network.cut_path("node-1", other)
     cluster.run(100)
     assert len(cluster.node(1).parking) > 0
-    cluster.controller.move_leader(TOPIC, 0, 2)
-    cluster.tell_all()
+    cluster.move_leader(2)
     cluster.run(50)
-    cluster.controller.move_leader(TOPIC, 0, 1)
-    cluster.tell_all()
+    cluster.move_leader(1)
     cluster.world.network.mend()
     cluster.settle()
 

@@ -401,6 +401,8 @@ class Node:
         """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
         self.outbox.deadline_moved = True
         self.upkeep.synced(now, token, failures)
+        for replication in self._in_use("replication"):
+            replication.synced(now)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: what it should have held is asked for again."""
@@ -410,6 +412,8 @@ class Node:
         """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
         for host in self._in_use("groups", "share_state", "transactions"):
             host.taken_back(now, partition)
+        for replication in self._in_use("replication"):
+            replication.taken_back(now, partition)
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 

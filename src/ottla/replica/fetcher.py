@@ -8,8 +8,10 @@ logs. Does not know a log: whoever carries that out says where the log ends afte
     answered(now, ..) ->  Records | Diverges | OutOfRange for each partition that has news
     at(key, position) <-  what came of it
 
-A partition is *busy* from such news until `at`, `rest` or `follow` is called for it. It is *stopped* when the leader
-is in a newer epoch than we know: the metadata will say which (KAFKA-9193).
+A partition is *busy* from such news until `at`, `rest` or `follow` is called for it. It is *syncing* while records of
+it are on their way to the disk which must be there before the leader counts them: no fetch leaves meanwhile, as it
+would wait at the leader for longer than that takes. It is *stopped* when the leader is in a newer epoch than we know:
+the metadata will say which (KAFKA-9193); or when its log takes nothing.
 
 Invariants: one fetch is in flight at most; an answer counts only for a partition whose epoch and offset are still those
 that were asked.
@@ -58,6 +60,7 @@ class State(Enum):
     FETCHING = auto()
     RESTING = auto()
     BUSY = auto()
+    SYNCING = auto()
     STOPPED = auto()
 
 
@@ -155,6 +158,22 @@ class Fetcher:
             followed.position = position
             followed.state = State.FETCHING
 
+    def wait_for_sync(self, key: Key) -> None:
+        """What its log has must be on the disk before the leader hears of it; then `at` is called."""
+        followed = self.partitions.get(key)
+        if followed is not None:
+            followed.state = State.SYNCING
+
+    def stop(self, key: Key) -> None:
+        """Its log takes nothing, until `at` or `follow` is called."""
+        followed = self.partitions.get(key)
+        if followed is not None:
+            followed.state = State.STOPPED
+
+    @property
+    def _is_syncing(self) -> bool:
+        return any(followed.state is State.SYNCING for followed in self.partitions.values())
+
     def rest(self, now: Millis, key: Key, position: Position | None = None) -> None:
         """Something about this partition failed: leave it alone for a while, each time for longer."""
         followed = self.partitions.get(key)
@@ -170,8 +189,8 @@ class Fetcher:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
-        """When `request` has something to send that it has not now; None while one is in flight."""
-        if self._asked is not None:
+        """When `request` has something to send that it has not now; None while it waits for something else."""
+        if self._asked is not None or self._is_syncing:
             return None
         times = [
             followed.rests_until if followed.state is State.RESTING else 0
@@ -182,7 +201,7 @@ class Fetcher:
 
     def request(self, now: Millis, broker_epoch: int) -> FetchRequest | None:
         """The next fetch, if one is due. `broker_epoch`: of this node's registration."""
-        if self._asked is not None or now < self._rests_until:
+        if self._asked is not None or now < self._rests_until or self._is_syncing:
             return None
         asked: dict[Key, tuple[int, int]] = {}
         new: dict[Key, _Told] = {}

@@ -170,7 +170,9 @@ class Membership:
     def change_ended(self, now: Millis, result: Any) -> None:
         self._is_writing = False
         record = self.record
-        if self._is_leaving and record is not None and record.state is NodeState.ACTIVE:
+        # It may have been given up, or taken in, while the row was being written.
+        left_to_say = NodeState.ACTIVE if self._is_leaving else NodeState.FENCED
+        if record is not None and record.state is left_to_say:
             self._write(now)
 
     def change_failed(self, now: Millis, error: Exception) -> None:

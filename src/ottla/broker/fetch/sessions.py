@@ -67,7 +67,10 @@ class FetchPartition:
         self.told_log_start_offset = NOT_TOLD
 
     def ask(self, newer: FetchPartition) -> None:
-        """The client changed what it wants of this partition."""
+        """The client changed what it wants of this partition. In a new epoch it may have passed over what it was told
+        in the old one."""
+        if newer.current_leader_epoch != self.current_leader_epoch:
+            self.told_high_watermark = self.told_log_start_offset = NOT_TOLD
         self.fetch_offset = newer.fetch_offset
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
@@ -83,8 +86,8 @@ class FetchPartition:
         if log_start_offset != self.told_log_start_offset:
             changed = True
             self.told_log_start_offset = log_start_offset
-        if error:
-            self.told_high_watermark = NOT_TOLD  # so that the recovery is told too
+        if error or diverging:
+            self.told_high_watermark = NOT_TOLD  # so that the recovery is told too, and what holds after the cut
         return changed
 
 

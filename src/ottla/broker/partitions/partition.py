@@ -117,6 +117,11 @@ class Partition:
     def name(self) -> str:
         return f"{self.topic_name}-{self.index}"
 
+    @property
+    def fsyncs_each(self) -> bool:
+        """Whether a record counts on this node only once it is on the disk, whoever leads."""
+        return self._commits.by_fsync or self.log.config.flush_messages == 1
+
     def append(self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
 
@@ -269,8 +274,7 @@ class Partition:
         """A follower came further, or the in-sync replicas are others: so may the high watermark."""
         followers, log = self.followers, self.log
         if followers is not None:
-            by_fsync = self._commits.by_fsync or log.config.flush_messages == 1
-            offset = followers.high_watermark(now, log.recovery_point if by_fsync else log.log_end_offset)
+            offset = followers.high_watermark(now, log.recovery_point if self.fsyncs_each else log.log_end_offset)
             if offset is not None:
                 self._commit_up_to(now, offset)
 

@@ -5,7 +5,8 @@ appended as they are, a log that diverged is cut, the high watermark and the log
 know why this node follows whom.
 
 Invariants: a log is cut before its high watermark moves (KAFKA-14704); after a cut the checkpoints are on the disk
-before anything is appended where they may have been above the new end.
+before anything is appended where they may have been above the new end; where every record has to be on the disk, a
+fetch says that this log has only what is.
 
 Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
 """
@@ -47,6 +48,8 @@ class Fetching:
         self._upkeep = upkeep
         self._of_leader: dict[int, FetchesOf] = {}
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
+        self._unsynced: dict[Key, None] = {}
+        """What waits for its fsync before it is fetched on."""
 
     # ---- what is followed ------------------------------------------------------------------------------------------
 
@@ -69,9 +72,11 @@ class Fetching:
             )
         self._followed[key] = partition, fetches
         fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
+        self._hold_back(key, partition)
 
     def drop(self, key: Key) -> None:
         """Fetch it no more."""
+        self._unsynced.pop(key, None)
         known = self._followed.pop(key, None)
         if known is not None:
             known[1].fetcher.drop(key)
@@ -111,6 +116,7 @@ class Fetching:
                 except StorageFailed as failed:
                     self._upkeep.failures.storage_failed(now, partition, str(failed))
                     fetcher.rest(now, news.key, position_of(partition))
+                    self._hold_back(news.key, partition)
                 except Exception as error:
                     fetcher.rest(now, news.key, position_of(partition))
                     self._environment.fault(f"following the leader of {partition.name} failed", error)
@@ -122,7 +128,7 @@ class Fetching:
 
     def _carry_out(self, now: Millis, fetches: FetchesOf, partition: Partition, news: News) -> None:
         if partition.log.failed is not None:
-            fetches.fetcher.rest(now, news.key, position_of(partition))
+            fetches.fetcher.stop(news.key)
             return
         match news:
             case Records():
@@ -161,6 +167,33 @@ class Fetching:
         known = self._followed.get(key)
         if known is not None and known[0] is partition:
             known[1].fetcher.at(key, partition.leader_epoch, position_of(partition))
+            self._hold_back(key, partition)
+
+    def _hold_back(self, key: Key, partition: Partition) -> None:
+        """Fetch on only once the log takes records, and has on the disk what has to be there."""
+        fetcher, log = self._followed[key][1].fetcher, partition.log
+        if log.failed is not None:
+            fetcher.stop(key)
+        elif partition.fsyncs_each and log.recovery_point < log.log_end_offset:
+            self._unsynced[key] = None
+            fetcher.wait_for_sync(key)
+            self._upkeep.commits.sync_soon(partition)
+
+    def synced(self, now: Millis) -> None:
+        """Some fsyncs have ended: go on with what waited for them."""
+        if not self._unsynced:
+            return
+        unsynced, self._unsynced = self._unsynced, {}
+        for key in unsynced:
+            self.go_on(key, self._followed[key][0])
+        self.send(now)
+
+    def taken_back(self, now: Millis, partition: Partition) -> None:
+        """The log takes records again, after its end was cut off."""
+        key = key_of(partition)
+        if key in self._followed:
+            self.go_on(key, partition)
+            self.send(now)
 
     def rest(self, now: Millis, key: Key) -> None:
         """Leave this partition alone for a moment."""

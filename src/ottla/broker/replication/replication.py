@@ -69,6 +69,14 @@ class Replication:
             return None
         return placed.leader
 
+    def synced(self, now: Millis) -> None:
+        """Some fsyncs have ended: what this node follows may be fetched on."""
+        self._fetching.synced(now)
+
+    def taken_back(self, now: Millis, partition: Partition) -> None:
+        """A log takes records again, after its end was cut off."""
+        self._fetching.taken_back(now, partition)
+
     # ---- where this node leads -------------------------------------------------------------------------------------
 
     def fetched(

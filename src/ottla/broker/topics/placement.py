@@ -247,6 +247,8 @@ class Placement(Subscriber):
             return
         partition.lead(self._followers(now, partition, placed) if len(placed.replicas) > 1 else None)
         if partition.followers is not None:
+            if partition.fsyncs_each and log.recovery_point < log.log_end_offset:
+                commits.sync_soon(partition)
             partition.advance(now)
         elif commits.by_fsync and log.recovery_point < log.log_end_offset:
             partition.holding = True

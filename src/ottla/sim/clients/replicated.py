@@ -1,68 +1,97 @@
-"""Clients of a simulated cluster: producers with acks=all and readers, each of one partition, that follow its leader.
+"""Clients of a simulated cluster: producers and readers of one partition each, committers of one group each.
 
-They ask the workload who leads, as real ones ask Metadata, and believe it until a node says otherwise or nothing. What
-they were told goes into the `Promises`, which are checked against the logs.
-
-A producer sends one batch at a time and sends it again until it is acknowledged, so that a record may be there twice
-and never be missing.
+They believe what some node knows of leaders, as real ones ask Metadata, until a node says otherwise or nothing. One
+request at a time. What they were told goes to the `Promises` of the topic, which are checked against the logs.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.wire import Message
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.clients.client import Client
-from ottla.sim.kernel.clock import MS, Booking
+from ottla.sim.kernel.clock import MS, Booking, Micros
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 
 PATIENCE_US = 3_000 * MS
-PRODUCE_VERSION, FETCH_VERSION = 13, 17
+PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, INIT_PRODUCER_ID_VERSION = 13, 17, 10, 5
+LATEST = -1
+ASKS_FOR_THE_END = 0.1
+"""How often a reader asks where the partition ends, and does not read."""
+
+Place: TypeAlias = tuple[str, int]
+"""A topic's name and the index of a partition."""
+Question: TypeAlias = tuple[Message, int, Callable[[Any], bool]]
+"""What to ask, its version, and who is given the answer: who says False, somebody else has to be asked."""
 
 
 class Promises(Protocol):
-    """Who remembers what clients were told of a partition."""
+    """Who remembers what clients were told of a topic, by partition."""
 
     def acknowledged(self, index: int, offset: int, value: bytes) -> None: ...
 
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None: ...
 
+    def acknowledged_end(self, index: int) -> int:
+        """Behind the last record that was acknowledged to acks=all until now."""
+        ...
+
+
+class ClusterView(Protocol):
+    """A cluster, as its clients see it."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def checker(self) -> Promises: ...
+
+    def believed_leader(self, place: Place) -> Endpoint | None:
+        """Where a client goes that asks some node who leads this partition; None: it does not know yet."""
+        ...
+
+    def topic_id(self, name: str) -> bytes | None: ...
+
 
 class LeaderClient(Client):
     """A client of whoever leads one partition. One request at a time."""
 
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        topic_id: bytes,
-        index: int,
-        leader: Callable[[int], Endpoint | None],
-        promises: Promises,
-    ) -> None:
-        super().__init__(world, name, Endpoint("nowhere"))
-        self.topic_id = topic_id
-        self.index = index
-        self.promises = promises
-        self._leader = leader
+    def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
+        super().__init__(cluster.world, name, Endpoint("nowhere"))
+        self.cluster = cluster
+        self.place = place
+        self.winding_down = False
+        """It begins nothing new."""
+        self.last_error = 0
+        self.pace_us: Micros = 3 * MS
+        """It waits no longer than that between an answer and the next question."""
         self._correlation_id = 0
         self._patience: Booking | None = None
-        self._asked: tuple[int, int] | None = None
+        self._booked: Booking | None = None
+        self._asked: tuple[int, int, Callable[[Any], bool]] | None = None
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
-    def next_request(self) -> tuple[Message, int] | None:
-        """What to ask now, and its version; None: nothing for a while."""
+    def next_request(self) -> Question | None:
+        """What to ask now; None: nothing for a while."""
         raise NotImplementedError
 
-    def answered(self, answer: Any) -> bool:
-        """False: ask somebody else."""
-        raise NotImplementedError
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do."""
+        return True
+
+    def endpoint(self) -> Endpoint | None:
+        """Where to go; None: nobody knows yet."""
+        return self.cluster.believed_leader(self.place)
 
     # ---- one request after the other -------------------------------------------------------------------------------
 
@@ -71,37 +100,46 @@ class LeaderClient(Client):
         if not self.running or self._asked is not None:
             return
         if self.connection is None:
-            endpoint = self._leader(self.index)
+            endpoint = self.endpoint()
             if endpoint is not None:
                 self.bootstrap = endpoint
                 self.connection = self.world.network.connect(self.name, self, endpoint)
             if self.connection is None:
-                self.after(self.rng.randrange(5 * MS, 60 * MS), self.go)
+                self._go_later(5 * MS, 60 * MS)
                 return
             self._splitter = type(self._splitter)()
         wanted = self.next_request()
         if wanted is None:
-            self.after(self.rng.randrange(1 * MS, 40 * MS), self.go)
+            self._go_later(1 * MS, 40 * MS)
             return
-        message, version = wanted
+        message, version, told = wanted
         self._correlation_id += 1
-        self._asked = message.API_KEY, version
         header = RequestHeader(message.API_KEY, version, self._correlation_id, self.name)
+        if isinstance(message, ProduceRequest) and message.acks == 0:
+            self.connection.to_server.write(bytes(encode_request(header, message)))
+            self._go_later(50, 4 * self.pace_us)
+            return
+        self._asked = message.API_KEY, version, told
         self.connection.to_server.write(bytes(encode_request(header, message)))
         self._patience = self.after(PATIENCE_US, self._give_up)
+
+    def _go_later(self, at_least_us: Micros, at_most_us: Micros) -> None:
+        if self._booked is not None:
+            self._booked.cancel()
+        self._booked = self.after(self.rng.randrange(at_least_us, at_most_us), self.go)
 
     def frame_arrived(self, frame: memoryview) -> None:
         assert self._asked is not None
         assert self._patience is not None
         self._patience.cancel()
-        (key, version), self._asked = self._asked, None
+        (key, version, told), self._asked = self._asked, None
         correlation_id, answer = decode_response(key, version, frame)
         if correlation_id != self._correlation_id:
             raise Broken(f"{self.name} waits for answer {self._correlation_id} and gets {correlation_id}")
-        if not self.answered(answer):
+        if not told(answer):
             self.hang_up()
         else:
-            self.after(self.rng.randrange(50, 3 * MS), self.go)
+            self._go_later(50, self.pace_us)
 
     def _give_up(self) -> None:
         self.hang_up(lingering=self.rng.random() < 0.5)
@@ -110,70 +148,118 @@ class LeaderClient(Client):
         if self._patience is not None:
             self._patience.cancel()
         self._asked = None
-        self.after(self.rng.randrange(5 * MS, 60 * MS), self.go)
+        self._go_later(5 * MS, 60 * MS)
 
 
-class AllAcksProducer(LeaderClient):
-    """Numbers its records; `pending` is the batch that is not acknowledged yet. `acks` may be 1: then nothing that it
-    is told is a promise."""
+class ReplicatedProducer(LeaderClient):
+    """Numbers its records; `pending` is the batch that is not acknowledged yet, which is sent again until it is.
 
-    def __init__(self, *args: Any, acks: int = -1) -> None:
-        super().__init__(*args)
+    Only with acks=all (-1) is what it is told a promise. Where it is `idempotent` no record may be there twice; with
+    acks=1 a leader that lost records may refuse the next ones, and the producer begins anew under another id.
+    """
+
+    def __init__(
+        self, cluster: ClusterView, name: str, place: Place, *, acks: int = -1, idempotent: bool = False
+    ) -> None:
+        super().__init__(cluster, name, place)
         self.acks = acks
+        self.idempotent = idempotent
         self.next_number = 0
         self.pending: list[bytes] = []
         self.acknowledged_count = 0
-        self.winding_down = False
-        self.last_error = 0
+        self.producer = (-1, -1)
+        """Id and epoch."""
+        self.sequence = 0
 
     @property
     def idle(self) -> bool:
         return not self.pending
 
-    def next_request(self) -> tuple[Message, int] | None:
+    def next_request(self) -> Question | None:
+        topic_id = self.cluster.topic_id(self.place[0])
+        if topic_id is None or (self.winding_down and not self.pending):
+            return None
+        if self.idempotent and self.producer[0] < 0:
+            return InitProducerIdRequest(transactional_id=None), INIT_PRODUCER_ID_VERSION, self._initialised
         if not self.pending:
-            if self.winding_down:
-                return None
             for _ in range(self.rng.randrange(1, 4)):
                 self.pending.append(f"{self.name}:{self.next_number}".encode())
                 self.next_number += 1
-        batch = encode_batch([(b"k", value) for value in self.pending], self.world.clock.wall_ms)
-        part = PartitionProduceData(self.index, batch)
-        topic = TopicProduceData(topic_id=self.topic_id, partition_data=[part])
-        return ProduceRequest(None, self.acks, 1_500, [topic]), PRODUCE_VERSION
+        records = [(b"k", value) for value in self.pending]
+        producer_id, epoch = self.producer
+        sequence = self.sequence if self.idempotent else -1
+        batch = encode_batch(
+            records, self.world.clock.wall_ms, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+        part = PartitionProduceData(self.place[1], batch)
+        topic = TopicProduceData(topic_id=topic_id, partition_data=[part])
+        if self.acks == 0:
+            self.pending = []
+        return ProduceRequest(None, self.acks, 1_500, [topic]), PRODUCE_VERSION, self._produced
 
-    def answered(self, answer: Any) -> bool:
+    def _initialised(self, answer: Any) -> bool:
+        self.last_error = answer.error_code
+        if answer.error_code == ErrorCode.NONE:
+            self.producer, self.sequence = (answer.producer_id, answer.producer_epoch), 0
+        return not answer.error_code
+
+    def _produced(self, answer: Any) -> bool:
         part = answer.responses[0].partition_responses[0]
         self.last_error = part.error_code
+        if part.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            if self.acks == -1:
+                raise Broken(f"11: {self.name}: the leader of {self.place} has lost {self.producer}: {part.error_code}")
+            self.producer = (-1, -1)
         if part.error_code:
             return False
         if self.acks == -1:
             for at, value in enumerate(self.pending):
-                self.promises.acknowledged(self.index, part.base_offset + at, value)
+                self.cluster.checker.acknowledged(self.place[1], part.base_offset + at, value)
         self.acknowledged_count += len(self.pending)
+        self.sequence += len(self.pending)
         self.pending = []
         return True
 
 
 class Reader(LeaderClient):
-    """Reads from the beginning to the end, whoever leads, and never back."""
+    """Reads from the beginning to the end, whoever leads, and never back; asks now and then where the end is."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
+        super().__init__(cluster, name, place)
         self.position = 0
+        self._end_min = 0
+        """What was acknowledged, or read, before the question where the end is."""
 
-    def next_request(self) -> tuple[Message, int] | None:
-        asked = FetchPartition(self.index, -1, self.position, partition_max_bytes=1 << 20)
-        topic = FetchTopic(topic_id=self.topic_id, partitions=[asked])
-        return FetchRequest(max_wait_ms=200, min_bytes=1, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION
+    def next_request(self) -> Question | None:
+        topic_id = self.cluster.topic_id(self.place[0])
+        if topic_id is None:
+            return None
+        if self.rng.random() < ASKS_FOR_THE_END:
+            self._end_min = max(self.position, self.cluster.checker.acknowledged_end(self.place[1]))
+            where = ListOffsetsTopic(self.place[0], [ListOffsetsPartition(self.place[1], -1, LATEST)])
+            return ListOffsetsRequest(topics=[where]), LIST_OFFSETS_VERSION, self._ended
+        asked = FetchPartition(self.place[1], -1, self.position, partition_max_bytes=1 << 20)
+        topic = FetchTopic(topic_id=topic_id, partitions=[asked])
+        return FetchRequest(max_wait_ms=200, min_bytes=1, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION, self._read
 
-    def answered(self, answer: Any) -> bool:
+    def _ended(self, answer: Any) -> bool:
+        """A record that was acknowledged, or read, lies before the end: whoever leads has to know it (KIP-207)."""
+        part = answer.topics[0].partitions[0]
+        self.last_error = part.error_code
+        if part.error_code:
+            return False
+        if part.offset < self._end_min:
+            raise Broken(f"{self.name}: {self.place} ends at {part.offset}, and {self._end_min - 1} was there before")
+        return True
+
+    def _read(self, answer: Any) -> bool:
         part = answer.responses[0].partitions[0]
+        self.last_error = part.error_code
         if part.error_code:
             return False
         for batch in decode_batches(bytes(part.records or b"")):
             for note in batch.notes:
                 if note.offset >= self.position:
-                    self.promises.exposed(self.index, note.offset, batch.leader_epoch, note.value or b"")
-                    self.position = note.offset + 1
+                    self.cluster.checker.exposed(self.place[1], note.offset, batch.leader_epoch, note.value or b"")
+            self.position = max(self.position, batch.last_offset + 1)
         return True

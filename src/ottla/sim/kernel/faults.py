@@ -5,7 +5,7 @@ workload's. `heal` ends everything at once. Knows nothing of clients and of what
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.sim.kernel.clock import MS, Booking
 from ottla.sim.kernel.host import CALM_DISK_US, Host
@@ -16,14 +16,18 @@ STEPS_TO_CUT_MAX = 400
 
 
 class HostFaults:
-    """The trouble of one host: its process, its power, its disk. Somebody starts a node that died again."""
+    """The trouble of one host: its process, its power, its disk. Somebody starts a node that died again: `start`, by
+    itself that of the host."""
 
-    def __init__(self, host: Host, rng: random.Random, *, power_cuts: bool) -> None:
+    def __init__(
+        self, host: Host, rng: random.Random, *, power_cuts: bool, start: Callable[[], object] | None = None
+    ) -> None:
         self.host = host
         self.rng = rng
         self.power_cuts = power_cuts
         self.active = True
         self._agenda = host.world.agenda
+        self._start_node = host.start if start is None else start
         self._restart: Booking | None = None
 
     def write_back(self) -> None:
@@ -48,7 +52,7 @@ class HostFaults:
             return
         if self.active and self.rng.random() < 0.15:
             self._light_fuse(100)
-        self.host.start()
+        self._start_node()
 
     def _draws_power_cut(self) -> bool:
         return self.power_cuts and self.rng.random() < 0.6
@@ -66,12 +70,12 @@ class HostFaults:
     def stop_cleanly(self) -> None:
         self.host.stop(power_cut=self._draws_power_cut())
 
-    def stall(self) -> None:
+    def stall(self, at_most_ms: int = 4_000) -> None:
         life = self.host.life
         if life is not None and life.alive and not life.paused:
             self._tell("stands still")
             life.pause()
-            self._agenda.after(self.rng.randrange(4_000 * MS), life.resume)
+            self._agenda.after(self.rng.randrange(at_most_ms * MS), life.resume)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
@@ -119,6 +123,14 @@ class HostFaults:
             store.lost_answers, store.rivals = self.rng.choice(((0.3, 0.0), (0.0, 0.5), (0.3, 0.5)))
             self._tell("has a metadata store that loses answers and has other writers")
             self._agenda.after(self.rng.randrange(6_000 * MS), store.heal)
+
+    def cut_store(self) -> None:
+        """Nothing gets to the metadata store."""
+        store = self.host.store
+        if store is not None:
+            store.is_cut = True
+            self._tell("does not reach the metadata store")
+            self._agenda.after(self.rng.randrange(4_000 * MS), store.heal)
 
     # ---- the end of it ---------------------------------------------------------------------------------------------
 

@@ -527,7 +527,7 @@ class Host:
             self.fell()
             return False
         except (OSError, StoreFailed) as error:
-            if not self.disk.ails:
+            if not self.disk.ails and not (self.store is not None and self.store.is_cut):
                 raise
             self.world.trace.add(self.name, f"can't start: {error}")
             self._bury(life, power_cut=False, how="refuses to start")

@@ -39,7 +39,7 @@ class FarStore:
     """A `MetadataStore` that is `store`, with what goes wrong on the way to it.
 
     `latency_max_us`: how long the way there, or back, may take. `lost_answers`: of how many commits nobody hears again,
-    done or not. `rivals`: before how many another writer writes one of their rows.
+    done or not. `rivals`: before how many another writer writes one of their rows. `is_cut`: nothing gets there.
     """
 
     def __init__(self, store: SimStore, rng: random.Random) -> None:
@@ -50,6 +50,7 @@ class FarStore:
         self.latency_max_us: Micros = 0
         self.lost_answers = 0.0
         self.rivals = 0.0
+        self.is_cut = False
         self.made_by_rivals: Counter[str] = Counter()
         """Rows that were not there before another writer wrote them, by key."""
 
@@ -59,22 +60,25 @@ class FarStore:
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
-        self.latency_max_us, self.lost_answers, self.rivals = 0, 0.0, 0.0
+        self.latency_max_us, self.lost_answers, self.rivals, self.is_cut = 0, 0.0, 0.0, False
 
     @property
     def generation(self) -> int:
         return self._store.generation
 
     def get(self, key: str) -> Versioned | None:
+        self._reach()
         return self._store.get(key)
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         return self._store.list(prefix)
 
     def changes_since(self, generation: int) -> Changes | None:
+        self._reach()
         return self._store.changes_since(generation)
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        self._reach()
         if self.rivals and self._rng.random() < self.rivals:
             self._rival(writes)
         if not self.lost_answers or self._rng.random() >= self.lost_answers:
@@ -82,6 +86,10 @@ class FarStore:
         if self._rng.random() < 0.5:
             self._store.commit(writes, guards)
         raise CommitUnknown("the answer of the metadata store was lost")
+
+    def _reach(self) -> None:
+        if self.is_cut:
+            raise StoreFailed("the metadata store can't be reached")
 
     def _rival(self, writes: Sequence[Write]) -> None:
         """Another node writes one of these rows: as it is, or as it is going to be where there is none."""

@@ -1,49 +1,41 @@
-"""A simulated cluster: nodes that replicate one topic among them, a controller, producers and readers.
+"""A simulated cluster: nodes that replicate topics among them, their clients, and what is checked at every step.
 
-    cluster = Cluster(seed)
-    cluster.start()                  all nodes are up and registered, the topic is there
+    cluster.start()                  all nodes are up and take part, the topic is there
     cluster.run(2_000)               milliseconds
     cluster.kill(1)                  its process dies; the controller notices after a while
     cluster.begin(1)                 it comes back
     cluster.settle()                 everything heals and comes to rest, and is looked at
 
-Every step of every node is followed by the checkers' look. Nodes hear of metadata each in its own time, but those that
-are cut off from the controller, who do not.
+How the nodes hear of metadata, and who controls the cluster, subclasses say. Clients believe what one node or another
+knows of leaders, which may be old.
 """
 
 from collections.abc import Callable, Mapping
 
 from ottla.broker.node import Node
-from ottla.metadata.image import delta_since
-from ottla.metadata.memory import MemoryStore
-from ottla.sim.clients.replicated import AllAcksProducer, Reader
-from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.host import Host, Life
+from ottla.metadata.image import MetadataImage
+from ottla.sim.clients.replicated import LeaderClient, Place, Reader, ReplicatedProducer
+from ottla.sim.kernel.clock import MS, HostClock
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
-from ottla.sim.workloads.hand_controller import CONTROLLER_ID, HandController
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
-from ottla.sim.workloads.run import node_on
 
 TOPIC = "replicated"
-TOPIC_ID = bytes(range(1, 17))
 SETTINGS = {
     "ottla.cluster.secret": "one secret for all",
     "replica.lag.time.max.ms": "2000",
     "replica.fetch.wait.max.ms": "200",
     "replica.high.watermark.checkpoint.interval.ms": "500",
+    "log.cleaner.enable": "false",
 }
-NOTICED_MS = 600
-"""How long a node may be silent before it is fenced."""
 REST_MS = 30_000
 REST_STEP_MS = 100
 
-NodeMaker = Callable[[Host, MemoryStore, Mapping[str, str], bool], Node]
-
 
 class Cluster:
-    """See the module's docstring. `make` is for tests that plant bugs."""
+    """See the module's docstring. `settings` are those of every node, beside its id."""
 
     def __init__(
         self,
@@ -53,39 +45,54 @@ class Cluster:
         partitions: int = 1,
         min_isr: int = 2,
         settings: Mapping[str, str] | None = None,
-        make: NodeMaker = node_on,
         keep_all: bool = False,
     ) -> None:
         self.world = World(seed, keep_all=keep_all)
         self.rng = self.world.stream("cluster")
-        self.store = MemoryStore()
-        self.controller = HandController(self.store)
-        self.checker = ReplicaChecker(TOPIC)
         self.partitions = partitions
         self.min_isr = min_isr
-        self._make = make
-        self._settings = {**SETTINGS, **(settings or {})}
+        self.settings = {**SETTINGS, "min.insync.replicas": str(min_isr), **(settings or {})}
+        self.checker = ReplicaChecker(TOPIC)
+        self.checkers = [self.checker]
+        """One for each topic that is looked at."""
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
-        self.desk = Host(self.world, "controller", lambda *_: self.controller)
-        self.desk.watch = lambda _: self._told_generation_differs()
-        endpoints = {node_id: host.endpoint for node_id, host in self.hosts.items()} | {
-            CONTROLLER_ID: self.desk.endpoint
-        }
         for host in self.hosts.values():
-            host.peers = endpoints
-        self.deaf: set[int] = set()
-        """Nodes that hear nothing of the metadata, and that nobody hears of."""
-        self.producers: list[AllAcksProducer] = []
+            host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
+        self.producers: list[ReplicatedProducer] = []
         self.readers: list[Reader] = []
-        self._told = 0
+        self.others: list[LeaderClient] = []
+        """Clients that neither produce nor read: they commit offsets, or whatever a test has them do."""
 
     def _host(self, node_id: int) -> Host:
         def build(host: Host, same_boot: bool) -> Node:
-            return self._make(host, self.store, {**self._settings, "node.id": str(node_id)}, same_boot)
+            return self.build(host, {**self.settings, "node.id": str(node_id)}, same_boot)
 
-        host = Host(self.world, f"node-{node_id}", build)
-        host.watch = lambda life: self.checker.look(self.node(node_id), self.controller.image)
+        host = Host(self.world, f"node-{node_id}", build, clock=self.clock_of(node_id))
+        host.watch = lambda _: self._look(node_id)
         return host
+
+    # ---- for subclasses --------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is committed."""
+        raise NotImplementedError
+
+    def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
+        """A node on this host."""
+        raise NotImplementedError
+
+    def clock_of(self, node_id: int) -> HostClock:
+        """The clock of this node's host."""
+        return HostClock(self.world.clock)
+
+    def begin(self, node_id: int) -> None:
+        """A new life of this node."""
+        raise NotImplementedError
+
+    def heal(self) -> None:
+        """Whoever is down, deaf or given up comes back."""
+        raise NotImplementedError
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -100,124 +107,66 @@ class Cluster:
     def up(self) -> list[int]:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
-    def start(self) -> None:
-        """Every node, and the topic."""
-        self.desk.start()
-        for node_id in self.hosts:
-            self.begin(node_id)
-        self.run(50)
-        ids = list(self.hosts)
-        placed = [tuple(ids[(first + at) % len(ids)] for at in range(len(ids))) for first in range(self.partitions)]
-        self.controller.create_topic(TOPIC, TOPIC_ID, {"min.insync.replicas": str(self.min_isr)}, placed)
-        self.tell_all()
+    def _look(self, node_id: int) -> None:
+        node, image = self.node(node_id), self.image
+        for checker in self.checkers:
+            checker.look(node, image)
 
-    def begin(self, node_id: int, *, intact: bool = True) -> None:
-        """A new life of this node, which registers."""
-        host = self.hosts[node_id]
-        if host.start():
-            self.world.agenda.after(self.rng.randrange(1, 20 * MS), self._register, node_id, host.life, intact)
+    def look_at_metadata(self) -> None:
+        """Something was committed."""
+        for checker in self.checkers:
+            checker.look_at_metadata(self.image)
 
-    def _register(self, node_id: int, life: Life, intact: bool) -> None:
-        if life.alive:
-            self.controller.catch_up()
-            self.controller.register(node_id, self.hosts[node_id].lives, intact=intact)
-            self.tell_all()
-
-    def kill(self, node_id: int, *, power_cut: bool = False) -> None:
-        """Its process dies, or its machine goes off; the controller notices later."""
-        host = self.hosts[node_id]
-        life = host.life
-        if power_cut:
-            self.checker.forgive(node_id)
-        host.kill(power_cut=power_cut)
-        self.world.agenda.after(self.rng.randrange(NOTICED_MS * MS), self._noticed, node_id, life)
-
-    def stop(self, node_id: int) -> None:
-        """Its process ends cleanly."""
-        self.hosts[node_id].stop()
-        self.fence(node_id)
-
-    def register_again(self, node_id: int, life: Life) -> None:
-        """A node that was given up and lives is heard of again, as a new registration."""
-        self.deaf.discard(node_id)
-        if life.paused:
-            self.world.agenda.after(100 * MS, self.register_again, node_id, life)
-        else:
-            self._register(node_id, life, intact=True)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every node is up, heard of in its present life, and in sync: one machine may go off then."""
-        for node_id, host in self.hosts.items():
-            known = self.controller.image.nodes.get(str(node_id))
-            if not host.up or known is None or known.incarnation != f"{node_id}/{host.lives}":
-                return False
-        return all(sorted(self.isr(index)) == sorted(self.hosts) for index in range(self.partitions))
-
-    def _noticed(self, node_id: int, life: Life) -> None:
-        if self.hosts[node_id].life is life:
-            self.fence(node_id)
-
-    def fence(self, node_id: int) -> None:
-        """The controller gives this node up."""
-        self.controller.fence(node_id)
-        self.tell_all()
-
-    # ---- metadata --------------------------------------------------------------------------------------------------
-
-    def tell_all(self) -> None:
-        """Everybody hears of what was committed, each in its own time."""
-        self.checker.look_at_metadata(self.controller.image)
-        self._told = self.store.generation
-        for node_id, host in self.hosts.items():
-            self.world.agenda.after(self.rng.randrange(1, 15 * MS), self._tell, node_id, host.life)
-
-    def _told_generation_differs(self) -> None:
-        if self._told != self.store.generation:
-            self.tell_all()
-
-    def _tell(self, node_id: int, life: Life | None) -> None:
-        if life is None or not life.alive or node_id in self.deaf:
-            return
-        if life.paused:
-            self.world.agenda.after(20 * MS, self._tell, node_id, life)
-            return
-        node = self.node(node_id)
-        if node.image.generation < self.store.generation:
-            life.enter(node.changed, delta_since(self.store, node.image))
+    # ---- partitions ------------------------------------------------------------------------------------------------
 
     def leader(self, index: int = 0) -> int | None:
         """Who leads this partition, as the store says."""
-        placed = self.controller.image.partition(TOPIC, index)
+        placed = self.image.partition(TOPIC, index)
         return None if placed is None or placed.leader == -1 else placed.leader
 
     def isr(self, index: int = 0) -> tuple[int, ...]:
-        placed = self.controller.image.partition(TOPIC, index)
+        placed = self.image.partition(TOPIC, index)
         assert placed is not None
         return placed.isr
 
-    def _endpoint_of_leader(self, index: int) -> Endpoint | None:
-        leader = self.leader(index)
-        return None if leader is None else self.hosts[leader].endpoint
+    def is_whole(self) -> bool:
+        """Whether every replica of every topic is in sync."""
+        topics = [self.image.topics[each.topic] for each in self.checkers if each.topic in self.image.topics]
+        return all(sorted(placed.isr) == sorted(placed.replicas) for topic in topics for placed in topic.partitions)
 
     # ---- clients ---------------------------------------------------------------------------------------------------
 
-    def produce(self, index: int = 0, acks: int = -1) -> AllAcksProducer:
+    def believed_leader(self, place: Place) -> Endpoint | None:
+        """Where a client goes that asks some node who leads this partition."""
+        up = self.up
+        if not up:
+            return None
+        image = self.node(self.rng.choice(up)).image
+        placed = image.partition(*place)
+        return None if placed is None or placed.leader not in self.hosts else self.hosts[placed.leader].endpoint
+
+    def topic_id(self, name: str) -> bytes | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else topic.id
+
+    def produce(self, index: int = 0, acks: int = -1, *, idempotent: bool = False) -> ReplicatedProducer:
         """A producer of this partition, which begins now."""
         name = f"producer-{len(self.producers)}"
-        producer = AllAcksProducer(self.world, name, TOPIC_ID, index, self._endpoint_of_leader, self.checker, acks=acks)
+        producer = ReplicatedProducer(self, name, (TOPIC, index), acks=acks, idempotent=idempotent)
         self.producers.append(producer)
         producer.go()
         return producer
 
     def read(self, index: int = 0) -> Reader:
         """A reader of this partition, which begins now."""
-        reader = Reader(
-            self.world, f"reader-{len(self.readers)}", TOPIC_ID, index, self._endpoint_of_leader, self.checker
-        )
+        reader = Reader(self, f"reader-{len(self.readers)}", (TOPIC, index))
         self.readers.append(reader)
         reader.go()
         return reader
+
+    @property
+    def clients(self) -> list[LeaderClient]:
+        return [*self.producers, *self.readers, *self.others]
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -237,50 +186,51 @@ class Cluster:
         logs do not hold what was promised."""
         self.world.network.mend()
         self.world.network.weathers.clear()
-        self.deaf.clear()
-        for node_id, host in self.hosts.items():
-            if not host.up:
-                self.begin(node_id)
-            elif host.life is not None:
-                host.life.resume()
-                if self.controller.is_given_up(node_id):
-                    self.register_again(node_id, host.life)
-        self.tell_all()
-        for producer in self.producers:
-            producer.winding_down = True
+        self.heal()
+        for client in self.clients:
+            client.winding_down = True
         end_us = self.world.clock.now_us + REST_MS * MS
-        while (missing := self._missing()) is not None:
+        while (missing := self.missing()) is not None:
             if self.world.clock.now_us >= end_us:
-                raise Broken(f"{REST_MS} ms after everything healed {missing}")
+                raise Broken(f"15: {REST_MS} ms after everything healed {missing}")
             self.run(REST_STEP_MS)
         nodes = [self.node(node_id) for node_id in self.hosts]
         for node in nodes:
-            self.checker.look(node, self.controller.image)
+            self._look(node.node_id)
             if node.replicas.by_name:
                 node.replication.check()
-        self.checker.look_at_rest(nodes)
+        for checker in self.checkers:
+            checker.look_at_rest(nodes)
 
-    def _missing(self) -> str | None:
+    def missing(self) -> str | None:
         """What has not come to rest yet, as a sentence; None: everything has."""
         for node_id, host in self.hosts.items():
             if not host.up:
                 return f"node {node_id} is down"
-            if self.node(node_id).image.generation != self.store.generation:
-                self._tell(node_id, host.life)
-        for producer in self.producers:
-            if not producer.idle:
-                return f"{producer.name} has unacknowledged records, last error {producer.last_error}"
-        for index in range(self.partitions):
-            leader = self.leader(index)
-            if leader is None:
-                return f"partition {index} has no leader"
-            if sorted(self.isr(index)) != sorted(self.hosts):
-                return f"in sync in {index} are only {self.isr(index)}"
-            logs = [self.node(node_id).replicas.by_name[TOPIC].partitions[index].log for node_id in self.hosts]
-            ends = {(log.log_end_offset, log.high_watermark) for log in logs}
-            if len(ends) > 1 or any(end != mark for end, mark in ends):
-                return f"the replicas of {index} end at {[(log.log_end_offset, log.high_watermark) for log in logs]}"
-            for reader in self.readers:
-                if reader.running and reader.index == index and reader.position != logs[0].high_watermark:
-                    return f"{reader.name} is at {reader.position}"
+        for client in self.clients:
+            if not client.idle:
+                return f"{client.name} is not done, its last error is {client.last_error}"
+        for checker in self.checkers:
+            topic = self.image.topics.get(checker.topic)
+            for index in range(0 if topic is None else len(topic.partitions)):
+                missing = self._missing_of(checker.topic, index)
+                if missing is not None:
+                    return missing
+        return None
+
+    def _missing_of(self, topic: str, index: int) -> str | None:
+        placed = self.image.partition(topic, index)
+        assert placed is not None
+        if placed.leader == -1:
+            return f"{topic}-{index} has no leader"
+        if sorted(placed.isr) != sorted(placed.replicas):
+            return f"in sync in {topic}-{index} are only {placed.isr}"
+        replicas = [self.node(node_id).replicas.get(topic, index) for node_id in placed.replicas]
+        ends = {(-1, 0) if each is None else (each.log.log_end_offset, each.log.high_watermark) for each in replicas}
+        if len(ends) > 1 or any(end != mark for end, mark in ends):
+            return f"the replicas of {topic}-{index} end at {sorted(ends)}"
+        (end, _), *_ = ends
+        for reader in self.readers:
+            if reader.running and reader.place == (topic, index) and reader.position != end:
+                return f"{reader.name} is at {reader.position}"
         return None

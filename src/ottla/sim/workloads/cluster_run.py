@@ -1,31 +1,36 @@
 """One run of the cluster workload: a seed, some nodes, a time of trouble, and the rest after it.
 
-Trouble is of nodes (killed, machine off, standing still), of paths between them (cut one way, parted, slow), of
-metadata (a node that hears nothing and is given up), and leaders that move. As many nodes as a partition can lose at
-once are down at once, and no more machines go off than that.
+Trouble is of nodes (killed, also in mid-step, stopped, machine off, standing still, often beyond the lease), of their
+disks (slow, full, with syncs that fail), of their clocks, of paths between them (cut one way, parted, slow), of the way
+to the metadata store (slow, cut, answers lost), and of leaders and controllers that move. Each kind comes or not, by
+the seed.
+
+With page-cache durability a machine goes off only while every replica is in sync and no disk ails: more may lose what
+was acknowledged, as in Kafka. With fsync any of them may, all at once too, and nothing acknowledged is lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.faults import PathFaults
-from ottla.sim.workloads.cluster import TOPIC, Cluster
+from ottla.sim.kernel.faults import HostFaults, PathFaults
+from ottla.sim.workloads.elected_cluster import ElectedCluster
+from ottla.sim.workloads.following import LEASE_MS
 from ottla.sim.workloads.run import Outcome, failure_of
 
 SAFETY_MS = 12_000
-GAP_US = 900 * MS
-DEAD_MAX_US = 2_500 * MS
+PACE_US = 25 * MS
+KIND_CHANCE = 0.75
 
 
 class ClusterRun:
-    """One seed. `make`, as `Cluster`'s, is for tests that plant bugs."""
+    """One seed. `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
 
-    def __init__(self, seed: int, *, keep_all: bool = False, **given: object) -> None:
-        self.cluster = Cluster(seed, keep_all=keep_all, **_drawn(seed), **given)  # pyright: ignore[reportArgumentType]
-        self.rng = self.cluster.world.stream("trouble")
-        self.paths = PathFaults(self.cluster.world, self.rng)
-        self.active = True
+    def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
+        self.cluster = ElectedCluster(seed, keep_all=keep_all, **{**_drawn(seed), **given})
+        self.trouble = Trouble(self.cluster)
 
     def outcome(self) -> Outcome:
         """Run to the end, whatever it is."""
@@ -47,102 +52,157 @@ class ClusterRun:
         """Raises Broken, or whatever a node lets out."""
         cluster = self.cluster
         cluster.start()
-        for index in range(cluster.partitions):
-            cluster.produce(index)
-            cluster.produce(index, acks=self.rng.choice((-1, -1, 1)))
-            cluster.read(index)
-        for host in cluster.hosts.values():
-            self._write_back(host.disk.write_back)
-        self._later()
+        self._bring_clients(cluster)
+        self.trouble.begin()
         cluster.run(SAFETY_MS)
-        self.active = False
+        self.trouble.end()
         cluster.settle()
 
-    def _write_back(self, write_back: Callable[[], None]) -> None:
-        write_back()
-        self.cluster.world.agenda.after(self.rng.randrange(2_000 * MS), self._write_back, write_back)
+    def _bring_clients(self, cluster: ElectedCluster) -> None:
+        rng = cluster.world.stream("clients")
+        for index in range(cluster.partitions):
+            cluster.produce(index, idempotent=True)
+            acks = rng.choice((-1, 1, 0))
+            cluster.produce(index, acks=acks, idempotent=acks != 0 and rng.random() < 0.3)
+            cluster.read(index)
+        for group in ("alpha", "beta"):
+            cluster.commit_offsets(group)
+        for client in cluster.clients:
+            client.pace_us = PACE_US
 
-    # ---- trouble ---------------------------------------------------------------------------------------------------
 
-    def _later(self) -> None:
-        self.cluster.world.agenda.after(self.rng.randrange(GAP_US), self._strike)
+class Trouble:
+    """What goes wrong in a cluster, and when."""
 
-    def _strike(self) -> None:
-        if not self.active:
-            return
-        names = [host.name for host in self.cluster.hosts.values()]
-        faults: Sequence[Callable[[], None]] = (
-            self._kill,
-            self._kill,
+    def __init__(self, cluster: ElectedCluster) -> None:
+        self.cluster = cluster
+        self.rng = cluster.world.stream("trouble")
+        self.paths = PathFaults(cluster.world, self.rng)
+        self.nodes = {
+            node_id: HostFaults(host, self.rng, power_cuts=False, start=partial(cluster.begin, node_id))
+            for node_id, host in cluster.hosts.items()
+        }
+        self.active = False
+        self._names = [host.name for host in cluster.hosts.values()]
+        self._gap_us = self.rng.choice((300, 900, 2_000)) * MS
+
+    def begin(self) -> None:
+        """From now on trouble strikes."""
+        for node_id, host in self.cluster.hosts.items():
+            forgiven, faults = host.died, self.nodes[node_id]
+            host.died = partial(self._died, forgiven, faults)
+            faults.write_back()
+        self.active = True
+        kinds: list[Callable[[], None]] = [
+            *(self._kill,) * 3,
+            *(self._cut_in_mid_step,) * 2,
             self._stop,
-            self._stand_still,
-            self._deafen,
-            self._move_leader,
-            self._move_leader,
-            partial(self.paths.cut_path, names),
-            partial(self.paths.part, names),
-            partial(self.paths.bad_path, names),
+            *(self._stand_still,) * 2,
+            self._ail,
+            *(self._ail_at_the_store,) * 2,
+            self._leap,
+            *(self._elect,) * 2,
+            self._lull,
+            partial(self.paths.cut_path, self._names),
+            partial(self.paths.part, self._names),
+            partial(self.paths.bad_path, self._names),
             self.paths.break_connection,
-        )
-        self.rng.choice(faults)()
+        ]
+        self._kinds = [act for act in kinds if self.rng.random() < KIND_CHANCE] or kinds
         self._later()
 
-    def _victim(self) -> int | None:
-        """A node that may die now."""
-        up = self.cluster.up
-        return self.rng.choice(up) if len(up) >= self.cluster.min_isr else None
+    def end(self) -> None:
+        """Nothing new goes wrong, and what did is mended."""
+        self.active = False
+        self.paths.heal()
+        for faults in self.nodes.values():
+            faults.heal()
+        for client in self.cluster.clients:
+            client.resume()
+
+    def _later(self) -> None:
+        self.cluster.world.agenda.after(self.rng.randrange(self._gap_us), self._strike)
+
+    def _strike(self) -> None:
+        if self.active:
+            self.rng.choice(self._kinds)()
+            self._later()
+
+    def _tell(self, what: str) -> None:
+        self.cluster.world.trace.add("faults", what)
+
+    def _died(self, forgiven: Callable[[bool], None] | None, faults: HostFaults, power_cut: bool) -> None:
+        if forgiven is not None:
+            forgiven(power_cut)
+        faults.node_died()
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def _any(self) -> HostFaults:
+        """One of the nodes, the controller and the leaders more often than the others."""
+        image = self.cluster.image
+        likely = [-1 if image.controller is None else image.controller.node_id, self.cluster.leader(0) or -1]
+        return self.nodes[self.rng.choice([*self.nodes, *(each for each in likely if each in self.nodes)])]
+
+    def _may_go_off(self) -> bool:
+        """Whether a machine may lose power, and with it what its disk has not taken."""
+        return self.cluster.fsync or (
+            self.cluster.is_whole() and not any(host.disk.ails for host in self.cluster.hosts.values())
+        )
 
     def _kill(self) -> None:
-        victim = self._victim()
-        if victim is not None:
-            goes_off = self.cluster.is_whole and self.rng.random() < 0.6
-            self.cluster.kill(victim, power_cut=goes_off)
-            self._begin_later(victim, intact=not goes_off)
+        power_cut = self._may_go_off() and self.rng.random() < 0.5
+        victims = list(self.nodes.values()) if self.rng.random() < 0.1 else [self._any()]
+        for faults in victims:
+            faults.host.kill(power_cut=power_cut and (self.cluster.fsync or len(victims) == 1))
+
+    def _cut_in_mid_step(self) -> None:
+        faults = self._any()
+        faults.power_cuts = self.cluster.fsync
+        faults.cut_in_mid_step()
 
     def _stop(self) -> None:
-        victim = self._victim()
-        if victim is not None:
-            self.cluster.stop(victim)
-            self._begin_later(victim)
-
-    def _begin_later(self, node_id: int, *, intact: bool = True) -> None:
-        delay_us = self.rng.choice((50 * MS, DEAD_MAX_US))
-        self.cluster.world.agenda.after(self.rng.randrange(delay_us), self._begin, node_id, intact)
-
-    def _begin(self, node_id: int, intact: bool) -> None:
-        if not self.cluster.hosts[node_id].up:
-            self.cluster.begin(node_id, intact=intact)
+        node_id = self.rng.choice(list(self.nodes))
+        self.cluster.hosts[node_id].stop()
+        self.cluster.following.leave(node_id)
 
     def _stand_still(self) -> None:
-        node_id = self.rng.choice(self.cluster.up or [0])
-        life = self.cluster.hosts[node_id].life if node_id else None
-        if life is not None and not life.paused:
-            self.cluster.world.trace.add("faults", f"node {node_id} stands still")
-            life.pause()
-            self.cluster.world.agenda.after(self.rng.randrange(3_000 * MS), life.resume)
-            if self.rng.random() < 0.5:
-                self.cluster.fence(node_id)
-                self.cluster.world.agenda.after(3_000 * MS, self.cluster.register_again, node_id, life)
+        self._any().stall(self.rng.choice((300, 2 * LEASE_MS)))
 
-    def _deafen(self) -> None:
-        """A node hears nothing of the metadata for a while, and is given up, while others may still reach it."""
-        node_id = self.rng.choice(list(self.cluster.hosts))
-        host = self.cluster.hosts[node_id]
-        if not self.cluster.deaf and host.up and host.life is not None:
-            self.cluster.world.trace.add("faults", f"node {node_id} hears nothing of the metadata")
-            self.cluster.deaf.add(node_id)
-            self.cluster.fence(node_id)
-            delay_us = self.rng.randrange(3_000 * MS)
-            self.cluster.world.agenda.after(delay_us, self.cluster.register_again, node_id, host.life)
+    def _ail(self) -> None:
+        """Of one disk at a time: two that fail may lose what was acknowledged."""
+        faults = self._any()
+        if not any(host.disk.ails for host in self.cluster.hosts.values()):
+            self.rng.choice((faults.slow_disk, faults.full_disk, faults.failing_syncs))()
 
-    def _move_leader(self) -> None:
-        """To another in-sync replica, or to the same in a new epoch."""
-        index = self.rng.randrange(self.cluster.partitions)
-        if self.cluster.leader(index) is not None:
-            self.cluster.controller.move_leader(TOPIC, index, self.rng.choice(self.cluster.isr(index)))
-            self.cluster.tell_all()
+    def _ail_at_the_store(self) -> None:
+        faults = self._any()
+        self.rng.choice((faults.slow_store, faults.lossy_store, faults.cut_store))()
+
+    def _leap(self) -> None:
+        faults, by_ms = self._any(), self.rng.choice((-60_000, -1_500, 300, 3_000, 60_000))
+        self._tell(f"the wall clock of {faults.host.name} leaps by {by_ms} ms")
+        faults.host.clock.wall_off_ms += by_ms
+
+    # ---- leaders and clients ---------------------------------------------------------------------------------------
+
+    def _elect(self) -> None:
+        """Preferred leaders lead again."""
+        self.cluster.ask(self.rng.choice(list(self.nodes)), ElectLeadersRequest(0, None))
+
+    def _lull(self) -> None:
+        """Nobody produces for a while."""
+        for producer in self.cluster.producers:
+            if not producer.paused:
+                producer.pause()
+                self.cluster.world.agenda.after(self.rng.randrange(3_000 * MS), producer.resume)
 
 
-def _drawn(seed: int) -> dict[str, object]:
+def _drawn(seed: int) -> dict[str, Any]:
     """What sort of cluster a seed has."""
-    return {"nodes": (3, 3, 5)[seed % 3], "partitions": 1 + seed % 2}
+    return {
+        "nodes": (3, 3, 5)[seed % 3],
+        "partitions": 1 + seed % 2,
+        "by_locks": bool(seed % 4),
+        "fsync": seed % 5 in (1, 3),
+    }

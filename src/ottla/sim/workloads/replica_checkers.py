@@ -6,13 +6,17 @@ invariants of a replicated log:
 1. one leader per epoch: one node at most leads a partition in an epoch;
 2. log matching: a batch of one (base offset, epoch) has the same bytes wherever it stands, and so has all before it;
 3. leader completeness: who begins to lead holds all that was acknowledged or exposed under earlier epochs;
-4. in-sync replicas are durable: each has everything below the leader's high watermark;
-5. the high watermark never goes back under one leadership, and is no further than any in-sync replica's log;
+4. in-sync and eligible replicas are durable: each has everything below the high watermark of any leader until now,
+   when that moves and when they become so;
+5. the high watermark never goes back under one leadership, and a follower's is no higher than a leader's was;
 6. nothing committed is cut: no cut removes what was below the high watermark of a leader;
-7. the in-sync replicas are among the replicas, with the leader, and apart from the eligible ones;
-10. an acknowledged record lies below the high watermark of a leader.
+7. the in-sync replicas are among the replicas, with the leader, and apart from the eligible ones (more of it, and 9,
+   `watched_store` checks);
+10. an acknowledged record lies below the high watermark of a leader;
+11. what a producer numbered stands once in a log.
 
-A replica that lost bytes which it had (a power cut) is forgiven 4: `may_lose` says so of a node.
+A replica that may have lost bytes which it had (`lost_power`) is forgiven 4 until it has left the in-sync and eligible
+ones, as it then has to, and 6 when it is first read again.
 """
 
 from dataclasses import dataclass, field
@@ -21,6 +25,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
 from ottla.metadata.image import MetadataImage
+from ottla.metadata.topics import PartitionRecord
 from ottla.sim.clients.batches import Batch, decode_batches
 from ottla.sim.kernel.trace import Broken
 
@@ -37,6 +42,8 @@ class Copy:
     cuts: int = -1
     high_watermark: int = 0
     leadership: tuple[int, bool] = (-1, False)
+    numbers: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
+    """Producer id, epoch and sequence of each numbered batch."""
 
     def at(self, offset: int) -> Batch | None:
         """The batch that holds this offset."""
@@ -72,17 +79,29 @@ class ReplicaChecker:
         """By partition, epoch and base offset."""
         self._committed: dict[int, dict[int, int]] = {}
         """By partition: the highest high watermark of the leader of each epoch."""
-        self._isr_forgiven: set[int] = set()
+        self._isr_forgiven: set[tuple[int, int]] = set()
+        self._cut_forgiven: set[tuple[int, int]] = set()
+        self._in_sync: dict[int, tuple[int, ...]] = {}
+        """Who was in sync, or eligible, by partition, when that was last looked at."""
 
     # ---- what clients were told ------------------------------------------------------------------------------------
 
     def acknowledged(self, index: int, offset: int, value: bytes) -> None:
         """A producer with acks=all was told that its record stands there."""
-        if max(self._committed.get(index, {}).values(), default=0) <= offset:
+        if self._committed_end(index) <= offset:
             raise Broken(f"10: {self.topic}-{index}: {offset} is acknowledged and below no leader's high watermark")
         known = self.acks.setdefault(index, {}).setdefault(offset, value)
         if known != value:
             raise Broken(f"{self.topic}-{index}: {known!r} and {value!r} are both acknowledged at {offset}")
+
+    def acknowledged_end(self, index: int) -> int:
+        """Behind the last record that was acknowledged to acks=all until now."""
+        return max(self.acks.get(index, ()), default=-1) + 1
+
+    def _committed_end(self, index: int, epoch: int | None = None) -> int:
+        """How far the high watermark of any leader of a partition was, or of those up to this epoch."""
+        marks = self._committed.get(index, {})
+        return max((mark for each, mark in marks.items() if epoch is None or each <= epoch), default=0)
 
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None:
         """A consumer was given this record."""
@@ -92,9 +111,13 @@ class ReplicaChecker:
 
     # ---- a node has done something ---------------------------------------------------------------------------------
 
-    def forgive(self, node_id: int) -> None:
-        """This node lost power: what its disk had not yet taken may be gone, in sync or not."""
-        self._isr_forgiven.add(node_id)
+    def lost_power(self, node_id: int, *, in_sync_too: bool) -> None:
+        """This node lost power: what its disk had not yet taken may be gone, `in_sync_too`: also what it had said to
+        have as one of the in-sync replicas."""
+        places = [place for place in self.copies if place[0] == node_id]
+        self._cut_forgiven.update(places)
+        if in_sync_too:
+            self._isr_forgiven.update(places)
 
     def look(self, node: Node, image: MetadataImage) -> None:
         """Look at every partition of the topic on this node. Raises Broken."""
@@ -102,7 +125,7 @@ class ReplicaChecker:
         for index, partition in ({} if local is None else local.partitions).items():
             copy = self.copies.setdefault((node.node_id, index), Copy())
             self._read(node.node_id, index, partition, copy)
-            self._look_at_offsets(node.node_id, partition, copy)
+            self._look_at_offsets(node.node_id, index, partition, copy)
             if partition.leads:
                 self._look_at_leader(node.node_id, index, partition, copy, image)
 
@@ -117,11 +140,13 @@ class ReplicaChecker:
             at = copy.end
         else:
             copy.batches, at = [], log.log_start_offset
+            copy.numbers.clear()
         while at < log.log_end_offset:
             found = log.read(at, READ_BYTES, Isolation.LOG_END)
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
             for batch in decode_batches(found.slice.read()):
                 self._match(node_id, index, batch)
+                self._count(node_id, index, batch, copy)
                 copy.batches.append(batch)
                 at = batch.last_offset + 1
         if copy.batches is not before and before:
@@ -136,8 +161,17 @@ class ReplicaChecker:
                 f"{batch.leader_epoch}: {batch.notes} and {known.notes}"
             )
 
+    def _count(self, node_id: int, index: int, batch: Batch, copy: Copy) -> None:
+        if batch.base_sequence < 0:
+            return
+        number = batch.producer_id, batch.producer_epoch, batch.base_sequence
+        if number in copy.numbers:
+            raise Broken(f"11: {self.topic}-{index} on node {node_id} has {number} twice: again at {batch.base_offset}")
+        copy.numbers.add(number)
+
     def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
-        if not same_life and node_id in self._isr_forgiven:
+        if not same_life and (node_id, index) in self._cut_forgiven:
+            self._cut_forgiven.discard((node_id, index))
             return
         start = copy.batches[0].base_offset if copy.batches else copy.end
         committed = self._committed.get(index, {})
@@ -150,7 +184,7 @@ class ReplicaChecker:
                     f"committed and is cut: {copy.end=}"
                 )
 
-    def _look_at_offsets(self, node_id: int, partition: Partition, copy: Copy) -> None:
+    def _look_at_offsets(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         log = partition.log
         if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
             raise Broken(f"5: {partition.name} on node {node_id}: {log.log_start_offset} {log.high_watermark}")
@@ -161,6 +195,11 @@ class ReplicaChecker:
                 f"{log.high_watermark}"
             )
         copy.high_watermark = log.high_watermark
+        if not partition.leads and log.high_watermark > self._committed_end(index, partition.leader_epoch):
+            raise Broken(
+                f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
+                f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"
+            )
 
     def _look_at_leader(self, node_id: int, index: int, partition: Partition, copy: Copy, image: MetadataImage) -> None:
         epoch = partition.leader_epoch
@@ -176,19 +215,21 @@ class ReplicaChecker:
             marks[epoch] = mark
             placed = image.partition(self.topic, index)
             if placed is not None and placed.leader_epoch == epoch:
-                for member in (*placed.isr, *placed.elr):
-                    self._look_at_member(member, index, copy, mark)
+                self._look_at_members(index, placed, mark)
 
-    def _look_at_member(self, member: int, index: int, leader: Copy, mark: int) -> None:
-        copy = self.copies.get((member, index))
-        if member in self._isr_forgiven or copy is None:
-            return
-        if copy.end < mark:
-            raise Broken(
-                f"4: {self.topic}-{index}: the high watermark is {mark}, node {member} in sync ends at {copy.end}"
-            )
-        if mark and copy.at(mark - 1) != leader.at(mark - 1):
-            raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
+    def _look_at_members(self, index: int, placed: PartitionRecord, mark: int) -> None:
+        """Those in sync, and those that are eligible, have all below this mark, and the same."""
+        leader = self.copies.get((placed.leader, index))
+        for member in (*placed.isr, *placed.elr):
+            copy = self.copies.get((member, index))
+            if (member, index) in self._isr_forgiven or copy is None:
+                continue
+            if copy.end < mark:
+                raise Broken(
+                    f"4: {self.topic}-{index}: the high watermark was {mark}, node {member} in sync ends at {copy.end}"
+                )
+            if mark and leader is not None and leader.end >= mark and copy.at(mark - 1) != leader.at(mark - 1):
+                raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
 
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         start = partition.log.log_start_offset
@@ -210,6 +251,11 @@ class ReplicaChecker:
                 raise Broken(f"7: {self.topic}-{index}: {placed}")
             if placed.leader != -1 and placed.leader not in placed.isr:
                 raise Broken(f"7: {self.topic}-{index}: the leader is not in sync: {placed}")
+            members = (*placed.isr, *placed.elr)
+            self._isr_forgiven = {each for each in self._isr_forgiven if each[1] != index or each[0] in members}
+            if members != self._in_sync.get(index):
+                self._in_sync[index] = members
+                self._look_at_members(index, placed, self._committed_end(index))
 
     def look_at_rest(self, nodes: list[Node]) -> None:
         """Everything is at rest: from where all begin, the replicas are alike, byte for byte, and hold what was

@@ -1,0 +1,188 @@
+"""A simulated cluster as it is: nodes that share a metadata store, register in it, and elect a controller among them.
+
+Each node has its own way to the store, with its own trouble, and a clock of its own. Topics are made by asking a node
+for them. Every commit is checked by the `WatchedStore`.
+
+A seam for others: a client is added with `add`, and is wound down and waited for like the rest; a class of nodes or
+what an admin does is a matter of `ask`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.broker.cluster.membership import Joining
+from ottla.broker.config.values import BrokerSettings
+from ottla.broker.coordinators.shards import partition_of
+from ottla.broker.node import Node
+from ottla.broker.requests import Address, Session
+from ottla.machine import Millis, WallClock
+from ottla.metadata.image import MetadataImage, changed, delta_since
+from ottla.metadata.nodes import NodeState
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.sim.clients.history import History
+from ottla.sim.clients.offset_committers import OffsetCommitter
+from ottla.sim.clients.replicated import LeaderClient
+from ottla.sim.kernel.clock import HostClock
+from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.host import Host, Life
+from ottla.sim.workloads.cluster import TOPIC, Cluster
+from ottla.sim.workloads.following import TRUST_MS, Following
+from ottla.sim.workloads.replica_checkers import ReplicaChecker
+from ottla.sim.workloads.run import DIRECTORY
+from ottla.sim.workloads.watched_store import OwnStore, WatchedStore
+
+OFFSETS_PARTITIONS = 2
+REPLICAS_MAX = 3
+DRIFT_PPM_MAX = 200
+
+
+class ElectedCluster(Cluster):
+    """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; else when its lease
+    has run out. `fsync`: what is acknowledged is on the disks, and no power cut takes it."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        by_locks: bool = True,
+        fsync: bool = False,
+        settings: Mapping[str, str] | None = None,
+        **given: Any,
+    ) -> None:
+        self.fsync = fsync
+        mine = {
+            "ottla.durability": "fsync" if fsync else "page-cache",
+            "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+            "offsets.topic.replication.factor": str(min(nodes, REPLICAS_MAX)),
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        self._image = MetadataImage()
+        self.ways: dict[int, OwnStore] = {}
+        super().__init__(seed, nodes=nodes, settings={**mine, **(settings or {})}, **given)
+        self.following = Following(self.world, self.hosts, by_locks=by_locks)
+        self.store = WatchedStore(Disk(self.world.stream("store")), self.following.incarnation_of, self.min_isr)
+        self.store.committed = self._committed
+        for node_id, host in self.hosts.items():
+            host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), node_id)
+        self.checkers.append(ReplicaChecker(CONSUMER_OFFSETS_TOPIC))
+        self.history = History((), groups_vanish=False)
+        self._identity = 1_000_000
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image
+
+    def clock_of(self, node_id: int) -> HostClock:
+        drift = self.rng.randrange(-DRIFT_PPM_MAX, DRIFT_PPM_MAX)
+        return HostClock(self.world.clock, booted_ms=1_000_000 * node_id, drift_ppm=drift)
+
+    def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
+        node_id = int(settings["node.id"])
+        return Node(
+            BrokerSettings.load(dict(settings), {}),
+            host.disk,
+            DIRECTORY,
+            self.ways[node_id],
+            entropy=host.stream(f"entropy-{host.lives}"),
+            same_boot=same_boot,
+            notes=lambda note: self.world.trace.add(host.name, note),
+            wall=WallClock(host.clock.wall_ahead_ms),
+            joining=Joining(host.name, 9092, self.following.incarnation_of(node_id), TRUST_MS),
+        )
+
+    def begin(self, node_id: int) -> None:
+        host = self.hosts[node_id]
+        if not host.up and host.start():
+            self.following.begin(node_id)
+
+    def kill(self, node_id: int, *, power_cut: bool = False) -> None:
+        """Its process dies, or its machine goes off."""
+        self.hosts[node_id].kill(power_cut=power_cut)
+
+    def died(self, node_id: int, *, power_cut: bool) -> None:
+        """A node has died, whatever of: what its replicas have lost is forgiven where they may lose it."""
+        if power_cut:
+            for checker in self.checkers:
+                checker.lost_power(node_id, in_sync_too=not self.fsync)
+
+    def _committed(self) -> None:
+        self._image = changed(self._image, delta_since(self.store, self._image))
+        self.look_at_metadata()
+
+    def heal(self) -> None:
+        for node_id, host in self.hosts.items():
+            self.ways[node_id].heal()
+            if host.life is not None:
+                host.life.resume()
+            self.begin(node_id)
+
+    # ---- topics and clients ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Every node, and the topics."""
+        for node_id, host in self.hosts.items():
+            host.died = lambda power_cut, node_id=node_id: self.died(node_id, power_cut=power_cut)
+            self.begin(node_id)
+        self.until(lambda: self.states() == {NodeState.ACTIVE}, 5_000)
+        self.until(self._has_topics, 5_000)
+
+    def states(self) -> set[NodeState]:
+        """Those of all nodes, as the store says."""
+        return {record.state for record in self.image.nodes.values()}
+
+    def _has_topics(self) -> bool:
+        """Whether the topics are there; those that are not are asked for."""
+        missing = [name for name in (TOPIC, CONSUMER_OFFSETS_TOPIC) if name not in self.image.topics]
+        node_id = self.rng.choice(list(self.hosts))
+        if TOPIC in missing:
+            topic = CreatableTopic(TOPIC, self.partitions, min(len(self.hosts), REPLICAS_MAX))
+            self.ask(node_id, CreateTopicsRequest(topics=[topic]))
+        elif missing:
+            self.ask(node_id, FindCoordinatorRequest(key_type=0, coordinator_keys=["any"]))
+        return not missing
+
+    def ask(self, node_id: int, message: Any) -> None:
+        """A client's request to this node, whose answer nobody waits for."""
+        life = self.hosts[node_id].life
+        if life is None or not life.alive or life.paused:
+            return
+        self._identity += 1
+        frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 1, "admin"), message)
+        life.enter(_receive, life, Session(Address(self._identity, "admin")), memoryview(bytearray(frame))[4:])
+
+    def add(self, client: LeaderClient) -> None:
+        """A client that begins now, is wound down at the end, and waited for."""
+        self.others.append(client)
+        client.go()
+
+    def commit_offsets(self, group: str) -> OffsetCommitter:
+        """A client that commits offsets for this group, and begins now."""
+        place = CONSUMER_OFFSETS_TOPIC, partition_of(group, OFFSETS_PARTITIONS)
+        committer = OffsetCommitter(
+            self, f"committer-{group}", place, group=group, about=(TOPIC, 0), history=self.history
+        )
+        self.add(committer)
+        return committer
+
+    # ---- at rest ---------------------------------------------------------------------------------------------------
+
+    def missing(self) -> str | None:
+        for node_id, host in self.hosts.items():
+            if not host.up:
+                self.begin(node_id)
+            elif self.node(node_id).image.generation != self.store.generation:
+                return f"node {node_id} is at {self.node(node_id).image.generation}, not {self.store.generation}"
+        if self.states() != {NodeState.ACTIVE}:
+            return f"the nodes are {[record.state for record in self.image.nodes.values()]}"
+        return super().missing()
+
+
+def _receive(now: Millis, life: Life, session: Session, frame: memoryview) -> None:
+    assert isinstance(life.node, Node)
+    life.node.receive(now, session, frame)

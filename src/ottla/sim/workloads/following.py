@@ -1,0 +1,103 @@
+"""Simulates who is there in a cluster, and how its nodes hear of that and of what was committed.
+
+Each node looks every few milliseconds, as `ottla.server.following` does: it renews its lease, sees which lives of other
+nodes are there, reads what the metadata store has that its image has not, and tells the node. A node whose way to the
+store is cut renews nothing, and is taken for gone when its lease has run out. A node that is killed is missed at once
+where a lock tells so (`by_locks`, nodes of one machine), else when its lease has run out.
+
+Source: server/following.py and server/presence.py, which these looks stand for.
+"""
+
+from collections.abc import Mapping
+
+from ottla.broker.node import Node
+from ottla.machine import Millis
+from ottla.metadata.image import MetadataDelta, delta_since
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.host import Host, Life
+from ottla.sim.kernel.store import FarStore
+from ottla.sim.kernel.world import World
+
+LEASE_MS = 2_000
+TRUST_MS = 1_300
+"""How long a node trusts what it knows: it stops before others take it for dead."""
+LOOK_US: Micros = 15 * MS
+
+
+class Following:
+    """The looks of the nodes on these hosts, by node id; each host has its way to the store."""
+
+    def __init__(self, world: World, hosts: Mapping[int, Host], *, by_locks: bool = True) -> None:
+        self._world = world
+        self._hosts = hosts
+        self._by_locks = by_locks
+        self._rng = world.stream("following")
+        self._renewed: dict[int, tuple[Micros, str]] = {}
+        """When each node last renewed its lease, and which life of it that was."""
+
+    def incarnation_of(self, node_id: int) -> str:
+        """The name of the present life of this node."""
+        return f"{node_id}-{self._hosts[node_id].lives}"
+
+    def begin(self, node_id: int) -> None:
+        """The node has begun a new life: it looks from now on."""
+        life = self._hosts[node_id].life
+        assert life is not None
+        self._look(node_id, life)
+
+    def leave(self, node_id: int) -> None:
+        """The node has stopped, and says so."""
+        self._renewed.pop(node_id, None)
+
+    def present(self) -> dict[int, str]:
+        """The lives that are there now, by node id."""
+        oldest_us = self._world.clock.now_us - LEASE_MS * MS
+        present: dict[int, str] = {}
+        for node_id, (renewed_us, incarnation) in sorted(self._renewed.items()):
+            host = self._hosts[node_id]
+            is_held = (host.up and incarnation == self.incarnation_of(node_id)) or not self._by_locks
+            if is_held and renewed_us >= oldest_us:
+                present[node_id] = incarnation
+        return present
+
+    # ---- looks -----------------------------------------------------------------------------------------------------
+
+    def _look(self, node_id: int, life: Life) -> None:
+        if not life.alive:
+            return
+        agenda, host = self._world.agenda, self._hosts[node_id]
+        store = host.store
+        assert store is not None
+        if life.paused or store.is_cut:
+            agenda.after(LOOK_US, self._look, node_id, life)
+            return
+        self._renewed[node_id] = self._world.clock.now_us, self.incarnation_of(node_id)
+        renewed_at, present = host.clock.now_ms, self.present()
+        delta = self._news(life, store)
+        agenda.after(store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
+
+    def _news(self, life: Life, store: FarStore) -> MetadataDelta | None:
+        """What the store has that the node has not heard of."""
+        assert isinstance(life.node, Node)
+        image = life.node.image
+        return delta_since(store, image) if store.generation != image.generation else None
+
+    def _hear(
+        self, node_id: int, life: Life, delta: MetadataDelta | None, present: Mapping[int, str], renewed_at: Millis
+    ) -> None:
+        if life.paused:
+            self._world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
+        elif life.alive:
+            life.enter(self._tell, life.node, delta, present, renewed_at)
+            self._world.agenda.after(self._rng.randrange(LOOK_US), self._look, node_id, life)
+
+    def _tell(
+        self, now: Millis, node: Node, delta: MetadataDelta | None, present: Mapping[int, str], renewed_at: Millis
+    ) -> None:
+        membership = node.membership
+        assert membership is not None
+        if delta is not None and delta.generation > node.image.generation:
+            node.changed(now, delta)
+        membership.confirmed(renewed_at)
+        if present != membership.present:
+            membership.seen(now, present)
