@@ -1,6 +1,7 @@
 """Transactions over TCP with confluent-kafka (librdkafka) and aiokafka as they come from PyPI."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from aiokafka.errors import KafkaError as AioError
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ottla.client import Client
+from ottla.protocol.records import iter_batches
 from ottla.testing import EmbeddedBroker
 
 WAIT_S = 30.0
@@ -256,3 +259,39 @@ def test_an_ended_id_names_its_versions(broker: EmbeddedBroker) -> None:
     """librdkafka speaks the first version of the protocol: it must find all five APIs."""
     assert confluent_kafka.libversion()[1] > 0
     producer_of(broker, "names")
+
+
+def test_compaction_keeps_what_was_committed() -> None:
+    """Aborted records go, the newest committed one of each key stays, markers go when their data is gone."""
+    compacted = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.001",
+        "segment.ms": "1",
+        "delete.retention.ms": "0",
+        "file.delete.delay.ms": "0",
+    }
+    with EmbeddedBroker(settings={"log.cleaner.backoff.ms": "20", "log.cleaner.enable": "true"}) as broker:
+        topic = broker.create_topic(configs=compacted)
+        producer = producer_of(broker, f"t-{topic}")
+        for number in range(40):
+            producer.begin_transaction()
+            for key in (b"a", b"b"):
+                producer.produce(topic, b"%d" % number, key=key, partition=0)
+            producer.flush(WAIT_S)
+            (producer.abort_transaction if number % 4 == 3 else producer.commit_transaction)(WAIT_S)
+        newest = [b"38", b"38", b"last"]
+        until, markers = time.monotonic() + WAIT_S, 40
+        while (everything(broker, topic) != newest or markers > 3) and time.monotonic() < until:
+            producer.begin_transaction()  # a segment is closed by what comes behind it
+            producer.produce(topic, b"last", key=b"last", partition=0)
+            producer.commit_transaction(WAIT_S)
+            seen = committed(broker, topic)
+            assert not any(value.isdigit() and int(value) % 4 == 3 for value in seen)
+            assert [value for value in seen if value.isdigit()][-2:] == newest[:2]
+            with Client(broker.bootstrap_servers) as client:
+                headers = [header for header, _ in iter_batches(client.fetch_raw(topic, 0, 0).records)]
+            markers = sum(header.is_control for header in headers)
+        assert everything(broker, topic) == committed(broker, topic) == newest
+        assert markers <= 3
+        broker.restart()
+        assert committed(broker, topic) == newest
