@@ -67,7 +67,9 @@ crash: setup  ## kill -9 a loaded node again and again; count every acknowledged
 
 crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
 	$(PYTHON) -m tools.crash_pipelines --pipeline sink $(ARGS)
+	$(PYTHON) -m tools.crash_pipelines --pipeline transactions $(ARGS)
 	$(PYTHON) -m tools.crash_pipelines --pipeline commit $(ARGS)
+	$(PYTHON) -m tools.crash_pipelines --pipeline commit-transactions $(ARGS)
 	$(PYTHON) -m tools.crash_pipelines --pipeline archive $(ARGS)
 	$(PYTHON) -m tests.spark.tracker.tracker_kill_loop
 

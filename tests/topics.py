@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 PATIENCE_S = 30.0
 
 
-def every_record(bootstrap: str, topic: str) -> Iterator[Message]:
-    """Partition by partition, in order; of aborted transactions too."""
-    given = {"group.id": "looks", "isolation.level": "read_uncommitted", "log_level": 0}
+def every_record(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> Iterator[Message]:
+    """Partition by partition, in order; of aborted transactions too, unless the isolation is read_committed."""
+    given = {"group.id": "looks", "isolation.level": isolation, "log_level": 0}
     consumer = Consumer({"bootstrap.servers": bootstrap, **given})
     for partition in sorted(consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions):
         low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from ottla.protocol.records import Record, build_batch, decode_records, iter_bat
 PARTITIONS = 3
 
 
-def drive(bootstrap: str, checkpoint: str) -> None:
-    """Copy `in` to `out` until SIGTERM; a query that fails is started again from its checkpoint."""
+def drive(bootstrap: str, checkpoint: str, option: str = "exactlyOnce") -> None:
+    """Copy `in` to `out` until SIGTERM; a query that fails is started again from its checkpoint. `option`: how the sink
+    writes exactly once."""
     from ottla.spark.platform.session import pipeline_session
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -33,7 +35,7 @@ def drive(bootstrap: str, checkpoint: str) -> None:
         rows = source.option("maxOffsetsPerTrigger", 20_000).load()
         rows = rows.selectExpr("concat(partition, '-', offset) AS key", "value").repartition(2)
         sink = rows.writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
-        sink = sink.option("topic", "out").option("exactlyOnce", "true").option("kafka.batch.size", 8192)
+        sink = sink.option("topic", "out").option(option, "true").option("kafka.batch.size", 8192)
         query = sink.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
         try:
             query.awaitTermination()
@@ -42,11 +44,12 @@ def drive(bootstrap: str, checkpoint: str) -> None:
         time.sleep(0.5)
 
 
-def drive_commit(bootstrap: str, directory: str) -> None:
+def drive_commit(bootstrap: str, directory: str, *, transactional: bool = False) -> None:
     """What Spark and the sink do, in one process: plan a micro-batch durably, stage it, commit it, write that down."""
     from ottla.spark.platform.durable import write_json
     from ottla.spark.writer.publishing import Publisher
     from ottla.spark.writer.staging import Staging, read_json
+    from ottla.spark.writer.transaction import Transactions
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     plan_path, staging = Path(directory, "plan.json"), Staging(os.path.join(directory, "staging"))
@@ -66,7 +69,8 @@ def drive_commit(bootstrap: str, directory: str) -> None:
                 rows = [row for index in range(PARTITIONS) for row in rows_of(client, index, plan)]
             publisher = Publisher(lambda: Client(bootstrap))
             staged = staging.stage(plan["batch"], 0, shuffled_batches(rows))
-            staging.commit(plan["batch"], "crash", [staged] if staged else [], publisher)
+            transactions = Transactions(publisher, "crash", 60_000) if transactional else None
+            staging.commit(plan["batch"], "crash", [staged] if staged else [], publisher, transactions)
             publisher.close()
             write_json(plan_path, {**plan, "committed": True})
         except ClientFailure as failure:
@@ -104,4 +108,9 @@ def shuffled_batches(rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, int
         yield "out", random.randrange(PARTITIONS), len(some), build_batch(some)
 
 
-DRIVERS = {"sink": drive, "commit": drive_commit}
+DRIVERS = {
+    "sink": drive,
+    "transactions": partial(drive, option="transactional"),
+    "commit": drive_commit,
+    "commit-transactions": partial(drive_commit, transactional=True),
+}

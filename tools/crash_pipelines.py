@@ -1,6 +1,7 @@
 """Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
 
-    python -m tools.crash_pipelines --pipeline sink|commit|archive [--rounds 30] [--seed 1] [--seconds 3]
+    python -m tools.crash_pipelines --pipeline sink|transactions|commit|commit-transactions|archive
+                                    [--rounds 30] [--seed 1] [--seconds 3]
                                     [--kinds driver,worker,node] [--directory DIR] [--rate 1500] [--minutes M]
 
 A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
@@ -14,6 +15,7 @@ in a random order, each at a random moment after the pipeline moved again (or be
 in other places. At the end every offset of every partition of `in` must be in `out` exactly once, with its value.
 `commit`: the same copy by what the sink does without Spark around it (staging, manifest, commit, and an offset log of
 its own), in a process that starts in a second: many more kills. Its kinds are driver and node.
+`transactions`, `commit-transactions`: the same two with `transactional`; `out` is read as committed.
 `archive`: `ottla pipeline archive` writes a table, and `ottla pipeline archive verify` must find it without gaps.
 """
 
@@ -212,11 +214,15 @@ class Sink:
     def moved(self) -> int:
         return sum(ends(self.bootstrap, "out").values())
 
+    def written(self) -> int:
+        """How many records are in `out`, doubled ones too."""
+        return self.moved()
+
     def complete(self, driver: Driver) -> None:
         """Wait until as much came out as went in, and a little longer for what should not come."""
         wanted = sum(ends(self.bootstrap, "in").values())
         until = time.monotonic() + ENDS_WITHIN_S
-        while self.moved() < wanted and time.monotonic() < until:
+        while self.written() < wanted and time.monotonic() < until:
             if driver.ended is not None:
                 driver.start()
             time.sleep(0.5)
@@ -250,8 +256,25 @@ class Commit(Sink):
     name = "commit"
 
 
+class InTransactions(Sink):
+    """The same with each micro-batch a transaction: markers, and what was aborted, take offsets too."""
+
+    name = "transactions"
+
+    def written(self) -> int:
+        return sum(1 for _ in all_of(self.bootstrap, "out"))
+
+
+class CommitInTransactions(InTransactions):
+    """The sink's commit alone, each a transaction."""
+
+    name = "commit-transactions"
+
+
 class Archive:
     """`ottla pipeline archive`, and what its own `verify` says."""
+
+    name = "archive"
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.bootstrap = bootstrap
@@ -280,7 +303,9 @@ class Archive:
         return [] if done.returncode == 0 else [f"verify ended with {done.returncode}: {done.stdout}{done.stderr}"]
 
 
-PIPELINES: dict[str, Callable[[str, Path], Pipeline]] = {"sink": Sink, "commit": Commit, "archive": Archive}
+PIPELINES: dict[str, Callable[[str, Path], Pipeline]] = {
+    made.name: made for made in (Sink, InTransactions, Commit, CommitInTransactions, Archive)
+}
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
@@ -289,22 +314,24 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def all_of(bootstrap: str, topic: str) -> Iterator[Any]:
-    """Every record of a topic."""
+    """Every record of a topic that is no part of an open or aborted transaction."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    left, until = PARTITIONS, time.monotonic() + 120
+    at_end: set[int] = set()
+    until = time.monotonic() + 120
     try:
-        while left and time.monotonic() < until:
+        while len(at_end) < PARTITIONS and time.monotonic() < until:
             for message in consumer.consume(10_000, timeout=1.0):
                 if message.error() is not None:
-                    left -= 1
+                    at_end.add(message.partition() or 0)
                 else:
+                    at_end.discard(message.partition() or 0)
                     yield message
     finally:
         consumer.close()
-    if left:
+    if len(at_end) < PARTITIONS:
         raise AssertionError(f"topic {topic} can't be read to its end")
 
 
@@ -405,7 +432,9 @@ def main() -> int:
     given = parser.parse_args()
     if given.drive:
         DRIVERS[given.pipeline](given.drive, given.directory)
-    kinds = tuple(kind for kind in given.kinds.split(",") if kind != "worker" or given.pipeline != "commit")
+    kinds = tuple(
+        kind for kind in given.kinds.split(",") if kind != "worker" or not given.pipeline.startswith("commit")
+    )
     if not set(kinds) <= set(KINDS):
         parser.error(f"--kinds are some of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:

@@ -162,9 +162,9 @@ class Client:
         """Ask any broker."""
         return self._on(self.any_broker, message, version)
 
-    def send_to_coordinator(self, group: str, message: Message, version: int | None = None) -> Any:
-        """Ask the coordinator of a group."""
-        return self._on(lambda: self.coordinator(group), message, version)
+    def send_to_coordinator(self, key: str, message: Message, version: int | None = None, key_type: int = GROUP) -> Any:
+        """Ask the coordinator of a group (or of a transactional id)."""
+        return self._on(lambda: self.coordinator(key, key_type), message, version)
 
     def _on(self, place: Callable[[], Connection], message: Message, version: int | None = None) -> Any:
         connection = place()

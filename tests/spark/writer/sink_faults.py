@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client import Client, ConnectionClosed
+from ottla.client.client import GROUP
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.spark.platform import durable
 from ottla.spark.writer import staging
@@ -78,7 +79,7 @@ class FaultyConnection:
 
 
 class FaultyClient(Client):
-    """A client whose leaders are reached through `FaultyConnection`s."""
+    """A client whose leaders are reached through `FaultyConnection`s, and whose coordinators are asked in steps."""
 
     def __init__(self, bootstrap: str, fault: Callable[[str], None]) -> None:
         super().__init__(bootstrap, timeout_s=10)
@@ -90,6 +91,13 @@ class FaultyClient(Client):
         if id(real) not in self._wrapped:
             self._wrapped[id(real)] = FaultyConnection(real, self._fault)
         return self._wrapped[id(real)]
+
+    def send_to_coordinator(self, key: str, message: Any, version: int | None = None, key_type: int = GROUP) -> Any:
+        name = type(message).__name__.removesuffix("Request")
+        self._fault(f"before {name}")
+        answer = super().send_to_coordinator(key, message, version, key_type)
+        self._fault(f"after {name}")
+        return answer
 
 
 class LostAnswers:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import confluent_kafka
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -115,6 +116,63 @@ def fill(spark: SparkSession, broker: EmbeddedBroker, topic: str, rows: int) -> 
     ).save()
 
 
+def test_a_stream_of_transactions(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    """librdkafka's transactions in, read as committed, and each micro-batch a transaction out."""
+    out = f"{topic}-out"
+    for name in (topic, out):
+        broker.create_topic(name, partitions=PARTITIONS)
+    upstream = producer_of(broker, topic)
+    kept = [sent(upstream, topic, number, 40, ends="commit") for number in range(2)]
+    sent(upstream, topic, 2, 40, ends="abort")
+    kept.append(sent(upstream, topic, 3, 40, ends="commit"))
+    sent(upstream, topic, 4, 40, ends="")
+    source = options(broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="50")
+    rows = spark.readStream.format("ottla").options(**source, **{"kafka.isolation.level": "read_committed"}).load()
+    checkpoint = tmp_path / "checkpoint"
+    wanted = options(broker, topic=out, transactional="true")
+    assert run(rows.select("key", "value").repartition(2), wanted, checkpoint) >= 2
+    assert committed(broker, out) == sorted(key for keys in kept for key in keys)
+    # the driver dies between the sink's commit and its own, and with it what the sink wrote down
+    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    (checkpoint / "ottla-sink" / "done.json").unlink()
+    upstream.commit_transaction()
+    assert run(rows.select("key", "value").repartition(2), wanted, checkpoint) >= 1
+    kept.append([b"4/%d" % row for row in range(40)])
+    assert committed(broker, out) == sorted(key for keys in kept for key in keys)
+    assert list((checkpoint / "ottla-sink" / "batches").iterdir()) == []
+    batch = spark.read.format("ottla").options(**options(broker, subscribe=topic))
+    assert batch.load().count() == 5 * 40
+    assert batch.option("kafka.isolation.level", "read_committed").load().count() == 4 * 40
+
+
+def producer_of(broker: EmbeddedBroker, name: str) -> confluent_kafka.Producer:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+def sent(producer: confluent_kafka.Producer, topic: str, number: int, rows: int, ends: str) -> list[bytes]:
+    """A transaction's keys; it is left open without an end."""
+    producer.begin_transaction()
+    keys = [b"%d/%d" % (number, row) for row in range(rows)]
+    for row, key in enumerate(keys):
+        producer.produce(topic, key=key, value=key, partition=row % PARTITIONS)
+    producer.flush(30)
+    if ends == "commit":
+        producer.commit_transaction(30)
+    elif ends == "abort":
+        producer.abort_transaction(30)
+    return keys
+
+
+def committed(broker: EmbeddedBroker, topic: str) -> list[bytes]:
+    """The keys that librdkafka reads as committed, sorted."""
+    return sorted(message.key() or b"" for message in every_record(broker.bootstrap_servers, topic, "read_committed"))
+
+
 def test_a_batch_write_with_an_id_is_done_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
@@ -191,7 +249,11 @@ def test_a_wrong_schema_is_refused_as_spark_does(writer: Callable[..., Any], col
         ({"kafka.acks": "2"}, "must be all, -1, 0 or 1"),
         ({"kafka.acks": "0", "kafka.enable.idempotence": "true"}, "needs 'kafka.acks' to be all"),
         ({"kafka.key.serializer": "x"}, "Option 'kafka.key.serializer' is not supported"),
-        ({"kafka.transactional.id": "x"}, "use option 'exactlyOnce'"),
+        ({"kafka.transactional.id": "x"}, "use option 'transactional'"),
+        ({"transactionalId": "x"}, "did you mean 'transactional'?"),
+        ({"transactional": "true"}, "needs a directory that the driver and all executors share"),
+        ({"transactional": "true", "exactlyOnce": "false"}, "leave option 'exactlyOnce' out"),
+        ({"kafka.transaction.timeout.ms": "9"}, "needs option 'transactional' to be true"),
         ({"kafka.lingerms": "x"}, "Option 'kafka.lingerms' is not supported"),
         ({"kafka.batch.size": "-1"}, "must be a whole number"),
     ],
@@ -235,10 +297,11 @@ def test_a_task_that_loses_answers_doubles_nothing(broker: EmbeddedBroker, topic
     assert acks == "0" or lost.count > 40
 
 
-def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipeline", ["commit", "commit-transactions"])
+def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path, pipeline: str) -> None:
     """The loop of `make crash-pipelines` without a JVM, which takes minutes."""
     few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600", "--directory", str(tmp_path)]
-    command = [sys.executable, "-m", "tools.crash_pipelines", "--pipeline", "commit", *few]
+    command = [sys.executable, "-m", "tools.crash_pipelines", "--pipeline", pipeline, *few]
     top = Path(__file__).resolve().parents[3]
     done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,12 +26,16 @@ REQUEST_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
 """Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches cost everybody less."""
 
-OPTIONS = ("topic", "exactlyOnce", "stagingLocation", "writeId", "includeHeaders")
+TRANSACTION_TIMEOUT_MS = 180_000
+"""Longer than the delivery time-out's default: a broker that is away for less ends no micro-batch."""
+
+OPTIONS = ("topic", "exactlyOnce", "transactional", "stagingLocation", "writeId", "includeHeaders")
 
 _CONNECTION = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 _HONOURED_TEXT = (
     "acks enable.idempotence compression.type compression.gzip.level compression.lz4.level compression.zstd.level "
     "batch.size max.request.size delivery.timeout.ms max.block.ms max.in.flight.requests.per.connection "
+    "transaction.timeout.ms "
 )
 _HONOURED = frozenset(_HONOURED_TEXT.split())
 _WITHOUT_EFFECT_TEXT = (
@@ -50,8 +54,7 @@ _REFUSED = {
     "partitioner.class": "use the column 'partition' for a choice of your own",
     "partitioner.ignore.keys": "use the column 'partition' for a choice of your own",
     "interceptor.classes": "interceptors could change what is written",
-    "transactional.id": "use option 'exactlyOnce', which needs no transactions",
-    "transaction.timeout.ms": "use option 'exactlyOnce', which needs no transactions",
+    "transactional.id": "use option 'transactional', which makes one for each query",
 }
 
 
@@ -74,6 +77,8 @@ class SinkOptions:
     max_block_ms: int = 5_000
     in_flight_max: int = IN_FLIGHT_MAX
     exactly_once: bool = False
+    transactional: bool = False
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     staging: str | None = None
     write_id: str | None = None
 
@@ -85,7 +90,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name in kafka:
         _refuse(name)
     _refuse_misspelt(given)
-    exactly_once = _boolean(given, "exactlyOnce")
+    exactly_once, transactional = _delivery(given, kafka)
     acks, idempotent = _durability(kafka, exactly_once)
     codec, level = _compression(kafka)
     plain = SinkOptions(ClientProperties(""))
@@ -104,6 +109,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         max_block_ms=_whole(kafka, "max.block.ms", plain.max_block_ms),
         in_flight_max=_in_flight(kafka, idempotent),
         exactly_once=exactly_once,
+        transactional=transactional,
+        transaction_timeout_ms=_whole(kafka, "transaction.timeout.ms", plain.transaction_timeout_ms, least=1),
         staging=_staging(given) if exactly_once else None,
         write_id=_write_id(given, exactly_once),
     )
@@ -129,6 +136,17 @@ def _refuse_misspelt(given: Mapping[str, str]) -> None:
     for name in given.keys() - known.keys():
         for close in difflib.get_close_matches(name, known, 1, 0.8):
             raise WrongOption(f"There is no option '{name}': did you mean '{known[close]}'?")
+
+
+def _delivery(given: Mapping[str, str], kafka: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether rows are written exactly once, and whether as transactions, which are that by themselves."""
+    transactional = _boolean(given, "transactional")
+    exactly_once = _boolean(given, "exactlyOnce", transactional)
+    if transactional and not exactly_once:
+        raise WrongOption("Option 'transactional' is exactly once: leave option 'exactlyOnce' out.")
+    if "transaction.timeout.ms" in kafka and not transactional:
+        raise WrongOption("Option 'kafka.transaction.timeout.ms' needs option 'transactional' to be true.")
+    return exactly_once, transactional
 
 
 def _durability(kafka: Mapping[str, str], exactly_once: bool) -> tuple[int, bool]:

@@ -36,6 +36,10 @@ from ottla.protocol.records import batch as b
 T = TypeVar("T")
 NUMBERS = Struct(">qhi")
 NUMBERS_AT = 43
+KIND_AT = 22
+"""The attributes' lower byte."""
+PRODUCE_NEWEST_IN_TRANSACTION = 11
+"""Later versions add partitions to transactions by themselves, and count epochs otherwise (KIP-890)."""
 SEQUENCE_MASK = 0x7FFFFFFF
 SEQUENCE_HALF = 1 << 30
 EPOCH_MAX = 0x7FFE
@@ -168,7 +172,8 @@ class LastSequence(NamedTuple):
 class Publisher:
     """Sends the batches of partitions. One for each producer; keeps its connections from call to call.
 
-    `renumbered` is told before a queue's new numbers are used. Methods raise PublishFailed.
+    `renumbered` is told before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
+    transaction, whose partitions somebody else has added. Methods raise PublishFailed.
     """
 
     def __init__(
@@ -189,6 +194,7 @@ class Publisher:
         self._delivery_timeout_s = delivery_timeout_ms / 1000
         self._request_timeout_ms = request_timeout_ms
         self.renumbered = renumbered
+        self.transactional_id: str | None = None
         self._client: Client | None = None
         self._pending: deque[PendingRequest] = deque()
 
@@ -198,8 +204,13 @@ class Publisher:
         self._client = None
         self._pending.clear()
 
-    def ask(self, what: Callable[[Client], T]) -> T:
-        """Ask the cluster, again and again while it is away or not ready, until the delivery timeout."""
+    def ask(
+        self,
+        what: Callable[[Client], T],
+        explained: Callable[[ErrorAnswer], str] = lambda failure: f"The cluster refuses: {failure}",
+    ) -> T:
+        """Ask the cluster, again and again while it is away or not ready, until the delivery timeout. `explained` makes
+        a sentence of what it refuses for good."""
         until = time.monotonic() + self._delivery_timeout_s
         pause_s = PAUSE_S
         while True:
@@ -207,7 +218,9 @@ class Publisher:
                 return what(self.client)
             except ClientFailure as failure:
                 if isinstance(failure, ErrorAnswer) and not failure.retriable:
-                    raise PublishFailed(f"The cluster refuses: {failure}") from failure
+                    raise PublishFailed(explained(failure)) from failure
+                if isinstance(failure, UnsupportedVersion):
+                    raise PublishFailed(str(failure)) from failure
                 if time.monotonic() > until:
                     raise PublishFailed(f"The cluster did not answer in time: {failure}") from failure
                 if not isinstance(failure, ErrorAnswer):
@@ -303,13 +316,19 @@ class Publisher:
             whole = batch.load()
             if queue.idempotent:
                 NUMBERS.pack_into(whole, NUMBERS_AT, queue.producer_id, queue.epoch, batch.sequence)
+                if self.transactional_id is not None:
+                    whole[KIND_AT] |= b.ATTRIBUTES_TRANSACTIONAL
                 b.set_crc(whole)
             if queue.topic not in topics:
                 known = self.client.known_topic(queue.topic)
                 topics[queue.topic] = TopicProduceData(queue.topic, known.topic_id, [])
             topics[queue.topic].partition_data.append(PartitionProduceData(queue.partition, whole))
-        request = ProduceRequest(None, self._acks, self._request_timeout_ms, list(topics.values()))
-        posted = connection.post(request, answered=self._acks != 0)
+        name = self.transactional_id
+        request = ProduceRequest(name, self._acks, self._request_timeout_ms, list(topics.values()))
+        version = connection.version_of(ProduceRequest.API_KEY)
+        if name is not None:
+            version = min(version, PRODUCE_NEWEST_IN_TRANSACTION)
+        posted = connection.post(request, version, answered=self._acks != 0)
         if self._acks == 0:
             for queue, batch in parts.values():
                 queue.in_flight.remove(batch)
@@ -345,9 +364,10 @@ class Publisher:
     def _refused(self, queue: PartitionQueue, failure: ErrorAnswer, now: float, *, sent: bool = True) -> None:
         code = failure.code
         if code in _FENCED:
+            late = ", or did the transaction take too long" if self.transactional_id is not None else ""
             raise PublishFailed(
                 f"Another writer has taken over producer {queue.producer_id} for {queue.place}: is this query running "
-                f"twice? {failure}"
+                f"twice{late}? {failure}"
             )
         if code in _DOUBTS:
             queue.refused = True
@@ -387,6 +407,8 @@ class Publisher:
         explained = self._split(queue, last_sequence, confirm=queue.refusals < TRUSTED_AFTER)
         if not refused or not queue.waiting or (explained and queue.refusals < RENUMBERED_AFTER):
             return None
+        if self.transactional_id is not None:
+            raise PublishFailed(f"Records of the transaction are gone from {queue.place}; it begins anew.")
         epoch = queue.epoch + 1
         producer_id, epoch = (queue.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
         queue.renumber(producer_id, epoch)
@@ -417,7 +439,8 @@ class Publisher:
         return explained
 
     def _last_sequence(self, queue: PartitionQueue) -> LastSequence:
-        """What the partition's leader has from the queue's producer."""
+        """What the partition's leader has from the queue's producer, whom it never forgets while a transaction is
+        open."""
         request = DescribeProducersRequest([TopicRequest(queue.topic, [queue.partition])])
         try:
             leader = self.client.leader(queue.topic, queue.partition)
@@ -434,11 +457,11 @@ class Publisher:
                     self._refused(queue, ErrorAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, queue.place), time.monotonic())
                 same = producer.producer_epoch == queue.epoch and producer.last_sequence >= 0
                 return LastSequence(producer.last_sequence if same else None, True)
-        return self._read_back(queue)
+        return self._read_back(queue) if self.transactional_id is None else LastSequence(None, True)
 
     def _read_back(self, queue: PartitionQueue) -> LastSequence:
         """The same, out of the headers of the log: a broker forgets producers that were idle for a day."""
-        if queue.read_from is None:
+        if queue.read_from is None or self.transactional_id is not None:
             return LastSequence(None, False)
         last = None
         try:

@@ -5,7 +5,8 @@ in the driver's process for each `commit`. So writers hold options alone. Column
 and `timestamp`; options and guarantees are in docs/pipelines/sink.md.
 
 At least once, the default: `write` sends to the brokers itself. With `exactlyOnce` it stages batches, and `commit`
-sends them (`staging.py`). A worker is told the micro-batch and the query by the task's local properties.
+sends them (`staging.py`), with `transactional` as one transaction (`transaction.py`). A worker is told the micro-batch
+and the query by the task's local properties.
 Source: KafkaWriter.scala, KafkaRowWriter (Spark 4.2) for columns, rules and the words of refusals.
 """
 
@@ -36,6 +37,7 @@ from ottla.spark.platform.workers import SentToWorkers
 from ottla.spark.writer.options import SinkOptions, sink_options
 from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher, PublishFailed
 from ottla.spark.writer.staging import StagedFile, Staging
+from ottla.spark.writer.transaction import Transactions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -301,8 +303,9 @@ def publish(
 ) -> int:
     """Send what tasks staged, once. How many records were sent."""
     publisher = publisher_of(options)
+    transactions = Transactions(publisher, owner, options.transaction_timeout_ms) if options.transactional else None
     try:
-        return staging.commit(batch_id, owner, staged_in(messages), publisher)
+        return staging.commit(batch_id, owner, staged_in(messages), publisher, transactions)
     finally:
         publisher.close()
 

@@ -1,8 +1,9 @@
-"""Writes exactly once without transactions: batches wait in files, and a manifest numbers them before any is sent.
+"""Writes exactly once: batches wait in files, and a manifest numbers them before any is sent; or each micro-batch is a
+transaction, which needs no manifest, because one that was not committed was not there.
 
-Knows the directory of one query. Does not know Spark, nor how batches are sent (`publishing.py`).
+Knows the directory of one query. Does not know Spark, nor how batches are sent (`publishing.py`, `transaction.py`).
 
-    owner.json                      the query that the directory belongs to
+    owner.json                      the query that the directory belongs to, and whether it writes transactions
     batches/000000000012-3-<id>     what a task of micro-batch 12 staged: whole record batches, one behind the other
     manifests/000000000012.json     what micro-batch 12 is: files, and for each partition producer id, epoch, first
                                     sequence, where its log ended before, and where its batches lie
@@ -15,7 +16,8 @@ Invariants:
   replaced before they are used.
 - A manifest that exists is finished before anything else, whoever wrote it: a micro-batch that is run again, with
   other rows or in another order, adds nothing beside it.
-- done.json is replaced only when every batch of the manifest was acknowledged; files go after that.
+- done.json is replaced only when every batch of the manifest was acknowledged, or the transaction committed; files go
+  after that. Where done.json is behind a transaction, the cluster knows better (`transaction.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +41,7 @@ from ottla.client.client import LATEST
 from ottla.protocol.records import batch as b
 from ottla.spark.platform.durable import sync_folder, write_json
 from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher
+from ottla.spark.writer.transaction import Transactions
 
 NOTHING_DONE = -1
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
@@ -132,14 +135,23 @@ class Staging:
 
     # ---- the driver ------------------------------------------------------------------------------------------------
 
-    def commit(self, batch_id: int, owner: str, staged: Sequence[StagedFile], publisher: Publisher) -> int:
+    def commit(
+        self,
+        batch_id: int,
+        owner: str,
+        staged: Sequence[StagedFile],
+        publisher: Publisher,
+        transactions: Transactions | None = None,
+    ) -> int:
         """Make micro-batch `batch_id` of query `owner` part of the topics, once. How many records this call sent."""
         with self._locked():
-            self._own(owner)
+            self._own(owner, transactions is not None)
             done, added = self._read_done(), 0
             for manifest in self._unfinished(done):
                 added += self._finish(manifest, done, publisher, resumed=True)
-            if batch_id > done.batch_id and staged:
+            if batch_id > done.batch_id and staged and transactions is not None:
+                added += self._commit_transaction(batch_id, staged, done, transactions)
+            elif batch_id > done.batch_id and staged:
                 manifest = self._draft(batch_id, staged, done, publisher)
                 write_json(self._manifest_path(batch_id), asdict(manifest))
                 added += self._finish(manifest, done, publisher, resumed=False)
@@ -157,28 +169,45 @@ class Staging:
         """The directory, with all that is in it."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _own(self, owner: str) -> None:
+    def _own(self, owner: str, transactional: bool) -> None:
         found = read_json(self._owner_path)
-        if found is None:
-            write_json(self._owner_path, {"query": owner})
-        elif found["query"] != owner:
+        if found is not None and found["query"] != owner:
             raise StagingRefused(
                 f"The staging location {self.directory} belongs to another query ({found['query']}; this is {owner}). "
                 "Every query needs one of its own: give option 'stagingLocation' another directory. If the other query "
                 "is gone for good, its directory may be removed."
             )
+        was = found is not None and found.get("transactional", False)
+        if was and not transactional:
+            raise StagingRefused(
+                f"The query of the staging location {self.directory} has written transactions, and its last one may be "
+                "in the topics without a trace here: give option 'transactional' as before."
+            )
+        if found is None or was != transactional:
+            write_json(self._owner_path, {"query": owner, "transactional": transactional})
+
+    def _commit_transaction(
+        self, batch_id: int, staged: Sequence[StagedFile], done: Done, transactions: Transactions
+    ) -> int:
+        """Send a micro-batch as one transaction, unless the cluster has it already. How many records were sent."""
+        records = 0
+        if transactions.begin() < batch_id:
+            shares = shares_of(staged, lambda place: (transactions.producer_id, transactions.epoch, 0))
+            with contextlib.ExitStack() as files:
+                views = [files.enter_context(self._opened(file.name)) for file in staged]
+                queues = [queue_of(share, views) for share in shares.values()]
+                records = sum(batch.records for queue in queues for batch in queue.waiting)
+                transactions.write(batch_id, queues)
+        done.batch_id = batch_id
+        write_json(self._done_path, asdict(done))
+        return records
 
     def _draft(self, batch_id: int, staged: Sequence[StagedFile], done: Done, publisher: Publisher) -> Manifest:
         """Give every batch its place and its number."""
         if done.producer_id < 0:
             done.producer_id, done.epoch = publisher.new_producer()
-        shares: dict[TopicPartition, ManifestPartition] = {}
-        for index, file in enumerate(staged):
-            for topic, partition, position, size, records in file.pieces:
-                if (topic, partition) not in shares:
-                    numbers = done.numbers.get(f"{topic}-{partition}", (done.producer_id, done.epoch, 0))
-                    shares[topic, partition] = ManifestPartition(topic, partition, *numbers, start_offset=0)
-                shares[topic, partition].pieces.append(Piece(index, position, size, records))
+        new = (done.producer_id, done.epoch, 0)
+        shares = shares_of(staged, lambda place: done.numbers.get(f"{place[0]}-{place[1]}", new))
         for topic in dict.fromkeys(topic for topic, _ in shares):
             partitions = [partition for name, partition in shares if name == topic]
             ends = publisher.ask(lambda client, t=topic, p=partitions: client.list_offsets(t, p, LATEST))
@@ -271,6 +300,20 @@ class Staging:
                 if error.errno not in _WITHOUT_LOCKS:
                     raise
             yield
+
+
+def shares_of(
+    staged: Sequence[StagedFile], numbers: Callable[[TopicPartition], tuple[int, int, int]]
+) -> dict[TopicPartition, ManifestPartition]:
+    """The batches by partition, in the order of the files. `numbers`: producer id, epoch and first sequence."""
+    shares: dict[TopicPartition, ManifestPartition] = {}
+    for index, file in enumerate(staged):
+        for topic, partition, position, size, records in file.pieces:
+            place = (topic, partition)
+            if place not in shares:
+                shares[place] = ManifestPartition(topic, partition, *numbers(place), start_offset=0)
+            shares[place].pieces.append(Piece(index, position, size, records))
+    return shares
 
 
 def queue_of(share: ManifestPartition, views: Sequence[mmap.mmap]) -> PartitionQueue:
