@@ -232,7 +232,7 @@ def aio_reader(broker: EmbeddedBroker) -> Callable[[str, int], list[bytes]]:
                 isolation_level="read_committed",
                 auto_offset_reset="earliest",
             ) as consumer:
-                return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value for _ in range(count)]
+                return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value or b"" for _ in range(count)]
 
         return asyncio.run(run())
 
