@@ -5,8 +5,12 @@ from pathlib import Path
 from ottla.broker.cluster.membership import Joining
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.node_stage import NodeStage
 
@@ -71,3 +75,25 @@ def test_what_an_earlier_life_led_is_led_in_a_higher_epoch(tmp_path: Path) -> No
 def test_who_is_in_sync_only_nodes_of_the_cluster_say(tmp_path: Path) -> None:
     answer = joined(tmp_path).ask(AlterPartitionRequest(1, 0))
     assert answer.error_code == E.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_what_a_coordinator_has_left_to_do_it_does_once_it_hears_again(tmp_path: Path) -> None:
+    """Here to abort a transaction, whose id nobody asks about any more."""
+    stage = joined(tmp_path)
+    stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    stage.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]))
+    begun = stage.ask(InitProducerIdRequest("tx", 20_000), 4)
+    topics = [AddPartitionsToTxnTopic("t", [0])]
+    stage.ask(AddPartitionsToTxnRequest("tx", begun.producer_id, begun.producer_epoch, topics), 3)
+    stage.run(LEASE_MS + 1)
+    describe = DescribeTransactionsRequest(["tx"])
+    assert stage.ask(describe).transaction_states[0].error_code == E.NOT_COORDINATOR
+    hear(stage)
+    assert stage.ask(describe).transaction_states[0].transaction_state == "Ongoing"
+    stage.run(LEASE_MS + 1)
+    assert stage.ask(describe).transaction_states[0].error_code == E.NOT_COORDINATOR
+    for _ in range(20):
+        hear(stage)
+        stage.run(1_000)
+    (shard,) = [shard for shard in stage.node.transactions.shards() if shard.image()]  # type: ignore[attr-defined]
+    assert [str(each.state.name) for each in shard.image().values()] == ["COMPLETE_ABORT"]  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from ottla.protocol.messages.write_txn_markers import (
 )
 from ottla.txn.records import decode, encode
 from ottla.txn.settings import NO_LEADER, TransactionSettings
-from ottla.txn.shard import FENCED_AGAIN_MS, MARKERS_AGAIN_MS, TransactionShard
+from ottla.txn.shard import FENCED_AGAIN_MS, MARKERS_AGAIN_MS, UNDER_WAY_AGAIN_MS, TransactionShard
 from ottla.txn.transaction import EXHAUSTED_EPOCH, Producer, State, TopicPartition, Transaction
 
 AHEAD = 1_800_000_000_000
@@ -339,6 +339,26 @@ def test_markers_that_could_not_be_written_are_sent_again(stage: Stage, error: E
     assert [ask.node_id for ask in stage.asks] == [2]
     stage.marked()
     assert stage.state.state is State.COMPLETE_COMMIT
+
+
+def test_markers_are_asked_of_the_next_leader_while_the_last_one_has_yet_to_answer(stage: Stage) -> None:
+    stage.init()
+    stage.add((100, 0), 0, 1)
+    stage.end((100, 0))
+    slow, quick = stage.asks.pop(0), stage.asks[0]
+    assert (slow.node_id, quick.node_id) == (1, 2)
+    stage.world.leaders[("t", 1)] = 3
+    stage.marked(E.NOT_LEADER_OR_FOLLOWER)
+    stage.pass_time(MARKERS_AGAIN_MS)
+    assert [ask.node_id for ask in stage.asks] == [3]
+    stage.marked()
+    assert stage.state.state is State.PREPARE_COMMIT
+    stage.world.leaders[("t", 0)] = 2
+    stage.pass_time(UNDER_WAY_AGAIN_MS)
+    assert [ask.node_id for ask in stage.asks] == [2]
+    stage.marked()
+    assert stage.state.state is State.COMPLETE_COMMIT
+    assert stage.do(stage.shard.answered(stage.now, slow.number, Unanswered("gone"))) == []
 
 
 def test_a_partition_without_a_leader_is_waited_for_and_one_that_is_gone_is_not(stage: Stage) -> None:

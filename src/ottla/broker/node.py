@@ -62,6 +62,8 @@ from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.nodes import NodeState
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -87,6 +89,12 @@ _WITH_OFFSETS: Final = frozenset((78, 79, 83, 85))
 _WITH_BLOBS: Final = frozenset((0, 11, 14))
 _READ_BY_THEMSELVES: Final = frozenset((0, 18))
 _PREFIX = struct.Struct(">hhi")
+_COORDINATORS: Final = {
+    CONSUMER_OFFSETS_TOPIC: "groups",
+    SHARE_GROUP_STATE_TOPIC: "share_state",
+    TRANSACTION_STATE_TOPIC: "transactions",
+}
+"""Topic: the hosts of the coordinators whose memory it is."""
 CLOCK_STEP_MS: Final = 1_000
 """A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
 REST_MS: Final = 60_000
@@ -198,12 +206,9 @@ class Node:
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
-        if CONSUMER_OFFSETS_TOPIC in self.image.topics:
-            self.groups.start(now)
-        if SHARE_GROUP_STATE_TOPIC in self.image.topics:
-            self.share_state.start(now)
-        if TRANSACTION_STATE_TOPIC in self.image.topics:
-            self.transactions.start(now)
+        for name, host in _COORDINATORS.items():
+            if name in self.image.topics:
+                getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
             self.membership.join(now, intact=clean or self.environment.same_boot)
@@ -230,7 +235,7 @@ class Node:
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""
-        for host in self._in_use("groups", "share_state", "transactions"):
+        for host in self._in_use(*_COORDINATORS.values()):
             host.stop()
         self.topics.removals.finish(now)
         self.upkeep.finish(now, self.store)
@@ -410,7 +415,7 @@ class Node:
 
     def _taken_back(self, now: Millis, partition: Partition) -> None:
         """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
-        for host in self._in_use("groups", "share_state", "transactions"):
+        for host in self._in_use(*_COORDINATORS.values()):
             host.taken_back(now, partition)
         for replication in self._in_use("replication"):
             replication.taken_back(now, partition)
@@ -427,6 +432,8 @@ class Node:
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
+        if self.membership is not None:
+            self.leadership.suspended = not self.membership.is_fresh(now)
         self.outbox.deadline_moved = True
         self.upkeep.commits.tick(now)
         self.parking.tick(now)
@@ -442,7 +449,7 @@ class Node:
 
     def _parts(self) -> list[tuple[str, _Part]]:
         """What has timers, by name, in the order in which it is served."""
-        names = ("groups", "share_state", "transactions", "share", "replication")
+        names = (*_COORDINATORS.values(), "share", "replication")
         in_use = [(name, self.__dict__[name]) for name in names if name in self.__dict__]
         return [
             ("changes of the metadata", self.metadata),
@@ -517,6 +524,10 @@ class Node:
         if names:
             self.topics.follow(now, before, names)
             self._replicate(now, names)
+        for name in delta.names(NODE_PREFIX):
+            known = self.image.nodes.get(name)
+            if known is None or known.state is NodeState.FENCED:
+                self.peers.given_up(now, int(name))
         if self.membership is not None:
             self.membership.follow(now, delta)
 
@@ -527,9 +538,12 @@ class Node:
             self.replication.follow(now, names)
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told."""
+        """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told. What
+        a coordinator has left to do there the next one does at once, whether somebody asks for it or not."""
         partition.resign(now)
-        for host in self._in_use("groups", "share_state", "transactions", "share"):
+        if partition.leads and topic.name in _COORDINATORS:
+            getattr(self, _COORDINATORS[topic.name])
+        for host in self._in_use(*_COORDINATORS.values(), "share"):
             host.leader_changed(now, topic, partition)
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
@@ -538,5 +552,5 @@ class Node:
         for partition in partitions:
             partition.resign(now)
             self.upkeep.forget(partition)
-        for host in self._in_use("groups", "share_state", "transactions", "share"):
+        for host in self._in_use(*_COORDINATORS.values(), "share"):
             host.topic_deleted(now, topic)

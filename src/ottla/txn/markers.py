@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.machine import Ask
 from ottla.protocol.errors import ErrorCode
@@ -33,9 +33,16 @@ class Outcome(Enum):
     """How a transaction stands after an answer."""
 
     WRITTEN = "every partition has its marker"
-    UNDER_WAY = "some requests are not answered yet"
+    UNDER_WAY = "all that is missing has been asked for"
     AGAIN = "some partitions have to be asked again"
     FENCED = "a partition heard of a later coordinator or a later epoch"
+
+
+class _Request(NamedTuple):
+    """A request for markers that is not answered."""
+
+    node_id: int
+    partitions: tuple[TopicPartition, ...]
 
 
 class _Sending:
@@ -45,7 +52,19 @@ class _Sending:
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.missing: dict[TopicPartition, None] = dict.fromkeys(partitions)
-        self.under_way: dict[int, tuple[TopicPartition, ...]] = {}
+        self.under_way: dict[int, _Request] = {}
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the transaction stands."""
+        if not self.missing:
+            return Outcome.WRITTEN
+        asked = {partition for each in self.under_way.values() for partition in each.partitions}
+        return Outcome.UNDER_WAY if asked.issuperset(self.missing) else Outcome.AGAIN
+
+    def is_asked(self, partition: TopicPartition, leader: int) -> bool:
+        """Whether this leader has been asked for the partition's marker, and has yet to answer."""
+        return any(leader == each.node_id and partition in each.partitions for each in self.under_way.values())
 
 
 class Markers:
@@ -67,23 +86,23 @@ class Markers:
         return self.send(transactional_id, transaction)
 
     def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
-        """Ask for what is missing and not under way. Partitions that are no more need no marker."""
+        """Ask for what is missing and has not been asked of who leads it now: another node may lead it since. Partitions
+        that are no more need no marker."""
         sending = self._sending[transactional_id]
-        asked = {partition for some in sending.under_way.values() for partition in some}
         by_leader: dict[int, list[TopicPartition]] = {}
-        for partition in [each for each in sending.missing if each not in asked]:
+        for partition in list(sending.missing):
             leader = self._node.leader_of(*partition)
             if leader is None:
                 del sending.missing[partition]
-            elif leader != NO_LEADER:
+            elif leader != NO_LEADER and not sending.is_asked(partition, leader):
                 by_leader.setdefault(leader, []).append(partition)
         asks: list[Ask] = []
         for leader, partitions in by_leader.items():
             number, self._next_number = self._next_number, self._next_number + 1
-            sending.under_way[number] = tuple(partitions)
+            sending.under_way[number] = _Request(leader, tuple(partitions))
             self._asked[number] = transactional_id
             asks.append(Ask(number, leader, self._request(transaction, partitions)))
-        return asks, _outcome(sending)
+        return asks, sending.outcome
 
     def _request(self, transaction: Transaction, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:
         topics: dict[str, list[int]] = {}
@@ -105,7 +124,7 @@ class Markers:
         sending = None if transactional_id is None else self._sending.get(transactional_id)
         if transactional_id is None or sending is None or number not in sending.under_way:
             return None
-        partitions = sending.under_way.pop(number)
+        _, partitions = sending.under_way.pop(number)
         if isinstance(answer, WriteTxnMarkersResponse):
             told = {
                 TopicPartition(topic.name, each.partition_index): each.error_code
@@ -119,7 +138,7 @@ class Markers:
                     return transactional_id, Outcome.FENCED
                 if error == 0:
                     sending.missing.pop(partition, None)
-        return transactional_id, _outcome(sending)
+        return transactional_id, sending.outcome
 
     def forget(self, transactional_id: str) -> None:
         """The transaction is complete, or nobody may write its markers any more."""
@@ -135,8 +154,3 @@ class Markers:
         known = {number: of for of, sending in self._sending.items() for number in sending.under_way}
         assert known == self._asked, f"requests under way: {known} and {self._asked}"
 
-
-def _outcome(sending: _Sending) -> Outcome:
-    if not sending.missing:
-        return Outcome.WRITTEN
-    return Outcome.UNDER_WAY if sending.under_way else Outcome.AGAIN

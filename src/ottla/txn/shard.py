@@ -83,6 +83,8 @@ from ottla.txn.transaction import (
 
 MARKERS_AGAIN_MS: Final = 100
 """After so long partitions that could not take their marker are asked again."""
+UNDER_WAY_AGAIN_MS: Final = 1_000
+"""After so long without an answer they are asked for where another node leads since."""
 FENCED_AGAIN_MS: Final = 10_000
 """The same where a later coordinator has been: this one is perhaps about to hear that it is none any more."""
 TOMBSTONES_PER_STEP: Final = 500
@@ -330,7 +332,7 @@ class TransactionShard:
                 self._markers.forget(transactional_id)
                 self._timers.set((_Timer.MARKERS, transactional_id), now + FENCED_AGAIN_MS)
             case Outcome.UNDER_WAY:
-                pass
+                self._timers.set((_Timer.MARKERS, transactional_id), now + UNDER_WAY_AGAIN_MS)
 
     def answered(self, now: Millis, number: int, answer: object) -> Decision:
         """What a partition's leader said to a request for markers."""

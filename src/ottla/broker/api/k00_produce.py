@@ -129,13 +129,14 @@ class PartitionAppend:
 
 class TransactionalAppend(PartitionAppend):
     """One partition of a produce request with a transactional id. `guard`: what a batch that opens a transaction needs;
-    None where it is open."""
+    None where it is open; `leader_epoch`: in which this node led the partition when that was seen."""
 
-    __slots__ = ("guard",)
+    __slots__ = ("guard", "leader_epoch")
 
     def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
         super().__init__(topic, index, records)
         self.guard: Guard | None = None
+        self.leader_epoch = -1
 
     @property
     def is_transactional(self) -> bool:
@@ -390,6 +391,7 @@ def _opening(
         except AppendRefused as refused:
             append.refuse(refused.error_code, refused.sentence)
         else:
+            append.leader_epoch = partition.leader_epoch
             if append.guard is not None:
                 opening.append(append)
     return opening if node.verifier.needed else []
@@ -510,6 +512,9 @@ def append_one(
     try:
         if transactional is None or not node.verifier.needed:
             appended = partition.append(now, records)
+        elif transactional.leader_epoch != partition.leader_epoch:
+            append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile
+            return
         else:
             appended = partition.append_transactional(now, records, transactional.guard)
     except AppendRefused as refused:

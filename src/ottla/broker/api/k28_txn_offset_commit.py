@@ -115,7 +115,10 @@ def _verified(
     place = (CONSUMER_OFFSETS_TOPIC, partition.index)
     adds = request.version >= _ADDS_PARTITION_SINCE
     question = Verification(node.verifier, body.transactional_id, commit.writer, [place], adds=adds)
+    leader_epoch = partition.leader_epoch
     errors: Errors = yield Piece(request, None, question.begin)
+    if not partition.leads or partition.leader_epoch != leader_epoch:
+        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
     if errors[place]:
         return _refusal(body, request.version, _said(errors[place], request.version))
     asked = _Commit(node, request, commit, refused)

@@ -45,6 +45,7 @@ class _UnderWay(NamedTuple):
     node_id: int
     api_key: int
     version: int
+    line: int
 
 
 class OwnRequest(Request):
@@ -97,7 +98,7 @@ class Peers:
         token = self._outbox.new_token()
         key: int = message.API_KEY
         version = int(message.MAX_VERSION) if version is None else version
-        self._under_way[token] = _UnderWay(asker, node_id, key, version)
+        self._under_way[token] = _UnderWay(asker, node_id, key, version, line)
         self._timers.set(token, now + TIMEOUT_MS)
         self._outbox.deadline_moved = True
         if node_id == self._node_id:
@@ -123,6 +124,16 @@ class Peers:
             self._end(now, token, Unanswered(f"node {known.node_id} gave the answer to another request"))
         else:
             self._end(now, token, message)
+
+    def given_up(self, now: Millis, node_id: int) -> None:
+        """The cluster has given this node up: nobody waits for what it may say yet. Followers' fetches are left to
+        who makes them: they end with its leaderships."""
+        if node_id == self._node_id:
+            return
+        asked = [(token, each) for token, each in self._under_way.items() if each.node_id == node_id]
+        for token, each in asked:
+            if each.line != FETCH_LINE:
+                self._end(now, token, Unanswered(f"node {node_id} was given up"))
 
     def _end(self, now: Millis, token: int, answer: object) -> None:
         known = self._under_way.pop(token, None)

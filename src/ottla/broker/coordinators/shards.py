@@ -84,6 +84,10 @@ SHARDS_PER_TICK: Final = 4
 """So many take a step that is due before requests have their turn: a step may be milliseconds of work."""
 
 
+SUSPENDED_MS: Final = 100
+"""How long what is due waits for a node that has not heard of its cluster, before it looks again."""
+
+
 class ShardClass(Protocol):
     """A kind of shard."""
 
@@ -285,6 +289,9 @@ class ShardHost:
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
         for index in due:
+            if self._leadership.suspended:
+                self._timers.set(index, now + SUSPENDED_MS)
+                continue
             hosted = self._usable(now, index)
             if hosted is not None and hosted.loaded:
                 try:
@@ -509,11 +516,13 @@ class ShardHost:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def _leads(self, partition: Partition) -> bool:
-        led = self._leadership.led(self.topic_name, partition.index)
-        return led is partition and partition.log.failed is None
+        return self._leadership.holds(partition) and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
-        """The shard of this partition, made anew where there is none; None where this node can't coordinate it."""
+        """The shard of this partition, made anew where there is none; None where this node can't coordinate it, or not
+        now: what is loaded stays so until another node is known to lead."""
+        if self._leadership.suspended:
+            return None
         hosted = self._hosted.get(index)
         if hosted is not None:
             partition = hosted.partition

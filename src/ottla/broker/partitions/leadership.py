@@ -49,6 +49,12 @@ class Leadership:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return partition
 
+    def holds(self, partition: Partition) -> bool:
+        """Whether this node leads the partition, as far as it was told; one that is suspended will know more soon."""
+        local = self._by_key.get(partition.topic_name)
+        is_here = local is not None and local.partitions.get(partition.index) is partition
+        return is_here and partition.leads and not partition.log.unopened
+
     def all_led(self, topic: str) -> list[Partition]:
         """All partitions of this topic that this node leads."""
         local = self._by_key.get(topic)
