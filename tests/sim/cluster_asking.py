@@ -1,4 +1,4 @@
-"""Asks single nodes of a simulated cluster, one request after the other, and gives the cluster the coordinators' topics."""
+"""Asks single nodes of a simulated cluster, one request after the other; gives it the coordinators' topics."""
 
 from collections.abc import Callable
 from typing import Any

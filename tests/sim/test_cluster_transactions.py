@@ -59,7 +59,9 @@ class Producer:
             base_sequence=self.sequences[index],
             transactional=True,
         )
-        return ProduceRequest(NAME, -1, 5_000, [TopicProduceData(TOPIC, TOPIC_ID, [PartitionProduceData(index, batch)])])
+        return ProduceRequest(
+            NAME, -1, 5_000, [TopicProduceData(TOPIC, TOPIC_ID, [PartitionProduceData(index, batch)])]
+        )
 
     def write(self, index: int = 0) -> None:
         good = lambda answer: answer.responses[0].partition_responses[0].error_code == E.NONE  # noqa: E731

@@ -86,7 +86,7 @@ class Markers:
         return self.send(transactional_id, transaction)
 
     def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
-        """Ask for what is missing and has not been asked of who leads it now: another node may lead it since. Partitions
+        """Ask for what is missing and has not been asked of who leads it now: another may lead it since. Partitions
         that are no more need no marker."""
         sending = self._sending[transactional_id]
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -153,4 +153,3 @@ class Markers:
     def check(self) -> None:
         known = {number: of for of, sending in self._sending.items() for number in sending.under_way}
         assert known == self._asked, f"requests under way: {known} and {self._asked}"
-

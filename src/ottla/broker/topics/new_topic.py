@@ -36,14 +36,20 @@ def new_internal(settings: Settings, name: str) -> NewTopic:
         ),
     }[name]
     overrides["segment.bytes"] = str(settings[f"{prefix}.segment.bytes"])
+    if name != CONSUMER_OFFSETS_TOPIC:
+        overrides["min.insync.replicas"] = str(settings[f"{prefix}.min.isr"])
     factor = settings[f"{prefix}.replication.factor"]
     return NewTopic(name, settings[f"{prefix}.num.partitions"], overrides, replication_factor=factor)
 
 
 COPIES = 3
 _PREFIXES = ("default", "offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+_WITH_MIN_ISR = ("transaction.state.log", "share.coordinator.state.topic")
 
 
 def replication_factors(nodes: int) -> dict[str, int]:
-    """The settings of so many nodes that keep three copies of everything, or as many as they are."""
-    return {f"{prefix}.replication.factor": min(COPIES, nodes) for prefix in _PREFIXES}
+    """The settings of so many nodes that keep three copies of everything, or as many as they are; one of the copies of
+    what coordinators keep may be missing, as with Kafka's defaults."""
+    copies = min(COPIES, nodes)
+    factors = {f"{prefix}.replication.factor": copies for prefix in _PREFIXES}
+    return factors | {f"{prefix}.min.isr": max(copies - 1, 1) for prefix in _WITH_MIN_ISR}
