@@ -27,7 +27,7 @@ LEFT_OUT = frozenset(
         *("k_raft_version_record", "voters_record"),
         # between brokers and controllers: the metadata store does it
         *("broker_registration", "broker_heartbeat", "controller_registration"),
-        *("allocate_producer_ids", "envelope", "default_principal_data"),
+        *("allocate_producer_ids", "default_principal_data"),
         # a node has one data directory
         "assign_replicas_to_dirs",
         # clients' own metrics are not collected

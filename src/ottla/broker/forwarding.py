@@ -1,35 +1,55 @@
-"""Requests that only the controller serves: handed on to it, and its answer handed back.
+"""Requests that only the controller serves: handed on to it, and its answer handed back; topics that it is to make.
 
-Knows which APIs these are. A request waits while there is no controller, and is sent again where it is lost on the
-way; what the first one did is then told as it stands: a topic that is there, an election that is not needed. When the
-time is up the connection is closed, which every client takes for what it is: nobody knows what became of the request.
+Knows which APIs these are. A request goes in an envelope, with who sent it. It waits while there is no controller, and
+is sent again where it is lost on the way; what the first one did is then told as it stands: a topic that is there, an
+election that is not needed. When the time is up the connection is closed, which every client takes for what it is:
+nobody knows what became of the request.
 
-Source: Kafka's ForwardingManager.scala, which wraps the request in an Envelope (58); nodes here trust each other.
+A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
+and else by who is; whoever waits goes on once this node has heard that it is there.
+
+Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from functools import partial
 from typing import Any, Final
 
+from ottla.broker.cluster.envelopes import wrapped
 from ottla.broker.cluster.members import NOBODY, Members
+from ottla.broker.cluster.metadata import AwaitsChange, Metadata, Planned
 from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
+from ottla.broker.config.values import Settings
 from ottla.broker.effects import Close, Outbox
 from ottla.broker.parking import ParkedWork, Parking
-from ottla.broker.requests import Parked, Request
-from ottla.broker.topics.new_topic import NewTopic
+from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.slices import Piece
+from ottla.broker.topics.new_topic import NewTopic, new_internal
+from ottla.broker.topics.topics import Topics
 from ottla.machine import Millis, Ticket, Unanswered
 from ottla.machine.timers import Timers
+from ottla.metadata.store import StoreFailed
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.framing import decode_response
 from ottla.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
+from ottla.protocol.messages.envelope import EnvelopeResponse
 
 FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46, 64))
-"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, UnregisterBroker."""
+"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, UnregisterBroker: handed on as
+they come."""
+HANDED_ON: Final = FORWARDED | frozenset((33, 44))
+"""And AlterConfigs, IncrementalAlterConfigs, of which nodes keep what is about themselves."""
 RETRY_MS: Final = 50
+MAKING_MS: Final = 10_000
+"""How long a topic that the controller is to make is waited for."""
 
 
 class ForwardedRequest(ParkedWork):
@@ -53,27 +73,80 @@ class ForwardedRequest(ParkedWork):
 
 
 class _Creation:
-    """Topics that somebody has asked for by naming them; whatever comes of it, they ask again."""
+    """Topics that the controller was asked for; a `cluster.peers.Asker`."""
 
-    def __init__(self, under_way: set[str], names: list[str]) -> None:
-        self._under_way = under_way
+    def __init__(self, forwarding: Forwarding, names: list[str]) -> None:
+        self._forwarding = forwarding
         self._names = names
 
     def answered(self, now: Millis, answer: object) -> None:
-        self._under_way.difference_update(self._names)
+        self._forwarding.asked_for(now, self._names, answer)
+
+
+class _Wanted:
+    """A topic that somebody here waits for. `why_not`: what the controller said last."""
+
+    __slots__ = ("awaits", "give_up_at", "topic", "why_not")
+
+    def __init__(self, topic: NewTopic, give_up_at: Millis) -> None:
+        self.topic = topic
+        self.give_up_at = give_up_at
+        self.awaits: list[AwaitsChange] = []
+        self.why_not = "no controller has answered"
+
+
+class _AwaitedTopic(ParkedWork):
+    """A piece of work that goes on once a topic is there; an `AwaitsChange`."""
+
+    __slots__ = ("_parking", "_ticket")
+
+    def __init__(self, parking: Parking) -> None:
+        self._parking = parking
+        self._ticket: Ticket = 0
+
+    def begin(self, forwarding: Forwarding, wanted: NewTopic, piece: Request) -> Parked:
+        """Ask for the topic; the piece is answered None, or with the StoreFailed that says why there is none."""
+        self._ticket = self._parking.park(piece, None, self)
+        forwarding.make(piece.now, wanted, self)
+        return Parked(self._ticket)
+
+    def change_ended(self, now: Millis, result: Any) -> None:
+        self._parking.answer(now, self._ticket, None)
+
+    def change_failed(self, now: Millis, error: Exception) -> None:
+        self._parking.answer(now, self._ticket, error)
+
+    def abandon(self, ticket: Ticket) -> None:
+        raise AssertionError("the node's own work has no client that could leave")
 
 
 class Forwarding:
     """The requests of one node that are with the controller."""
 
-    def __init__(self, members: Members, peers: Peers, parking: Parking, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        members: Members,
+        topics: Topics,
+        peers: Peers,
+        parking: Parking,
+        outbox: Outbox,
+        settings: Settings,
+    ) -> None:
+        self._metadata = metadata
         self._members = members
+        self._topics = topics
         self._peers = peers
         self._parking = parking
         self._outbox = outbox
+        self._settings = settings
         self._resting: Timers[Ticket] = Timers()
         self._waiting: dict[Ticket, ForwardedRequest] = {}
         self._creating: set[str] = set()
+        self._wanted: dict[str, _Wanted] = {}
+        self._ask_again: Timers[str] = Timers()
+
+    # ---- requests of clients ---------------------------------------------------------------------------------------
 
     def takes(self, api_key: int) -> bool:
         """Whether a request of this API is the controller's, and another node is that."""
@@ -87,22 +160,17 @@ class Forwarding:
         self._send(request.now, forwarded)
         return Parked(forwarded.ticket)
 
-    def create(self, now: Millis, wanted: Iterable[NewTopic]) -> None:
-        """Ask the controller for these topics; nobody waits for them, and one that is asked for is not asked for again
-        before the answer."""
-        new = [topic for topic in wanted if topic.name not in self._creating]
-        if not new or self._members.controller_id == NOBODY:
-            return
-        names = [topic.name for topic in new]
-        self._creating.update(names)
-        message = CreateTopicsRequest(topics=[_creatable(topic) for topic in new], timeout_ms=TIMEOUT_MS)
-        self._peers.ask(now, self._members.controller_id, message, _Creation(self._creating, names))
-
     def answered(self, now: Millis, forwarded: ForwardedRequest, answer: Any) -> None:
         """What came of it; where that is nothing it is sent again a little later."""
         if forwarded.ticket not in self._waiting:
             return
-        if isinstance(answer, Unanswered):
+        request = forwarded.request
+        if isinstance(answer, EnvelopeResponse) and answer.response_data is not None and not answer.error_code:
+            try:
+                _, answer = decode_response(request.api_key, request.version, answer.response_data)
+            except MalformedFrame as error:
+                answer = Unanswered(str(error))
+        if isinstance(answer, Unanswered | EnvelopeResponse):
             self._rest(now, forwarded)
         else:
             del self._waiting[forwarded.ticket]
@@ -115,12 +183,18 @@ class Forwarding:
         self._parking.take(forwarded.ticket)
         self._outbox.add(Close(forwarded.request.session.address.identity, "no controller has answered"))
 
+    @property
+    def _controller_id(self) -> int:
+        """Whom to ask; NOBODY also where that was an earlier life of this node."""
+        controller_id = self._members.controller_id
+        is_gone = controller_id == self._members.node_id and not self._members.is_controller
+        return NOBODY if is_gone else controller_id
+
     def _send(self, now: Millis, forwarded: ForwardedRequest) -> None:
-        controller_id, request = self._members.controller_id, forwarded.request
-        if controller_id == NOBODY or (controller_id == self._members.node_id and not self._members.is_controller):
+        if self._controller_id == NOBODY:
             self._rest(now, forwarded)
         else:
-            self._peers.ask(now, controller_id, request.body, forwarded, request.version)
+            self._peers.ask(now, self._controller_id, wrapped(forwarded.request), forwarded)
 
     def _rest(self, now: Millis, forwarded: ForwardedRequest) -> None:
         if self._parking.request_of(forwarded.ticket) is None:  # its client is gone
@@ -129,12 +203,84 @@ class Forwarding:
         self._resting.set(forwarded.ticket, now + RETRY_MS)
         self._outbox.deadline_moved = True
 
+    # ---- topics ----------------------------------------------------------------------------------------------------
+
+    def create(self, now: Millis, wanted: Iterable[NewTopic], for_client: Request | None = None) -> None:
+        """Ask the controller for these topics, in the name of the client whose request wants them if there is one;
+        nobody waits for them, and one that is asked for is not asked for again before the answer."""
+        new = [topic for topic in wanted if topic.name not in self._creating]
+        if not new or self._controller_id == NOBODY:
+            return
+        names = [topic.name for topic in new]
+        self._creating.update(names)
+        message: Any = CreateTopicsRequest(topics=[_creatable(topic) for topic in new], timeout_ms=TIMEOUT_MS)
+        if for_client is not None:
+            key, version = CreateTopicsRequest.API_KEY, CreateTopicsRequest.MAX_VERSION
+            message = wrapped(Request(for_client.session, key, version, 0, for_client.client_id, now, message))
+        self._peers.ask(now, self._controller_id, message, _Creation(self, names))
+
+    def make(self, now: Millis, topic: NewTopic, awaits: AwaitsChange) -> None:
+        """Have this topic made where there is none; `awaits` is told as of a change, StoreFailed where it can't be."""
+        if self._members.is_controller or topic.name in self._metadata.image.topics:
+            self._metadata.change(now, partial(self._making, topic), awaits)
+            return
+        wanted = self._wanted.setdefault(topic.name, _Wanted(topic, now + MAKING_MS))
+        wanted.awaits.append(awaits)
+        self._ask_for(now, wanted)
+
+    def making_internal(self, name: str) -> Generator[Any, Any, None]:
+        """The step of a longer work that has one of the broker's own topics made. Raises StoreFailed."""
+        if self._members.is_controller:
+            yield lambda now: self._topics.creating_internal(now, name)
+            return
+        topic = new_internal(self._settings, name)
+        failed = yield Piece(NODE_REQUEST, None, partial(_AwaitedTopic(self._parking).begin, self, topic))
+        if failed is not None:
+            raise failed
+
+    def _making(self, topic: NewTopic, now: Millis) -> Planned:
+        if topic.name not in self._metadata.image.topics:
+            yield from self._topics.creating(now, [topic])
+
+    def _ask_for(self, now: Millis, wanted: _Wanted) -> None:
+        self.create(now, [wanted.topic])
+        self._ask_again.set(wanted.topic.name, now + RETRY_MS)
+        self._outbox.deadline_moved = True
+
+    def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
+        """What the controller says of topics that were wanted; whether they are there the image tells."""
+        self._creating.difference_update(names)
+        told = answer.topics if isinstance(answer, CreateTopicsResponse) else ()
+        for each in told:
+            wanted = self._wanted.get(each.name or "")
+            if wanted is not None and each.error_code:
+                wanted.why_not = each.error_message or ErrorCode(each.error_code).message
+
+    def topics_changed(self, now: Millis, names: Iterable[str]) -> None:
+        """The image says something new of these topics: who waits for one of them goes on."""
+        for name in names:
+            if name in self._wanted and name in self._metadata.image.topics:
+                self._ask_again.cancel(name)
+                for awaits in self._wanted.pop(name).awaits:
+                    awaits.change_ended(now, None)
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
     def deadline(self) -> Millis | None:
-        return self._resting.deadline()
+        times = (self._resting.deadline(), self._ask_again.deadline())
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
         while (ticket := self._resting.pop(now)) is not None:
             self._send(now, self._waiting[ticket])
+        while (name := self._ask_again.pop(now)) is not None:
+            wanted = self._wanted[name]
+            if now < wanted.give_up_at:
+                self._ask_for(now, wanted)
+                continue
+            del self._wanted[name]
+            for awaits in wanted.awaits:
+                awaits.change_failed(now, StoreFailed(f"the topic {name} is not there yet: {wanted.why_not}"))
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

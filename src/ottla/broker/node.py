@@ -181,7 +181,9 @@ class Node:
             self,
         )
         self.membership = None if joining is None else self._membership(joining)
-        self.forwarding = Forwarding(self.members, self.peers, self.parking, self.outbox)
+        self.forwarding = Forwarding(
+            self.metadata, self.members, self.topics, self.peers, self.parking, self.outbox, self.settings
+        )
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox, self.metadata)
         self._resting: dict[str, Millis] = {}
@@ -294,7 +296,7 @@ class Node:
             self.environment,
             self.metadata,
             self.leadership,
-            self.topics,
+            self.forwarding,
             self.parking,
             self.failures,
             self.share_state,
@@ -524,6 +526,7 @@ class Node:
         if names:
             self.topics.follow(now, before, names)
             self._replicate(now, names)
+            self.forwarding.topics_changed(now, names)
         for name in delta.names(NODE_PREFIX):
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:

@@ -130,7 +130,7 @@ class Served:
         return message
 
 
-INTERNAL: Final = {56: ("k56_alter_partition", 2, 3)}
+INTERNAL: Final = {56: ("k56_alter_partition", 2, 3), 58: ("k58_envelope", 0, 0)}
 """The same of what only nodes of a cluster ask each other: not advertised, and not known to a node that is alone."""
 
 

@@ -23,7 +23,7 @@ from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from ottla.broker.slices import Work
+from ottla.broker.slices import Piece, Work
 from ottla.machine import Millis
 from ottla.metadata.image import Configs, TopicImage
 from ottla.metadata.store import StoreFailed
@@ -58,8 +58,10 @@ RESOURCES_AT_ONCE: Final = 10
 """More of them are a long request. Each is changed with a commit of its own."""
 CHANGES_MAX: Final = 2_000
 """More than there are properties, some times over."""
-SUCCESS: Final = (ErrorCode.NONE, None)
 Outcome = tuple[ErrorCode, str | None]
+SUCCESS: Final[Outcome] = (ErrorCode.NONE, None)
+_SHARED: Final = frozenset((ConfigResourceType.TOPIC, ConfigResourceType.GROUP))
+"""What belongs to no node."""
 Changes = Sequence[tuple[str, int, str | None]]
 """(property, Change, value) as a client sends them."""
 
@@ -107,21 +109,31 @@ def alter_all(
 ) -> Work:
     """Change each resource of the request by itself. Returns one Outcome for each.
 
-    `changes_of`: how it is to be changed; `replace`: what the changes don't name is reset.
+    `changes_of`: how it is to be changed; `replace`: what the changes don't name is reset. What belongs
+    to no node the controller changes.
     """
     resources, validate_only = request.body.resources, request.body.validate_only
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes: list[Outcome] = []
-    for resource in resources:
+    handed_on: list[int] = []
+    for at, resource in enumerate(resources):
         resource_type, name = resource.resource_type, resource.resource_name
-        changes = changes_of(resource)
         if times[resource_type, name] > 1:
             outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+        elif resource_type in _SHARED and not node.members.is_controller:
+            handed_on.append(at)
+            outcomes.append(SUCCESS)
         else:
+            changes = changes_of(resource)
             altering = partial(
                 _altering, node, request, resource_type, name, changes, replace=replace, validate_only=validate_only
             )
             outcomes.append((yield altering))
+    if handed_on:
+        body = type(request.body)(resources=[resources[at] for at in handed_on], validate_only=validate_only)
+        answer = yield Piece(request, body, node.forwarding.forward)
+        for at, told in zip(handed_on, answer.responses, strict=True):
+            outcomes[at] = ErrorCode(told.error_code), told.error_message
     return outcomes
 
 

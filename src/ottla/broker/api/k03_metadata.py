@@ -185,7 +185,7 @@ def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Pl
             continue  # the answer stays what it is; CreateTopics would say why
         wanted.append(new)
     if node.forwarding.takes(CREATE_TOPICS):
-        node.forwarding.create(now, wanted)
+        node.forwarding.create(now, wanted, request)
         return denied
     try:
         yield from node.topics.creating(now, wanted)

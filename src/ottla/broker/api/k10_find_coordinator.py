@@ -20,7 +20,6 @@ from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
-from ottla.broker.topics.new_topic import new_internal
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -34,7 +33,6 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 SHARE: Final = 2
 
-CREATE_TOPICS: Final = 19
 _MANY_KEYS_SINCE = 4
 _SHARE_SINCE = 6
 _SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.ASCII | re.DOTALL)
@@ -56,19 +54,16 @@ def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
 def _answer(node: Node, request: Request) -> Work:
     """The answer to a request for many keys, or for the first ones ever."""
     if _lacks_topic(node, request):
-        yield from _make_topic(node, request, _TOPIC_OF[request.body.key_type])
+        yield from _make_topic(node, _TOPIC_OF[request.body.key_type])
     if len(request.body.coordinator_keys) > SLICE_STEPS:
         return (yield from in_pieces(request, partial(_find, node), "coordinator_keys", "coordinators"))
     return _find(node, request)
 
 
-def _make_topic(node: Node, request: Request, topic: str) -> Work:
-    """Make the coordinators' topic, or have the controller make it: then nobody can be named this time."""
-    if node.forwarding.takes(CREATE_TOPICS):
-        node.forwarding.create(request.now, [new_internal(node.settings, topic)])
-        return
+def _make_topic(node: Node, topic: str) -> Work:
+    """Have the coordinators' topic made."""
     try:
-        yield lambda now: node.topics.creating_internal(now, topic)
+        yield from node.forwarding.making_internal(topic)
     except StoreFailed as failed:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
 

@@ -58,7 +58,7 @@ def handle(node: Node, request: Request) -> Any:
 def _add_once_made(node: Node, request: Request) -> Work:
     """Make the groups' topic first: the partition that is added is one of it."""
     try:
-        yield lambda now: node.topics.creating_internal(now, CONSUMER_OFFSETS_TOPIC)
+        yield from node.forwarding.making_internal(CONSUMER_OFFSETS_TOPIC)
     except StoreFailed as failed:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)

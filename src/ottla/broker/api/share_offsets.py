@@ -53,7 +53,7 @@ def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -
     """Ask the share coordinator; returns its replies. Its topic is made before where there is none, if any call is
     `needed`: which shard answers depends on it."""
     if needed and node.share.lacks_state_topic:
-        yield node.share.making_state_topic
+        yield from node.share.making_state_topic()
     return (yield Round(node.share_state, calls))
 
 

@@ -56,7 +56,7 @@ def _ask(node: Node, request: Request) -> Any:
 
 def _ask_once_made(node: Node, request: Request) -> Work:
     """Make the coordinators' topic first. Where that can't be made they say that they are none."""
-    yield node.share.making_state_topic
+    yield from node.share.making_state_topic()
 
     def submit(piece: Request) -> Any:
         return node.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))

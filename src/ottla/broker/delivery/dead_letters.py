@@ -28,12 +28,12 @@ from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
 from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.environment import Environment
+from ottla.broker.forwarding import Forwarding
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.topics.new_topic import NewTopic
-from ottla.broker.topics.topics import Topics
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.image import TopicImage
@@ -140,14 +140,14 @@ class DeadLetters:
         environment: Environment,
         metadata: Metadata,
         leadership: Leadership,
-        topics: Topics,
+        forwarding: Forwarding,
         parking: Parking,
         settle: Callable[[Millis, HostedShare], None],
     ) -> None:
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
-        self._topics = topics
+        self._forwarding = forwarding
         self._parking = parking
         self._settle = settle
         self._queues: dict[str, GroupQueue] = {}
@@ -321,7 +321,8 @@ class DeadLetters:
             if fault is not None:
                 raise Unusable(fault)
             overrides = {"errors.deadletterqueue.group.enable": "true"}
-            wanted = NewTopic(name, settings["num.partitions"], overrides)
+            factor = settings["default.replication.factor"]
+            wanted = NewTopic(name, settings["num.partitions"], overrides, replication_factor=factor)
             topic = self._make(now, wanted)
         if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
@@ -336,17 +337,13 @@ class DeadLetters:
         name = wanted.name
         if name not in self._making:
             self._making.add(name)
-            self._metadata.change(now, partial(self._creating, wanted), Making(self, name))
+            self._forwarding.make(now, wanted, Making(self, name))
         if name in self._making:
             raise ToBeMade(f"the dead-letter topic {name} is being made")
         topic = self._metadata.image.topics.get(name)
         if topic is None:
             raise Unusable(self._why_not)
         return topic
-
-    def _creating(self, wanted: NewTopic, now: Millis) -> Planned:
-        if wanted.name not in self._metadata.image.topics:
-            yield from self._topics.creating(now, [wanted])
 
     def made(self, now: Millis, name: str, error: Exception | None) -> None:
         """The dead-letter topic of this name is there, or can't be made; whoever waits for it goes on."""

@@ -23,11 +23,12 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ottla.broker.cluster.metadata import Metadata, Planned
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.durations import duration_ms
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs
@@ -37,12 +38,13 @@ from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
 from ottla.broker.environment import Environment
+from ottla.broker.forwarding import Forwarding
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import NODE_REQUEST, Parked
-from ottla.broker.topics.topics import Topics
+from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
@@ -131,7 +133,7 @@ class ShareHost(Subscriber):
         environment: Environment,
         metadata: Metadata,
         leadership: Leadership,
-        topics: Topics,
+        forwarding: Forwarding,
         parking: Parking,
         failures: Failures,
         states: ShardHost,
@@ -141,11 +143,11 @@ class ShareHost(Subscriber):
         self.leadership = leadership
         self.parking = parking
         self.failures = failures
-        self._topics = topics
+        self._forwarding = forwarding
         self._states = states
         self.sessions = ShareSessions(environment.settings)
         self.configs = GroupConfigs(environment.settings, environment.settings.of_group)
-        self.letters = DeadLetters(environment, metadata, leadership, topics, parking, self.settle)
+        self.letters = DeadLetters(environment, metadata, leadership, forwarding, parking, self.settle)
         self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
@@ -292,7 +294,8 @@ class ShareHost(Subscriber):
         if self.lacks_state_topic:
             self._without_topic.append(hosted)
             if len(self._without_topic) == 1:
-                self.metadata.change(now, self.making_state_topic, self)
+                topic = new_internal(self.environment.settings, SHARE_GROUP_STATE_TOPIC)
+                self._forwarding.make(now, topic, self)
             return
         key = hosted.key
         index, call = self.state_call(now, summary.ReadShareGroupStateSummaryRequest, *key)
@@ -478,10 +481,10 @@ class ShareHost(Subscriber):
         """Whether `making_state_topic` has to come first: where there is no such topic, nobody coordinates."""
         return SHARE_GROUP_STATE_TOPIC not in self.metadata.image.topics
 
-    def making_state_topic(self, now: Millis) -> Planned:
-        """The plan to make `__share_group_state` where there is none."""
+    def making_state_topic(self) -> Generator[Any, Any, None]:
+        """The step of a longer work that has `__share_group_state` made where there is none."""
         try:
-            yield from self._topics.creating_internal(now, SHARE_GROUP_STATE_TOPIC)
+            yield from self._forwarding.making_internal(SHARE_GROUP_STATE_TOPIC)
         except StoreFailed as failed:
             self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
@@ -499,7 +502,10 @@ class ShareHost(Subscriber):
 
     def change_failed(self, now: Millis, error: Exception) -> None:
         self.change_ended(now, None)
-        self.environment.fault(f"making {SHARE_GROUP_STATE_TOPIC} failed", error)
+        if isinstance(error, StoreFailed):
+            self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {error}")
+        else:
+            self.environment.fault(f"making {SHARE_GROUP_STATE_TOPIC} failed", error)
 
     def _submit(self, now: Millis, asked: ShareStateRequest) -> None:
         reply = self._states.submit(now, NODE_REQUEST, asked)

@@ -131,6 +131,7 @@ NEEDED: Final[dict[int, tuple[tuple[Operation, ResourceType], ...]]] = {
     55: ((_O.DESCRIBE, _T.CLUSTER),),
     56: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
     57: ((_O.ALTER, _T.CLUSTER),),
+    58: ((_O.CLUSTER_ACTION, _T.CLUSTER),),
     60: ((_O.DESCRIBE, _T.CLUSTER),),
     61: ((_O.READ, _T.TOPIC),),
     64: ((_O.ALTER, _T.CLUSTER),),

@@ -56,7 +56,7 @@ API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
     (55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
     (56, "AlterPartition", 2, 3, 2, "alter_partition"),
     (57, "UpdateFeatures", 0, 2, 0, "update_features"),
-    (58, "Envelope", 0, 0, 0, None),
+    (58, "Envelope", 0, 0, 0, "envelope"),
     (59, "FetchSnapshot", 0, 1, 0, None),
     (60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
     (61, "DescribeProducers", 0, 0, 0, "describe_producers"),

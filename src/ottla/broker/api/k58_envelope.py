@@ -1,0 +1,61 @@
+"""Envelope, key 58, version 0: a client's request that another node hands on to the controller.
+
+What it does: serves what is in it as if its client had asked here, with its principal, and answers with the whole
+answer. Only nodes of the cluster are served, by its secret, and only what the controller does; a node that is not the
+controller says so, and the other one looks for it. It is no client's API: ApiVersions does not name it.
+
+What changed per version: nothing, there is one. What is skipped: delegation tokens of the client.
+
+Source: Kafka's ControllerApis.handleEnvelopeRequest, EnvelopeUtils.scala; KIP-590.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.cluster.envelopes import unwrapped
+from ottla.broker.forwarding import HANDED_ON
+from ottla.broker.requests import Request
+from ottla.broker.served import Served, load
+from ottla.broker.slices import Piece, Work
+from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.framing import RequestHeader, encode_response
+from ottla.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+_SERVED: dict[int, Served] = load(internal=False)
+
+
+def handle(node: Node, request: Request) -> Any:
+    if not node.peers.trusts(request.session, request.client_id):
+        return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if not node.members.is_controller:
+        return _refused(ErrorCode.NOT_CONTROLLER)
+    envelope: EnvelopeRequest = request.body
+    try:
+        inside = unwrapped(request.now, envelope, request.session.address.identity, _decoded)
+    except MalformedFrame as error:
+        node.notes(f"a request that another node hands on can't be served: {error}")
+        return _refused(ErrorCode.INVALID_REQUEST)
+    return node.slices.begin(request, _answer(node, inside), is_long=False)
+
+
+def _answer(node: Node, inside: Request) -> Work:
+    answer = yield Piece(inside, inside.body, partial(_SERVED[inside.api_key].handle, node))
+    header = RequestHeader(inside.api_key, inside.version, inside.correlation_id, inside.client_id)
+    return EnvelopeResponse(bytes(memoryview(encode_response(header, answer))[4:]))
+
+
+def _decoded(api_key: int, frame: memoryview, position: int, version: int) -> Any:
+    served = _SERVED.get(api_key)
+    if api_key not in HANDED_ON or served is None or not served.min_version <= version <= served.max_version:
+        raise MalformedFrame(f"API key {api_key} in version {version} is not handed on")
+    return served.decode(frame, position, version)
+
+
+def _refused(error: ErrorCode) -> EnvelopeResponse:
+    return EnvelopeResponse(None, error)

@@ -1,0 +1,80 @@
+"""Wraps a client's request for another node, with who sent it, and unwraps it there.
+
+Knows what of a client goes along, so that rights, quotas and logs see the client and not the node in between: its
+principal, its client id (in the request's own header), its host, and the listener it came by. Does not know which
+requests are handed on.
+
+Kafka leaves the form of the principal to a plug-in (KafkaPrincipalSerde); here it is JSON, with the listener in it.
+
+Sources: KIP-590; Kafka's EnvelopeUtils.scala, ForwardingManager.scala.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from ottla.broker.requests import Address, Request, Session
+from ottla.machine import Millis
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
+from ottla.protocol.messages.envelope import EnvelopeRequest
+
+NO_HOST: Final = bytes(4)
+"""The address of a client whose host is no IP address: the node itself, or a test."""
+
+
+def wrapped(request: Request) -> EnvelopeRequest:
+    """The request with who sent it."""
+    header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
+    session, address = request.session, request.session.address
+    sender = {
+        "principal": session.principal,
+        "port": address.client_port,
+        "listener": address.listener,
+        "security_protocol": address.security_protocol,
+        "advertised": address.advertised,
+    }
+    frame = encode_request(header, request.body)
+    return EnvelopeRequest(bytes(memoryview(frame)[4:]), json.dumps(sender).encode(), _packed(address.client_host))
+
+
+def unwrapped(
+    now: Millis, envelope: EnvelopeRequest, identity: int, decode: Callable[[int, memoryview, int, int], Any]
+) -> Request:
+    """The request in an envelope, as if its client had sent it over the connection of this identity.
+
+    `decode(api_key, frame, position, version)` gives its message. Raises MalformedFrame.
+    """
+    frame = memoryview(envelope.request_data)
+    header, position = decode_request_header(frame)
+    body = decode(header.api_key, frame, position, header.api_version)
+    try:
+        sender = json.loads(envelope.request_principal or b"")
+        host, port = sender["advertised"]
+        address = Address(
+            identity,
+            _printed(envelope.client_host_address),
+            int(sender["port"]),
+            str(sender["listener"]),
+            str(sender["security_protocol"]),
+            (str(host), int(port)),
+        )
+        session = Session(address)
+        session.principal, session.authenticated = str(sender["principal"]), True
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedFrame(f"an envelope does not say who sent what is in it: {error}") from error
+    return Request(session, header.api_key, header.api_version, header.correlation_id, header.client_id, now, body)
+
+
+def _packed(host: str) -> bytes:
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return NO_HOST
+
+
+def _printed(packed: bytes) -> str:
+    return "" if packed == NO_HOST else str(ipaddress.ip_address(packed))

@@ -1,0 +1,156 @@
+"""What only the controller does, asked of another node: done by the controller, for the client that asked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.cluster.envelopes import unwrapped, wrapped
+from ottla.broker.requests import Address, Request, Session
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.envelope import EnvelopeRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.read_share_group_state_summary import (
+    PartitionData,
+    ReadShareGroupStateSummaryRequest,
+    ReadStateSummaryData,
+)
+from tests.node_pair import NodePair
+
+OTHER = 2
+TOPIC, BROKER, GROUP = 2, 4, 32
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> NodePair:
+    pair = NodePair(tmp_path)
+    assert pair.stages[OTHER].node.members.controller_id == 1
+    assert sorted(pair.stages[OTHER].node.members.active()) == [1, 2]
+    return pair
+
+
+def change(kind: int, name: str, key: str, value: str) -> AlterConfigsResource:
+    return AlterConfigsResource(kind, name, [AlterableConfig(key, 0, value)])
+
+
+def seen(pair: NodePair) -> list[tuple[str, str, str]]:
+    """From now on: who has asked the controller to make topics, as its authorizer sees it."""
+    found: list[tuple[str, str, str]] = []
+
+    class Watching:
+        def allows(self, session: Session, operation: object, resource_type: object, name: str) -> bool:
+            found.append((session.principal, session.address.client_host, session.address.listener))
+            return True
+
+    pair.stages[1].node.access.authorizer = Watching()
+    return found
+
+
+def test_a_request_is_done_by_the_controller_in_its_clients_name(pair: NodePair) -> None:
+    stage = pair.stages[OTHER]
+    connection = stage.connect()
+    stage.clients[connection].session.principal = "User:alice"
+    found = seen(pair)
+    asked = stage.send(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]), connection=connection)
+    pair.settle()
+    assert asked.answer.topics[0].error_code == E.NONE
+    assert "t" in pair.stages[1].node.image.topics
+    assert set(found) == {("User:alice", "127.0.0.1", "PLAINTEXT")}
+
+
+def test_topics_that_clients_name_are_made_in_their_name(pair: NodePair) -> None:
+    found = seen(pair)
+    pair.ask(OTHER, MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True))
+    pair.settle()
+    assert "t" in pair.stages[OTHER].node.image.topics
+    assert set(found) == {("User:ANONYMOUS", "127.0.0.1", "PLAINTEXT")}
+
+
+def test_configs_of_topics_and_groups_are_changed_by_the_controller_a_nodes_own_by_itself(pair: NodePair) -> None:
+    pair.ask(1, CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    found = seen(pair)
+    resources = [
+        change(BROKER, "2", "message.max.bytes", "5000"),
+        change(TOPIC, "t", "retention.ms", "5"),
+        change(TOPIC, "nowhere", "retention.ms", "5"),
+        change(GROUP, "g", "share.auto.offset.reset", "earliest"),
+        change(BROKER, "1", "message.max.bytes", "5000"),
+    ]
+    answer = pair.ask(OTHER, IncrementalAlterConfigsRequest(resources))
+    assert [(each.resource_name, each.error_code) for each in answer.responses] == [
+        ("2", E.NONE),
+        ("t", E.NONE),
+        ("nowhere", E.UNKNOWN_TOPIC_OR_PARTITION),
+        ("g", E.NONE),
+        ("1", E.INVALID_REQUEST),
+    ]
+    node = pair.stages[OTHER].node
+    assert node.image.topics["t"].configs["retention.ms"] == "5"
+    assert node.settings.of_group("g")["share.auto.offset.reset"] == "earliest"
+    assert node.settings["message.max.bytes"] == 5000
+    assert pair.stages[1].node.settings["message.max.bytes"] != 5000
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("name", [CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC])
+def test_coordinators_topics_are_made_for_whoever_asks_first(pair: NodePair, name: str) -> None:
+    if name == CONSUMER_OFFSETS_TOPIC:
+        (found,) = pair.ask(OTHER, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+        assert found.error_code == E.NONE
+    elif name == TRANSACTION_STATE_TOPIC:
+        pair.ask(OTHER, AddOffsetsToTxnRequest("tx", 1, 0, "g"))
+        assert CONSUMER_OFFSETS_TOPIC in pair.stages[OTHER].node.image.topics
+        (found,) = pair.ask(OTHER, FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 4).coordinators
+        assert found.error_code == E.NONE
+    else:
+        pair.ask(1, CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+        topic_id = pair.stages[1].node.image.topics["t"].id
+        body = ReadShareGroupStateSummaryRequest("g", [ReadStateSummaryData(topic_id, [PartitionData(0, -1)])])
+        pair.ask(OTHER, body)
+    assert name in pair.stages[OTHER].node.image.topics
+
+
+def test_who_waits_for_a_topic_hears_when_it_can_not_be_made(tmp_path: Path) -> None:
+    pair = NodePair(tmp_path, offsets_topic_replication_factor="3")
+    (found,) = pair.ask(OTHER, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+    assert found.error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert any("Unable to replicate" in note for note in pair.stages[OTHER].notes)
+
+
+def test_a_request_waits_for_a_controller(pair: NodePair) -> None:
+    pair.away.add(1)
+    asked = pair.stages[OTHER].send(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    pair.run(1_000)
+    assert not asked.answered
+    pair.away.clear()
+    pair.settle()
+    assert asked.answer.topics[0].error_code == E.NONE
+
+
+def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> None:
+    session = Session(Address(1, "::1", 40_000, "OUTSIDE", "SASL_SSL", ("broker.example", 9093)))
+    session.principal = "User:bob"
+    inside = CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])
+    envelope = wrapped(Request(session, 19, 7, 3, "client", 0, inside))
+    assert pair.ask(1, envelope).error_code == E.CLUSTER_AUTHORIZATION_FAILED
+
+    def decode(key: int, frame: memoryview, position: int, version: int) -> object:
+        return CreateTopicsRequest.decode(frame, position, version)[0]
+
+    found = unwrapped(5, envelope, 9, decode)
+    assert (found.session.principal, found.client_id, found.now, found.version) == ("User:bob", "client", 5, 7)
+    assert found.session.address == Address(9, "::1", 40_000, "OUTSIDE", "SASL_SSL", ("broker.example", 9093))
+    assert found.body == inside
+    for damaged in (b"", b"[]", b"{}", b'{"advertised": 1}'):
+        with pytest.raises(MalformedFrame, match=re.escape("does not say who sent")):
+            unwrapped(5, EnvelopeRequest(envelope.request_data, damaged, bytes(4)), 9, decode)

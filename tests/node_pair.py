@@ -1,0 +1,107 @@
+"""Two nodes without servers over one metadata store: the first is the controller. What one asks the other is carried
+over at once, and both hear at once of what was committed."""
+
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.cluster.membership import Joining
+from ottla.broker.requests import Address, Session
+from ottla.metadata.image import delta_since
+from ottla.metadata.memory import MemoryStore
+from ottla.protocol.framing import decode_request_header
+from tests.node_stage import Asked, Client, NodeStage
+
+LEASE_MS = 3_600_000
+
+
+class _Carried(Asked):
+    """A request of another node; its answer goes back there."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = memoryview(bytearray(frame))[4:]
+        header, _ = decode_request_header(self.frame)
+        self.api_key, self.version = header.api_key, header.api_version
+        self.answered = False
+        self.parts = b""
+
+    def take(self, parts: Any) -> None:
+        self.answered = True
+        self.parts = b"".join(bytes(part) for part in parts)[4:]
+
+
+class NodePair:
+    """`stages` by node id. A node that is in `away` is asked nothing: its requests wait."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        store = MemoryStore()
+        self.away: set[int] = set()
+        self.stages: dict[int, NodeStage] = {}
+        self._carried: list[tuple[int, int, _Carried]] = []
+        for node_id in (1, 2):
+            joining = Joining("127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS)
+            self.stages[node_id] = NodeStage(
+                directory / str(node_id), store=store, joining=joining, **{"node_id": str(node_id), **settings}
+            )
+            self.settle()
+        self.settle()
+
+    def settle(self) -> None:
+        """Carry everything over that there is, until nothing is left."""
+        while self._hear() or self._carry():
+            pass
+
+    def _hear(self) -> bool:
+        """Whether somebody heard of something new."""
+        present = {node_id: f"life-{node_id}" for node_id in self.stages}
+        heard = False
+        for stage in self.stages.values():
+            membership = stage.node.membership
+            assert membership is not None
+            membership.confirmed(stage.now)
+            if stage.node.image.generation < stage.store.generation:
+                stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+                heard = True
+            if membership.present != present:
+                membership.seen(stage.now, present)
+                heard = True
+            stage.run()
+        return heard
+
+    def _carry(self) -> bool:
+        """Whether a request or an answer was carried over."""
+        moved = False
+        for sender, stage in self.stages.items():
+            for ask in [ask for ask in stage.asks if ask.node_id not in self.away]:
+                stage.asks.remove(ask)
+                receiver = self.stages[ask.node_id]
+                receiver.connections += 1
+                client = Client(Session(Address(receiver.connections, "127.0.0.1", listener="INTERNAL")))
+                receiver.clients[receiver.connections] = client
+                carried = _Carried(ask.frame)
+                self._carried.append((sender, ask.token, carried))
+                client.send(carried, receiver.node, receiver.now)
+                receiver.run()
+                moved = True
+        for entry in [entry for entry in self._carried if entry[2].answered]:
+            self._carried.remove(entry)
+            sender, token, carried = entry
+            self.stages[sender].node.answered(self.stages[sender].now, token, carried.parts)
+            moved = True
+        return moved
+
+    def ask(self, node_id: int, message: Any, version: int | None = None) -> Any:
+        """The answer of one node."""
+        asked = self.stages[node_id].send(message, version)
+        self.settle()
+        for _ in range(100):
+            if asked.answered:
+                break
+            self.run(100)
+        assert asked.answered, f"{type(message).__name__} is not answered"
+        return asked.answer
+
+    def run(self, ms: int) -> None:
+        """Let time pass on both."""
+        for stage in self.stages.values():
+            stage.run(ms)
+        self.settle()
