@@ -32,7 +32,7 @@ class _Carried(Asked):
 class NodePair:
     """`stages` by node id. A node that is in `away` is asked nothing: its requests wait."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         store = MemoryStore()
         self.away: set[int] = set()
         self.stages: dict[int, NodeStage] = {}
@@ -40,7 +40,7 @@ class NodePair:
         for node_id in (1, 2):
             joining = Joining("127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS)
             self.stages[node_id] = NodeStage(
-                directory / str(node_id), store=store, joining=joining, **{"node_id": str(node_id), **settings}
+                directory / str(node_id), store=store, joining=joining, node_id=str(node_id), **settings
             )
             self.settle()
         self.settle()

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.cluster.peers import FETCH_LINE, TIMEOUT_MS
+from ottla.broker.cluster.peers import TIMEOUT_MS
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import NODE_ITSELF, Request, Session
 from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, ShardRecord, Ticket, Unanswered
@@ -121,20 +121,6 @@ def test_nobody_waits_longer_than_the_deadline(stage: NodeStage) -> None:
     assert not who.answers
     stage.run(1)
     assert who.answers == [Unanswered("node 7 did not answer in time")]
-    stage.node.answered(stage.now, stage.asks[0].token, answer_to(stage.asks[0].token, ListGroupsResponse()))
-    assert len(who.answers) == 1
-
-
-def test_nobody_waits_for_a_node_that_was_given_up(stage: NodeStage) -> None:
-    who, other, follower = Questioner(), Questioner(), Questioner()
-    stage.node.peers.ask(stage.now, OTHER, ListGroupsRequest(), who)
-    stage.node.peers.ask(stage.now, OTHER + 1, ListGroupsRequest(), other)
-    stage.node.peers.ask(stage.now, OTHER, ListGroupsRequest(), follower, line=FETCH_LINE)
-    stage.node.peers.given_up(stage.now, OTHER)
-    assert who.answers == [Unanswered("node 7 was given up")]
-    assert not other.answers
-    assert not follower.answers
-    stage.settle()
     stage.node.answered(stage.now, stage.asks[0].token, answer_to(stage.asks[0].token, ListGroupsResponse()))
     assert len(who.answers) == 1
 

@@ -4,12 +4,9 @@ import os
 
 import pytest
 
-from ottla.broker.config.values import BrokerSettings
-from ottla.broker.topics.new_topic import new_internal, replication_factors
 from ottla.broker.topics.removal import REMOVALS_PER_TICK
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Put
-from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -184,11 +181,3 @@ def test_topic_ids_are_never_kafkas_reserved_ones(stage: NodeStage) -> None:
     ids = [stage.node.topics.new_topic_id() for _ in range(2000)]
     assert len(set(ids)) == len(ids)
     assert not any(topic_id[0] >> 2 == 62 for topic_id in ids)
-
-
-def test_coordinators_topics_say_how_many_replicas_they_need(stage: NodeStage) -> None:
-    """Groups' is as Kafka's, which leaves it to the broker."""
-    settings = BrokerSettings.load({name: str(value) for name, value in replication_factors(3).items()}, {})
-    needed = [new_internal(settings, name).overrides.get("min.insync.replicas") for name in INTERNAL_TOPICS]
-    assert sorted(needed, key=str) == ["2", "2", None]
-    assert [replication_factors(nodes)["transaction.state.log.min.isr"] for nodes in (1, 2, 3, 5)] == [1, 1, 2, 2]

@@ -1,7 +1,7 @@
 """Asks single nodes of a simulated cluster, one request after the other; gives it the coordinators' topics."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -47,7 +47,7 @@ class AskedCluster(Cluster):
         super().__init__(seed, **given)
         self._asked = 0
         for host in self.hosts.values():
-            host.store = FarStore(self.store, host.stream("store"))
+            host.store = FarStore(cast(Any, self.store), host.stream("store"))
         self.start()
         self.run(50)
         for at, name in enumerate(STATE_TOPICS):
