@@ -231,7 +231,7 @@ class Forwarding:
     def making_internal(self, name: str) -> Generator[Any, Any, None]:
         """The step of a longer work that has one of the broker's own topics made. Raises StoreFailed."""
         if self._members.is_controller:
-            yield lambda now: self._topics.creating_internal(now, name)
+            yield partial(self._topics.creating_internal, name=name)
             return
         topic = new_internal(self._settings, name)
         failed = yield Piece(NODE_REQUEST, None, partial(_AwaitedTopic(self._parking).begin, self, topic))
