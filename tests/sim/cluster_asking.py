@@ -7,7 +7,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GRO
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.store import FarStore
-from ottla.sim.workloads.cluster import Cluster
+from tests.sim.hand_cluster import HandCluster
 
 STATE_TOPICS = (CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC)
 ANSWERED_MS = 40_000
@@ -16,7 +16,7 @@ ANSWERED_MS = 40_000
 class Asking(Client):
     """One connection to one node. `answer`: what came back, None where the connection was lost first."""
 
-    def __init__(self, cluster: Cluster, node_id: int, number: int) -> None:
+    def __init__(self, cluster: HandCluster, node_id: int, number: int) -> None:
         super().__init__(cluster.world, f"asking-{number}", cluster.hosts[node_id].endpoint)
         self.over = False
         self.answer: Any = None
@@ -40,7 +40,7 @@ class Asking(Client):
         self.over = True
 
 
-class AskedCluster(Cluster):
+class AskedCluster(HandCluster):
     """Three nodes with every coordinators' topic: one partition, three replicas, led by the node that the test says."""
 
     def __init__(self, seed: int, *, led_by: dict[str, int] | None = None, **given: Any) -> None:

@@ -19,8 +19,9 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from ottla.protocol.records.record import Record, build_batch
-from ottla.sim.workloads.cluster import TOPIC, TOPIC_ID
+from ottla.sim.workloads.cluster import TOPIC
 from tests.sim.cluster_asking import AskedCluster
+from tests.sim.hand_cluster import TOPIC_ID
 
 NAME, GROUP = "tx", "g"
 SEEDS = range(2)
