@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,28 +19,60 @@ from ottla.broker.api import (
     k20_delete_topics,
     k21_delete_records,
     k23_offset_for_leader_epoch,
+    k27_write_txn_markers,
     k32_describe_configs,
+    k34_alter_replica_log_dirs,
     k35_describe_log_dirs,
+    k37_create_partitions,
     k42_delete_groups,
     k50_describe_user_scram_credentials,
+    k51_alter_user_scram_credentials,
     k61_describe_producers,
     k75_describe_topic_partitions,
+    k91_alter_share_group_offsets,
+    k92_delete_share_group_offsets,
+    listings,
+    share_state_calls,
 )
 from ottla.broker.coordinators import rounds
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
 from ottla.log.files import DiskFiles
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, RequestEntityData, RequestEntryData
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest
+from ottla.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirTopic as LogDirTopic
+from ottla.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from ottla.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
+from ottla.protocol.messages.delete_share_group_state import DeleteStateData as Deleted
+from ottla.protocol.messages.delete_share_group_state import PartitionData as Gone
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -57,8 +90,14 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
+from ottla.protocol.messages.initialize_share_group_state import InitializeStateData as Initialized
+from ottla.protocol.messages.initialize_share_group_state import PartitionData as Begun
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -78,7 +117,15 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.messages.read_share_group_state import PartitionData as StateAsked
 from ottla.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStateData
+from ottla.protocol.messages.read_share_group_state_summary import PartitionData as Summary
+from ottla.protocol.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest
+from ottla.protocol.messages.read_share_group_state_summary import ReadStateSummaryData as Summed
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from ottla.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from ottla.protocol.messages.write_share_group_state import PartitionData as StateWritten
+from ottla.protocol.messages.write_share_group_state import StateBatch, WriteShareGroupStateRequest
+from ottla.protocol.messages.write_share_group_state import WriteStateData as Written
+from ottla.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from ottla.protocol.wire import ZERO_UUID, Message
 from tests.node_stage import SESSION, NodeStage, versions_of
 
@@ -147,6 +194,10 @@ def long_requests() -> list[tuple[Message, int]]:
         (ListOffsetsRequest(replica_id=-1, topics=lists), 7),
         (OffsetForLeaderEpochRequest(topics=epochs), 4),
         (DescribeGroupsRequest(groups=names), 5),
+        (ListGroupsRequest(["stable", "x", " Empty", "EMPTY"], ["classic", "y"]), 5),
+        (ListGroupsRequest(["x", "y", "z"]), 4),
+        (ListTransactionsRequest(["Empty", "x", "Ongoing", "y"], [0, 1]), 0),
+        (ListTransactionsRequest(["x", "y", "z"], [0], -1, "t.*"), 2),
         (OffsetCommitRequest("a", -1, topics=committed((3, 99, 1))), 8),
         (OffsetCommitRequest("a", 7, topics=committed((3, 99, 1))), 9),
         (OffsetCommitRequest("a", -1, topics=committed((98, 99))), 8),
@@ -185,6 +236,35 @@ def long_requests() -> list[tuple[Message, int]]:
     ]
 
 
+def more_long_requests() -> list[tuple[Message, int]]:
+    names = ("t3", "no", "t1")
+    marked = [WritableTxnMarkerTopic(name, [*range(5)]) for name in names]
+    ids = [ZERO_UUID, b"n" * 16]
+    altered = [AlterShareGroupOffsetsRequestPartition(index, 0) for index in range(5)]
+    return [
+        (WriteTxnMarkersRequest([WritableTxnMarker(n, 0, True, marked, 0) for n in (1, 2, 1)]), 1),
+        (AlterReplicaLogDirsRequest([AlterReplicaLogDir("/no", [LogDirTopic(n, [*range(5)]) for n in names])]), 2),
+        (CreatePartitionsRequest([CreatePartitionsTopic(n, 9) for n in (*names, "t2", "t2")], 9_000, True), 3),
+        (AddPartitionsToTxnRequest(transactions=[verified(name) for name in ("x", "y", "z")]), 5),
+        (AlterUserScramCredentialsRequest([ScramCredentialDeletion(name, 1) for name in names]), 0),
+        (StreamsGroupDescribeRequest([*names]), 0),
+        (AlterShareGroupOffsetsRequest("s", [AlterShareGroupOffsetsRequestTopic(n, altered) for n in names]), 0),
+        (DeleteShareGroupOffsetsRequest("s", [DeleteShareGroupOffsetsRequestTopic(n) for n in names]), 0),
+        (InitializeShareGroupStateRequest("a", [Initialized(id, [Begun(i, 0, 0) for i in range(3)]) for id in ids]), 0),
+        (WriteShareGroupStateRequest("a", [Written(id, [stored(index) for index in range(3)]) for id in ids]), 1),
+        (DeleteShareGroupStateRequest("a", [Deleted(id, [Gone(index) for index in range(3)]) for id in ids]), 0),
+        (ReadShareGroupStateSummaryRequest("a", [Summed(id, [Summary(i, 0) for i in range(3)]) for id in ids]), 1),
+    ]
+
+
+def verified(transactional_id: str) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(transactional_id, 1, 0, True, [AddPartitionsToTxnTopic("t3", [1, 2])])
+
+
+def stored(index: int) -> StateWritten:
+    return StateWritten(index, 0, 0, 0, 0, [StateBatch(offset, offset, 2, 1) for offset in range(0, 10, 2)])
+
+
 def deleted_to(offset: int) -> list[DeleteRecordsPartition]:
     return [DeleteRecordsPartition(index, offset) for index in (0, 1, 99, 0)]
 
@@ -211,23 +291,37 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         k10_find_coordinator,
         k21_delete_records,
         k23_offset_for_leader_epoch,
+        k27_write_txn_markers,
+        k34_alter_replica_log_dirs,
+        k51_alter_user_scram_credentials,
+        k91_alter_share_group_offsets,
+        k92_delete_share_group_offsets,
         k35_describe_log_dirs,
         k42_delete_groups,
         k50_describe_user_scram_credentials,
         k61_describe_producers,
         k75_describe_topic_partitions,
+        listings,
     ):
         monkeypatch.setattr(module, "SLICE_STEPS", steps)
+    monkeypatch.setattr(listings, "NAMES_AT_ONCE", steps)
+    monkeypatch.setattr(share_state_calls, "BATCHES_AT_ONCE", steps)
+    monkeypatch.setattr(k37_create_partitions, "TOPICS_AT_ONCE", steps)
     monkeypatch.setattr(k20_delete_topics, "TOPICS_AT_ONCE", steps)
     monkeypatch.setattr(rounds, "CALLS_AT_ONCE", steps)
 
 
-@pytest.mark.parametrize("at", range(len(long_requests())))
+LONG = [*long_requests(), *more_long_requests()]
+
+
+@pytest.mark.parametrize("at", range(len(LONG)))
 def test_what_names_many_is_answered_in_slices_as_in_one_go(
     stage: NodeStage, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
     stage.ask(OffsetCommitRequest("a", -1, topics=committed((3,))), 8)
+    stage.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 4)
+    stage.ask(InitProducerIdRequest("tx", 1_000), 4)
     monkeypatch.setattr(DiskFiles, "space", lambda files, path: (2, 1))  # others write to the disk meanwhile
     begun: list[tuple[bool, bool]] = []
     """Who is long, who is not through at once."""
@@ -239,15 +333,26 @@ def test_what_names_many_is_answered_in_slices_as_in_one_go(
         return answer
 
     monkeypatch.setattr(stage.node.slices, "begin", counted)
-    request, version = long_requests()[at]
+    request, version = deepcopy(LONG[at])
     monkeypatch.setattr(k02_list_offsets, "SEARCHES_AT_ONCE", 99)
     whole = stage.ask(request, version)
     assert not any(is_long for is_long, _ in begun)
     begun.clear()
     cut_small(monkeypatch, 2)
-    request, _ = long_requests()[at]
+    request, _ = deepcopy(LONG[at])
     assert stage.ask(request, version) == whole
     assert any(goes_on for _, goes_on in begun)
+
+
+def test_a_group_of_which_all_is_asked_again_is_told_once(stage: NodeStage) -> None:
+    """Else the answer to a small request would be so many times as large."""
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
+    stage.ask(OffsetCommitRequest("a", -1, topics=committed((3,))), 8)
+    everything = [OffsetFetchRequestGroup(name, member_id=f"m{n}", topics=None) for n in range(3) for name in "ab"]
+    answer = stage.ask(OffsetFetchRequest(groups=everything), 9)
+    assert [group.group_id for group in answer.groups] == ["a", "b"]
+    again = [OffsetFetchRequestGroup("a", topics=offsets_asked()[:1])] * 3
+    assert len(stage.ask(OffsetFetchRequest(groups=again), 9).groups) == 3, "these are as many as their request is long"
 
 
 def test_one_commit_in_slices_is_one_batch(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:

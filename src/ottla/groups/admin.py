@@ -7,10 +7,13 @@ from collections.abc import Container
 
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.records import encode_group
+from ottla.groups.consumer.admin import GROUP_TYPE as CONSUMER_GROUP_TYPE
+from ottla.groups.consumer.group import GroupState as ConsumerGroupState
 from ottla.groups.consumer.groups import ConsumerGroups
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.offsets import Offsets
 from ottla.groups.settings import GroupSettings
+from ottla.groups.share.admin import GROUP_TYPE as SHARE_GROUP_TYPE
 from ottla.groups.share.groups import ShareGroups
 from ottla.machine import Call, ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -25,6 +28,15 @@ from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, 
 
 _GROUP_ID_NOT_FOUND_SINCE = 6
 GROUP_TYPE = "classic"
+
+STATES = frozenset(
+    map(
+        str.lower,
+        (*(state.value for state in GroupState), ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING),
+    )
+)
+TYPES = frozenset((GROUP_TYPE, CONSUMER_GROUP_TYPE, SHARE_GROUP_TYPE))
+"""What filters may name."""
 
 
 def describe(
@@ -79,9 +91,8 @@ def list_groups(
     share: ShareGroups,
     decision: DecisionBuilder,
 ) -> None:
-    """Filters compare without case; a state or type that does not exist matches nothing."""
-    states = {state.strip().lower() for state in body.states_filter}
-    types = {group_type.strip().lower() for group_type in body.types_filter}
+    """A state or type that does not exist matches nothing."""
+    states, types = set(map(meant, body.states_filter)), set(map(meant, body.types_filter))
     listed = [
         ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
         for group in groups.values()
@@ -94,6 +105,11 @@ def list_groups(
         if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
     ]
     decision.answer(ticket, ListGroupsResponse(groups=found))
+
+
+def meant(name: str) -> str:
+    """A state or type in a filter as it is compared: without case, nor space around it."""
+    return name.strip().lower()
 
 
 def delete_groups(

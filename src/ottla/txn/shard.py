@@ -18,12 +18,12 @@ Sources: Kafka's TransactionCoordinator.scala, TransactionStateManager.scala; KI
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
+from ottla.expressions import matching
 from ottla.machine import (
     Answer,
     AppliedBatch,
@@ -459,14 +459,15 @@ class TransactionShard:
     def _list(self, now: Millis, body: ListTransactionsRequest) -> ListTransactionsResponse:
         """All that the filters let through. They have been looked at: the pattern is one."""
         wall_ms = self._at(now)
-        pattern = re.compile(body.transactional_id_pattern) if body.transactional_id_pattern else None
+        pattern, states, producer_ids = body.transactional_id_pattern, body.state_filters, set(body.producer_id_filters)
+        matched = self._known if not pattern else set(matching(pattern, self._known))
         listed = [
             ListedTransaction(transactional_id, each.producer_id, NAMES[each.state])
             for transactional_id, each in self._known.items()
-            if (not body.producer_id_filters or each.producer_id in body.producer_id_filters)
-            and (not body.state_filters or NAMES[each.state] in body.state_filters)
+            if transactional_id in matched
+            and (not producer_ids or each.producer_id in producer_ids)
+            and (not states or NAMES[each.state] in states)
             and (body.duration_filter < 0 or wall_ms - each.start_ms > body.duration_filter)
-            and (pattern is None or pattern.fullmatch(transactional_id))
         ]
         return ListTransactionsResponse(transaction_states=listed)
 

@@ -7,7 +7,7 @@ that the shard answered for come together again. Does not know any group.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
@@ -19,6 +19,9 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+SUBSCRIBED_MAX: Final = 20_000
+"""Topics that one member may name; reading and keeping them takes a microsecond or two for each."""
 
 
 def call_of(request: Request, body: Any = None) -> Call:
@@ -33,6 +36,17 @@ def ask_group(node: Node, request: Request, group_id: str, operation: Operation)
     if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return node.groups.submit(request.now, request, CoordinatorRequest([(node.groups.partition_for(group_id), call)]))
+
+
+def subscription_error(node: Node, request: Request, names: list[str] | None) -> tuple[ErrorCode, str] | None:
+    """Why a member may not subscribe to these topics, if it may not."""
+    if names is None:
+        return None
+    if len(names) > SUBSCRIBED_MAX:
+        return ErrorCode.INVALID_REQUEST, f"SubscribedTopicNames names more than {SUBSCRIBED_MAX} topics."
+    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in names):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.message
+    return None
 
 
 def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:

@@ -5,7 +5,8 @@ What it does: asks each group's shard; a partition without an offset answers -1.
 What changed per version: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch;
 6 flexible; 7 require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
 
-What is skipped: nothing. Version 0 (offsets in ZooKeeper) is gone from Kafka too.
+What is skipped: a group of which all offsets are asked again is told once. Version 0 (offsets in ZooKeeper) is gone
+from Kafka too.
 """
 
 from __future__ import annotations
@@ -77,11 +78,24 @@ class FetchGroups(CoordinatorRequest):
 
 def handle(node: Node, request: Request) -> Any:
     body: OffsetFetchRequest = request.body
-    asked = body.groups if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
+    asked = _once(body.groups) if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
     is_long = len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS
     if is_long or any(group.topics is None for group in asked):
         return node.slices.begin(request, _long_answer(node, request, asked), is_long=is_long)
     return _ask(node, asked, request)
+
+
+def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """The groups without those of which everything is asked once more: an answer may be so many times as large."""
+    whole: set[str] = set()
+    asked: list[OffsetFetchRequestGroup] = []
+    for group in groups:
+        if group.topics is not None:
+            asked.append(group)
+        elif group.group_id not in whole:
+            whole.add(group.group_id)
+            asked.append(group)
+    return asked
 
 
 def _steps(group: OffsetFetchRequestGroup) -> int:

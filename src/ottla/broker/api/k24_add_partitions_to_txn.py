@@ -7,20 +7,22 @@ transaction; from 4 on between nodes (ClusterAction), for several, and then perh
 What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 many transactions and
 verify_only, 5 TRANSACTION_ABORTABLE is known.
 
-What is skipped: nothing.
+What is skipped: more than 20,000 partitions of one transaction in a request: the connection is closed.
 
 Source: KafkaApis.handleAddPartitionsToTxnRequest, TransactionCoordinator; KIP-98, KIP-890.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.api.transaction_calls import place_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
-from ottla.broker.requests import Request
+from ottla.broker.requests import Refused, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.slices import steps_of
 from ottla.machine import Call
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _BETWEEN_NODES_SINCE = 4
+PARTITIONS_MAX: Final = 20_000
+"""A transaction's are looked at and added at once, as they are taken together or not at all."""
 
 
 class _Additions(CoordinatorRequest):
@@ -55,6 +59,16 @@ class _Additions(CoordinatorRequest):
 
 
 def handle(node: Node, request: Request) -> Any:
+    body: AddPartitionsToTxnRequest = request.body
+    named = (body.v3_and_below_topics, *(each.topics for each in body.transactions))
+    if max(map(steps_of, named)) > PARTITIONS_MAX:
+        raise Refused(f"AddPartitionsToTxn names more than {PARTITIONS_MAX} partitions of a transaction")
+    if request.version < _BETWEEN_NODES_SINCE:
+        return _serve(node, request)
+    return node.slices.each(request, partial(_serve, node), "transactions", "results_by_transaction")
+
+
+def _serve(node: Node, request: Request) -> Any:
     body: AddPartitionsToTxnRequest = request.body
     transactions = body.transactions
     if request.version < _BETWEEN_NODES_SINCE:

@@ -3,6 +3,7 @@
 What it does: appends a marker to each partition that is named, and answers when all of them are committed. In
 `__consumer_offsets` the group coordinator has the offsets of the transaction by then (KAFKA-17507). It is asked by
 transaction coordinators, this node's own among them, and by operators who abort a transaction that hangs (KIP-664).
+Many markers are written in slices, to the last one also where who asked is gone.
 
 What changed per version: 2 the transaction's version, which decides what epoch a marker may have (KIP-1228).
 
@@ -13,12 +14,15 @@ Source: KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664, KIP-890.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, steps_of
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
@@ -27,6 +31,7 @@ from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -77,7 +82,36 @@ class ParkedMarkers(ParkedWork):
         """Nothing to undo."""
 
 
-def handle(node: Node, request: Request) -> WriteTxnMarkersResponse | Parked:
+def handle(node: Node, request: Request) -> Any:
+    body: WriteTxnMarkersRequest = request.body
+    if sum(1 + steps_of(marker.topics, "partition_indexes") for marker in body.markers) <= SLICE_STEPS:
+        return _answered(node, request)
+    return node.slices.begin(request, _in_slices(node, request), is_long=True, outlives=True)
+
+
+def _in_slices(node: Node, request: Request) -> Work:
+    results: dict[int, WritableTxnMarkerResult] = {}
+    steps = 0
+    for marker in request.body.markers:
+        result = results.setdefault(marker.producer_id, WritableTxnMarkerResult(marker.producer_id, []))
+        for topic in marker.topics:
+            told = WritableTxnMarkerTopicResult(topic.name, [])
+            result.topics.append(told)
+            for first in range(0, len(topic.partition_indexes), SLICE_STEPS):
+                some = copy(marker)
+                indexes = topic.partition_indexes[first : first + SLICE_STEPS]
+                some.topics = [WritableTxnMarkerTopic(topic.name, indexes)]
+                body = WriteTxnMarkersRequest([some])
+                answer: WriteTxnMarkersResponse = yield Piece(request, body, partial(_answered, node), is_light=True)
+                told.partitions += answer.markers[0].topics[0].partitions
+                steps += 1 + len(indexes)
+                if steps >= SLICE_STEPS:
+                    steps = 0
+                    yield
+    return WriteTxnMarkersResponse(list(results.values()))
+
+
+def _answered(node: Node, request: Request) -> WriteTxnMarkersResponse | Parked:
     body: WriteTxnMarkersRequest = request.body
     may_act = node.access.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
         request, Operation.CLUSTER_ACTION

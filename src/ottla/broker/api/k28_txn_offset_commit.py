@@ -7,21 +7,21 @@ asked about it (KIP-890), as a produced batch does.
 What changed per version: 2 committed_leader_epoch, 3 flexible, generation, member and instance id (KIP-447), 4
 TRANSACTION_ABORTABLE is known, 5 the group's partition is added to the transaction by this request.
 
-What is skipped: nothing.
+What is skipped: more than 20,000 partitions in a request: the connection is closed.
 
 Source: KafkaApis.handleTxnOffsetCommitRequest, GroupCoordinatorService.commitTransactionalOffsets; KIP-447, KIP-890.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.coordinators.verification import Errors, Verification
-from ottla.broker.requests import Request
+from ottla.broker.requests import Refused, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.broker.slices import Piece, Work
+from ottla.broker.slices import Piece, Work, steps_of
 from ottla.groups.offsets import TransactionalCommit
 from ottla.log.answers import AppendRefused
 from ottla.log.producers import Guard
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
 
 
+PARTITIONS_MAX: Final = 20_000
+"""All are committed at once: nobody is to find half of them."""
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_PARTITION_SINCE = 5
@@ -72,6 +74,8 @@ class _Commit(CoordinatorRequest):
 
 def handle(node: Node, request: Request) -> Any:
     body: TxnOffsetCommitRequest = request.body
+    if steps_of(body.topics) > PARTITIONS_MAX:
+        raise Refused(f"TxnOffsetCommit names more than {PARTITIONS_MAX} partitions")
     name = body.transactional_id
     if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
         return _refusal(body, request.version, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

@@ -5,7 +5,7 @@ what it is to read, and how soon it is to ask again.
 
 What changed per version: 1 members make their ids themselves; regular expressions.
 
-What is skipped: nothing.
+What is skipped: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
 
 Source: KafkaApis.scala handleConsumerGroupHeartbeat; KIP-848, KIP-1082.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import call_of
+from ottla.broker.api.group_calls import call_of, subscription_error
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 def handle(node: Node, request: Request) -> Any:
     body: ConsumerGroupHeartbeatRequest = request.body
     if not node.access.on_group(request, Operation.READ, body.group_id):
-        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
-        return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+    refused = subscription_error(node, request, body.subscribed_topic_names)
+    if refused is not None:
+        return ConsumerGroupHeartbeatResponse(error_code=refused[0], error_message=refused[1])
     heard = ConsumerHeartbeat(body, lambda name: node.access.on_topic(request, Operation.DESCRIBE, name))
     asked = CoordinatorRequest([(node.groups.partition_for(body.group_id), call_of(request, heard))])
     return node.groups.submit(request.now, request, asked)
-
-
-def _refusal(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)

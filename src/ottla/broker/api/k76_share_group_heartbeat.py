@@ -4,7 +4,7 @@ What it does: a member with a client-made id joins with epoch 0, goes on with th
 The answer to the first heartbeat brings the assignment (Kafka's brings an empty one, and the second one the partitions
 after a heartbeat interval). The connection is noted: when it is lost, the others take over.
 
-What is skipped: nothing.
+What is skipped: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
 
 Source: KafkaApis.scala handleShareGroupHeartbeat; KIP-932.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.group_calls import call_of
+from ottla.broker.api.group_calls import call_of, subscription_error
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
@@ -50,12 +50,10 @@ class Heartbeat(CoordinatorRequest):
 def handle(node: Node, request: Request) -> Any:
     body: ShareGroupHeartbeatRequest = request.body
     if not node.access.on_group(request, Operation.READ, body.group_id):
-        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if not all(node.access.on_topic(request, Operation.DESCRIBE, name) for name in body.subscribed_topic_names or ()):
-        return _refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)
+    refused = subscription_error(node, request, body.subscribed_topic_names)
+    if refused is not None:
+        return ShareGroupHeartbeatResponse(error_code=refused[0], error_message=refused[1])
     asked = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
     return node.groups.submit(request.now, request, asked)
-
-
-def _refusal(error: ErrorCode) -> ShareGroupHeartbeatResponse:
-    return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)

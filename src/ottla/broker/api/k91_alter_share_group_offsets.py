@@ -10,12 +10,14 @@ Source: Kafka's GroupCoordinatorService.java, GroupMetadataManager.java (alterSh
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_offsets import ask_states, error_of, question
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, encoded_topics
 from ottla.groups.share.admin import AddShares, ShareAnswer
 from ottla.groups.share.group import Share
 from ottla.protocol.errors import ErrorCode
@@ -45,7 +47,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:
-    topics, shares, wanted = _sorted(node, request, body)
+    topics, shares, wanted = yield from _sorted(node, request, body)
     known: ShareAnswer = (yield Round(node.groups, [question(node, AddShares(body.group_id, tuple(shares)))]))[0]
     if known.error:
         return _refusal(known.error, known.message)
@@ -66,16 +68,17 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
         part.error_code = error_of(reply)
         part.error_message = ErrorCode(part.error_code).message if part.error_code else None
         node.share.forget(request.now, body.group_id, topic_id, part.partition_index)
-    return AlterShareGroupOffsetsResponse(responses=topics)
+    return AlterShareGroupOffsetsResponse(responses=(yield from encoded_topics(topics, request.version)))
 
 
 def _sorted(
     node: Node, request: Request, body: AlterShareGroupOffsetsRequest
-) -> tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]:
+) -> Generator[None, Any, tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]]:
     """The answer's topics with what is refused already, and what is left to do."""
     topics: list[AlterShareGroupOffsetsResponseTopic] = []
     shares: list[Share] = []
     wanted: _Wanted = []
+    steps = 0
     for asked in body.topics:
         found = node.image.topics.get(asked.topic_name)
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -87,6 +90,9 @@ def _sorted(
             topic.topic_id = found.id
         taken: list[int] = []
         for each in asked.partitions:
+            steps += 1
+            if steps % SLICE_STEPS == 0:
+                yield
             part = AlterShareGroupOffsetsResponsePartition(each.partition_index)
             topic.partitions.append(part)
             if found is not None and 0 <= each.partition_index < len(found.partitions):

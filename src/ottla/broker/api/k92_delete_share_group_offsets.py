@@ -16,6 +16,7 @@ from ottla.broker.api.share_offsets import deletions, error_of, question, shares
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, encoded_in_slices
 from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (
@@ -43,7 +44,9 @@ def handle(node: Node, request: Request) -> Any:
 
 def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:
     topics = [DeleteShareGroupOffsetsResponseTopic(topic.topic_name) for topic in body.topics]
-    for topic in topics:
+    for position, topic in enumerate(topics, 1):
+        if position % SLICE_STEPS == 0:
+            yield
         found = node.image.topics.get(topic.topic_name)
         if not node.access.on_topic(request, Operation.READ, topic.topic_name):
             _refuse(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -71,7 +74,7 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
             node.share.forget(request.now, body.group_id, topic.topic_id)
     if gone:
         yield Round(node.groups, [question(node, EndDeletion(body.group_id, tuple(gone)))])
-    return DeleteShareGroupOffsetsResponse(responses=topics)
+    return DeleteShareGroupOffsetsResponse(responses=(yield from encoded_in_slices(topics, request.version)))
 
 
 def _refuse(topic: DeleteShareGroupOffsetsResponseTopic, error: ErrorCode, message: str | None = None) -> None:

@@ -5,7 +5,6 @@
     assignment.py      when a new target assignment is made, and its records
     reconciliation.py  how a member gets from what it owns to its target, without two owners of a partition
     assignors.py       `uniform` and `range`
-    expressions.py     regular expressions that stand for topics
     pace.py            how soon a member is to send its next heartbeat
     offsets.py         whether a group takes a commit or a fetch of offsets
     admin.py           describe, list, delete

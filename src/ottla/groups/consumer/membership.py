@@ -16,8 +16,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from ottla.expressions import InvalidExpression, matching
 from ottla.groups.consumer.assignment import Assignments
-from ottla.groups.consumer.expressions import InvalidExpression, matching
 from ottla.groups.consumer.group import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,

@@ -1,11 +1,12 @@
-"""Regular expressions that stand for topics: RE2's syntax, matched against whole names.
+"""Matches names with regular expressions that clients chose: RE2's syntax, whole names.
 
-Knows expressions and names. Does not know groups.
+Knows expressions and names, of topics and of transactions. Knows nothing of the rooms, and all may use it.
 
 RE2 takes time in proportion to the name, whatever the expression is, and refuses one that would take more than
 `_MEMORY_MAX` bytes. It is imported when the first expression comes; where it is missing no expression is valid.
 
-Source: Kafka's GroupMetadataManager.java (refreshRegularExpressions), which uses RE2/J; KIP-848.
+Source: Kafka's GroupMetadataManager.java (refreshRegularExpressions), which uses RE2/J;
+TransactionStateManager.scala; KIP-848, KIP-1152.
 """
 
 from collections.abc import Iterable
