@@ -258,3 +258,26 @@ def test_what_an_answer_of_the_controller_left_out_the_image_tells(stage: NodeSt
     assert list(followers.followers) == [2, 3, 4]
     assert not followers.metadata(stage.now, (1, 2), (1, 2), followers.leader_epoch, epoch - 1)
     assert list(followers.followers) == [2, 3, 4]
+
+
+# ---- leaders that go back ------------------------------------------------------------------------------------------
+
+
+def test_leaders_are_the_preferred_replicas_again_after_a_while(stage: NodeStage) -> None:
+    """Where these are in sync, and as often as leader.imbalance.check.interval.seconds says."""
+    other_writer.place(stage.node, stage.store, stage.now, "t", 0, leader=2, leader_epoch=1)
+    stage.run(299_000)
+    assert placed(stage).leader == 2
+    stage.run(2_000)
+    assert (placed(stage).leader, placed(stage).leader_epoch) == (1, 2)
+    other_writer.place(stage.node, stage.store, stage.now, "t", 0, leader=2, leader_epoch=3, isr=(2, 3))
+    stage.run(600_000)
+    assert placed(stage).leader == 2, "node 1 is not in sync"
+
+
+def test_leaders_stay_where_auto_leader_rebalance_is_off(stage: NodeStage) -> None:
+    stage.settings["auto.leader.rebalance.enable"] = "false"
+    stage.node.settings.current = stage.node.settings.current.__class__.load(stage.settings, {})
+    other_writer.place(stage.node, stage.store, stage.now, "t", 0, leader=2, leader_epoch=1)
+    stage.run(900_000)
+    assert placed(stage).leader == 2

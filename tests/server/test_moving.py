@@ -1,13 +1,17 @@
 """Three processes: replicas move under a producer with acks=all, become more and fewer, also of internal topics."""
 
+import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from ottla.broker.config.broker_table import RACK_AWARE_SELECTOR
 from ottla.client import Client
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -23,8 +27,13 @@ from tests.server.test_cluster import soon
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    settings = {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1}
-    with EmbeddedCluster(settings=settings) as cluster:
+    settings = {
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "replica.fetch.max.bytes": 100_000,
+        "replica.selector.class": RACK_AWARE_SELECTOR,
+    }
+    with EmbeddedCluster(settings=settings, racks={1: "a", 2: "b", 3: "c"}) as cluster:
         yield cluster
 
 
@@ -38,6 +47,7 @@ def create(client: Client, name: str, *assigned: Sequence[int]) -> None:
     given = [CreatableReplicaAssignment(index, list(replicas)) for index, replicas in enumerate(assigned)]
     (made,) = client.send(CreateTopicsRequest(topics=[CreatableTopic(name, -1, -1, given)])).topics
     assert made.error_code == 0, made.error_message
+    soon(lambda: name in {topic.name for topic in client.send(MetadataRequest(topics=None)).topics})
 
 
 def part(client: Client, name: str, index: int = 0) -> Any:
@@ -127,3 +137,73 @@ def test_the_offsets_of_groups_get_more_copies_and_outlive_their_first_node(
     finally:
         consumer.close()
         cluster.start_node(only)
+
+
+def throttled(cluster: EmbeddedCluster, rate: int | None) -> None:
+    """What is moved of the topic `slow` moves at so many bytes a second, at leaders and followers."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    operation = AlterConfigOpType.SET if rate else AlterConfigOpType.DELETE
+    sides = ("leader", "follower")
+
+    def entries(what: str, value: str | None) -> list[ConfigEntry]:
+        names = [f"{side}.replication.throttled.{what}" for side in sides]
+        return [ConfigEntry(name, value, incremental_operation=operation) for name in names]
+
+    resources = [
+        *((ResourceType.BROKER, str(node), entries("rate", str(rate))) for node in cluster.nodes),
+        (ResourceType.TOPIC, "slow", entries("replicas", "*")),
+    ]
+    for kind, name, changes in resources:
+        asked = ConfigResource(kind, name, incremental_configs=changes)
+        admin.incremental_alter_configs([asked])[asked].result(20)
+
+
+def test_a_throttled_move_takes_its_time(cluster: EmbeddedCluster, client: Client) -> None:
+    create(client, "slow", [1])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(20):
+        producer.produce("slow", bytes(50_000))
+    assert producer.flush(30) == 0
+    throttled(cluster, 500_000)
+    began = time.monotonic()
+    moved(client, "slow", 2)
+    assert time.monotonic() - began > 1_000_000 / 500_000 / 2, "ten fetches, each after what it took before"
+    throttled(cluster, None)
+    moved(client, "slow", 3, 1)
+
+
+def test_consumers_read_at_the_replica_in_their_rack(cluster: EmbeddedCluster, client: Client) -> None:
+    """And at the leader when that is gone."""
+    create(client, "near", [1, 3])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    brokers: list[int] = []
+
+    def told(text: str) -> None:
+        partitions = json.loads(text)["topics"].get("near", {"partitions": {}})["partitions"]
+        brokers.extend(each["broker"] for name, each in partitions.items() if name == "0")
+
+    properties: dict[str, Any] = {"client.rack": "c", "statistics.interval.ms": 50, "stats_cb": told}
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "near", **properties})
+    consumer.assign([TopicPartition("near", 0, 0)])
+    sent, got = 0, 0
+
+    def one_more() -> int:
+        nonlocal sent, got
+        producer.produce("near", str(sent))
+        sent += 1
+        assert producer.flush(30) == 0
+        while got < sent:
+            (message,) = consumer.consume(1, timeout=30) or [None]
+            assert message is not None
+            assert message.error() is None, message.error()
+            assert message.value() == str(got).encode()
+            got += 1
+        return brokers[-1] if brokers else -1
+
+    try:
+        soon(lambda: one_more() == 3)
+        cluster.kill(3)
+        soon(lambda: one_more() == 1)
+    finally:
+        consumer.close()
+        cluster.start_node(3)

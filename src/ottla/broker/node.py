@@ -225,8 +225,12 @@ class Node:
                 topic_value(self.settings, topic.configs, "unclean.leader.election.enable"),
             )
 
+        def return_every_ms() -> int | None:
+            every_s: int = self.settings["leader.imbalance.check.interval.seconds"]
+            return every_s * 1000 if self.settings["auto.leader.rebalance.enable"] else None
+
         rack = self.settings["broker.rack"]
-        return Membership(self.metadata, self.members, joining, rack, rules_of, self.notes)
+        return Membership(self.metadata, self.members, joining, rack, rules_of, return_every_ms, self.notes)
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.

@@ -21,6 +21,7 @@ Sources: Kafka's AbstractFetcherThread, ReplicaFetcherThread, FetchSessionHandle
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
@@ -42,6 +43,7 @@ REST_MIN_MS: Final = 20
 """The first rest of a partition whose fetch failed; each next one is twice as long. A leader that has not heard of its
 leadership yet has in a moment."""
 
+UNTOLD: Final = -1
 Key: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 
@@ -98,7 +100,7 @@ News: TypeAlias = Records | Diverges | OutOfRange
 class Followed:
     """One partition that is fetched."""
 
-    __slots__ = ("leader_epoch", "position", "rest_ms", "rests_until", "state")
+    __slots__ = ("high_watermark", "leader_epoch", "position", "rest_ms", "rests_until", "state")
 
     def __init__(self, leader_epoch: int, position: Position) -> None:
         self.leader_epoch = leader_epoch
@@ -106,6 +108,13 @@ class Followed:
         self.state = State.FETCHING
         self.rests_until: Millis = 0
         self.rest_ms = 0
+        self.high_watermark = UNTOLD
+        """The leader's, as it last said."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it has all that is committed, as far as anybody here knows."""
+        return UNTOLD < self.high_watermark <= self.position.offset
 
 
 class FetchLimits(NamedTuple):
@@ -185,6 +194,13 @@ class Fetcher:
         followed.rest_ms = min(max(REST_MIN_MS, 2 * followed.rest_ms), longest)
         followed.rests_until = now + followed.rest_ms
         followed.state = State.RESTING
+
+    def hold_back(self, until: Millis, is_throttled: Callable[[Key], bool]) -> None:
+        """Leave alone until then what is throttled and not caught up."""
+        for key, followed in self.partitions.items():
+            if followed.state is State.FETCHING and not followed.is_caught_up and is_throttled(key):
+                followed.state = State.RESTING
+                followed.rests_until = until
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -276,6 +292,7 @@ class Fetcher:
                     return Diverges(key, EpochEnd(diverging.epoch, diverging.end_offset))
                 records = memoryview(b"") if part.records is None else memoryview(part.records)
                 offset = followed.position.offset
+                followed.high_watermark = part.high_watermark
                 return Records(key, followed.leader_epoch, offset, records, part.high_watermark, part.log_start_offset)
             case ErrorCode.OFFSET_OUT_OF_RANGE:
                 return OutOfRange(key, followed.leader_epoch)

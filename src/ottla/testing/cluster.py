@@ -35,17 +35,23 @@ class EmbeddedCluster:
 
     `settings`: Kafka's property names, over the defaults of `EmbeddedBroker` and three copies of everything, for every
     node. `directory`: where node N keeps its data in a directory N; without one a temporary directory that goes with
-    the cluster.
+    the cluster. `racks`: where nodes stand, by their number.
 
     `start` raises `RuntimeError` with what a node had to say when it did not start.
     """
 
     def __init__(
-        self, *, nodes: int = 3, settings: Mapping[str, object] | None = None, directory: str | Path | None = None
+        self,
+        *,
+        nodes: int = 3,
+        settings: Mapping[str, object] | None = None,
+        directory: str | Path | None = None,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         self.nodes = range(1, nodes + 1)
         given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
         self._settings = {key: text_of(value) for key, value in given.items()}
+        self._racks = dict(racks or {})
         self._temporary = None if directory is not None else tempfile.mkdtemp(prefix="ottla-cluster-")
         self.directory = str(directory if directory is not None else self._temporary)
         self._ports = dict.fromkeys(self.nodes, 0)
@@ -177,6 +183,8 @@ class EmbeddedCluster:
             "--set",
             "ottla.cluster.routes=" + ",".join(f"{other}={host}:{port}" for other, (host, port) in routes.items()),
         ]
+        if node in self._racks:
+            command += ["--rack", self._racks[node]]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
         with open(Path(self.directory, f"{node}.log"), "a") as log:

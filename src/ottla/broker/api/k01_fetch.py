@@ -11,9 +11,13 @@ epochs (KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hi
 A follower reads to the end of the log; what it asks says how far it is. Only a node of the cluster that has a replica
 of the partition may be one: a stranger's replica id is answered NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH.
 
-What is skipped: fetching from followers (KIP-392).
+A consumer that says where it stands is told of an in-sync replica there, if replica.selector.class wants it; any
+replica answers consumers up to its own high watermark (KIP-392). Followers that are not in sync may be throttled
+(KIP-73); what is held back satisfies no fetch that waits.
 
-Sources: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch, KIP-320 for the epochs.
+What is skipped: nothing.
+
+Sources: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch, KIP-320 for the epochs.
 """
 
 from __future__ import annotations
@@ -22,20 +26,20 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.fetch_reading import Fetch, begin, count_throttled, look_at_throttle, read_all, read_one
 from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
-from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, TopicKey
+from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, TopicKey
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.partitions.partition import LOOK_AGAIN
 from ottla.broker.requests import Decoded, Parked, Request, Session
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work, cut
-from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.log.answers import Isolation
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import RequestHeader, decode_request_header
+from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.fetch import FetchRequest, FetchTopic
 
 if TYPE_CHECKING:
@@ -49,47 +53,6 @@ _BY_TOPIC_ID_SINCE = 13
 _ENDPOINTS_SINCE = 16
 
 _NONE = ErrorCode.NONE
-_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-
-
-class Fetch:
-    """One fetch: what is asked of which partitions, in which session."""
-
-    __slots__ = (
-        "broker_epoch",
-        "client_id",
-        "correlation_id",
-        "fetch_session",
-        "incremental",
-        "isolation",
-        "max_bytes",
-        "new_since",
-        "partitions",
-        "replica_id",
-        "session",
-        "version",
-    )
-
-    def __init__(
-        self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
-    ) -> None:
-        self.new_since: Millis | None = None
-        """When a follower has said how far it is, until that is noted."""
-        self.session = session
-        self.client_id = header.client_id
-        self.version = version
-        self.correlation_id = header.correlation_id
-        self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
-        self.max_bytes = min(body.max_bytes, bytes_max)
-        self.replica_id = body.replica_id
-        self.broker_epoch = -1
-        if body.replica_state is not None:
-            self.replica_id = body.replica_state.replica_id
-            self.broker_epoch = body.replica_state.replica_epoch
-        self.partitions: list[FetchPartition] = []
-        self.fetch_session: FetchSession | None = None
-        self.incremental = False
 
 
 class ParkedFetch(ParkedWork):
@@ -109,6 +72,7 @@ class ParkedFetch(ParkedWork):
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self.abandon(ticket)
+        look_at_throttle(self.node, now, self.fetch)
         answers, _, _ = read_all(self.node, self.fetch)
         self.node.parking.reply(ticket, finish(self.node, now, self.fetch, answers))
 
@@ -172,8 +136,7 @@ def receive(
     else:
         header, body = decoded
     fetch = Fetch(session, version, header, body, node.settings["fetch.max.bytes"])
-    if fetch.replica_id >= 0:
-        _check_follower(node, now, fetch)
+    begin(node, now, fetch, body.rack_id)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
@@ -183,13 +146,14 @@ def receive(
     if len(fetch.partitions) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
+    look_at_throttle(node, now, fetch)
     answers, size, hurry = read_all(node, fetch)
     fetch.new_since = None
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
     request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
-    watched = [answer.partition for answer in answers if answer.partition is not None]
+    watched = _to_watch(answers)
     if fetch.isolation is Isolation.TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
     else:
@@ -199,37 +163,14 @@ def receive(
     return Parked(ticket)
 
 
+def _to_watch(answers: list[PartitionAnswer]) -> list[Partition]:
+    """Where records may come that satisfy the fetch: what is held back does not."""
+    return [answer.partition for answer in answers if answer.partition is not None and not answer.is_held_back]
+
+
 def _watch(fetch: Fetch, partitions: list[Partition], ticket: Ticket) -> None:
     for partition in partitions:
         partition.watch(ticket, to_the_end=fetch.isolation is Isolation.LOG_END)
-
-
-def _check_follower(node: Node, now: Millis, fetch: Fetch) -> None:
-    """Who says that it is a replica reads to the log's end, if it is a node of the cluster; else see `_read_one`."""
-    if node.peers.trusts(fetch.session, fetch.client_id):
-        fetch.isolation = Isolation.LOG_END
-        fetch.new_since = now
-
-
-def read_all(
-    node: Node, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
-) -> tuple[list[PartitionAnswer], int, bool]:
-    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more.
-
-    With `partitions` only these, of an answer that has `size` bytes already, which are counted.
-    """
-    answers: list[PartitionAnswer] = []
-    left = fetch.max_bytes - size
-    hurry = False
-    for asked in fetch.partitions if partitions is None else partitions:
-        answer = _read_one(node, fetch, asked, left, size == 0)
-        answers.append(answer)
-        if answer.records is not None:
-            size += answer.records.length
-            left -= answer.records.length
-        if answer.error or answer.diverging is not None:
-            hurry = True
-    return answers, size, hurry
 
 
 # ---- more partitions than one turn has room for --------------------------------------------------------------------
@@ -257,6 +198,7 @@ def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequ
 
 
 def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
+    look_at_throttle(node, request.now, fetch)
     answers, size, hurry = yield from _all_in_slices(node, fetch)
     fetch.new_since = None
     missing = min(body.min_bytes, fetch.max_bytes) - size
@@ -300,11 +242,11 @@ def _wait(
         if partition is not None and (
             partition.log.high_watermark != answer.high_watermark or fetch.isolation is Isolation.LOG_END
         ):
-            again = _read_one(node, fetch, fetch.partitions[at], fetch.max_bytes, True)
+            again = read_one(node, fetch, fetch.partitions[at], fetch.max_bytes, True)
             missing -= _length(again) - _length(answer)
             if missing <= 0 or again.error or again.diverging is not None:
                 return True
-    watched = [answer.partition for answer in answers if answer.partition is not None]
+    watched = _to_watch(answers)
     ticket = node.parking.park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched))
     _watch(fetch, watched, ticket)
     return Parked(ticket)
@@ -354,6 +296,8 @@ def tell(
     node: Node, fetch: Fetch, partitions: list[FetchPartition], answers: list[PartitionAnswer]
 ) -> list[PartitionAnswer]:
     """What the client is told of these partitions: an incremental answer leaves out those with nothing new to tell."""
+    if fetch.isolation is Isolation.LOG_END:
+        count_throttled(node, answers)
     session = fetch.fetch_session
     if session is not None:
         told: list[PartitionAnswer] = []
@@ -364,7 +308,7 @@ def tell(
                 has_records,
                 answer.high_watermark,
                 answer.log_start_offset,
-                answer.diverging is not None,
+                answer.diverging is not None or answer.preferred_replica >= 0,
             )
             if news or not fetch.incremental:
                 told.append(answer)
@@ -435,82 +379,4 @@ def _resolve_session(
         fetch.fetch_session, fetch.incremental = session, True
     else:
         sessions.close(session.identity)
-    return None
-
-
-def _read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
-    """Read one partition, at most `left` bytes, or one whole batch if it is the `first` to give any."""
-    answer = PartitionAnswer(asked.topic, asked.index)
-    partition = _find(node, fetch, asked, answer)
-    if partition is None:
-        return answer
-    log = partition.log
-    if fetch.replica_id >= 0 and not _is_follower(fetch, partition):
-        knows_epoch = asked.current_leader_epoch != NOT_SAID
-        answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return answer
-    if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
-        diverging = _diverging(partition, asked)
-        if isinstance(diverging, ErrorCode):
-            answer.error = diverging
-            return answer
-        if diverging is not None:
-            answer.diverging = diverging
-            answer.high_watermark = log.high_watermark
-            answer.last_stable_offset = log.last_stable_offset
-            answer.log_start_offset = log.log_start_offset
-            return answer
-    try:
-        room = asked.max_bytes if asked.max_bytes < left else left
-        result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
-    except OffsetOutOfRange:
-        answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
-        return answer
-    except OSError as failed:
-        node.failures.read_failed(partition, str(failed))
-        answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
-        return answer
-    answer.partition = partition
-    if fetch.new_since is not None:
-        at, of_follower = asked.fetch_offset, (fetch.replica_id, fetch.broker_epoch)
-        end = result.log_end_offset
-        node.replication.fetched(fetch.new_since, partition, *of_follower, at, asked.log_start_offset, end)
-    answer.high_watermark = result.high_watermark if fetch.new_since is None else log.high_watermark
-    answer.last_stable_offset = result.last_stable_offset
-    answer.log_start_offset = result.log_start_offset
-    answer.aborted = result.aborted
-    answer.records = result.slice
-    return answer
-
-
-def _is_follower(fetch: Fetch, partition: Partition) -> bool:
-    followers = partition.followers
-    return fetch.isolation is Isolation.LOG_END and followers is not None and fetch.replica_id in followers.followers
-
-
-def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
-    """The partition, or None with the error in `answer`."""
-    if node.access.authorizer is not None:
-        name = node.image.name_of(asked.topic)
-        if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
-            answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return None
-    partition = node.leadership.led(asked.topic, asked.index, asked.current_leader_epoch)
-    if not isinstance(partition, ErrorCode):
-        return partition
-    answer.error = partition
-    if partition in _LED_ELSEWHERE:
-        answer.current_leader = node.leadership.leader_of(asked.topic, asked.index)
-    elif partition in _UNKNOWN:
-        answer.aborted = []
-    return None
-
-
-def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
-    """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
-    epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
-    if epoch < 0 or end_offset < 0:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        return epoch, end_offset
     return None

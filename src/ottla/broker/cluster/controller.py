@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, turnover
+from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, returned, turnover
 from ottla.broker.cluster.elections import Standing, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
@@ -29,12 +29,20 @@ RETRY_MS: Final = 200
 
 
 class Controller:
-    """See the module's docstring. `rules_of`: what a topic asks of its elections."""
+    """See the module's docstring. `rules_of`: what a topic asks of its elections; `return_every_ms`: how
+    often leaderships go back to the preferred replicas by themselves, None for not at all."""
 
     def __init__(
-        self, metadata: Metadata, members: Members, incarnation: str, rules_of: RulesOf, notes: Callable[[str], None]
+        self,
+        metadata: Metadata,
+        members: Members,
+        incarnation: str,
+        rules_of: RulesOf,
+        return_every_ms: Callable[[], Millis | None],
+        notes: Callable[[str], None],
     ) -> None:
         self.rules_of = rules_of
+        self._return_every_ms = return_every_ms
         self.present: Mapping[int, str] | None = None
         """The incarnations of the nodes that are there, by id, as far as this node knows; None before it has looked."""
         self._metadata = metadata
@@ -44,6 +52,8 @@ class Controller:
         self._is_looking = False
         self._look_again = False
         self._retry_at: Millis | None = None
+        self._balanced_at: Millis | None = None
+        """When leaderships last went back, or this node became the controller; None while it is not."""
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
         """The image says something new of these topics: somebody may have placed one on a node that has gone."""
@@ -71,8 +81,25 @@ class Controller:
         if self._is_looking or self.present is None:
             self._look_again = True
             return
+        if not self._members.is_controller:
+            self._balanced_at = None
+        elif self._balanced_at is None:
+            self._balanced_at = now
         self._is_looking, self._look_again, self._retry_at = True, False, None
         self._metadata.change(now, self._work, self)
+
+    @property
+    def _return_at(self) -> Millis | None:
+        every_ms = self._return_every_ms()
+        return None if every_ms is None or self._balanced_at is None else self._balanced_at + every_ms
+
+    def _returning(self, now: Millis) -> Planned:
+        """The plan to have partitions led by their preferred replicas again."""
+        if self._members.is_controller:
+            rows = returned(self._metadata.image, self.nodes)
+            if rows:
+                yield Batch(rows, (), self._members.guards())
+                self._notes(f"leaders of {len(rows)} topics are the preferred replicas again")
 
     def _work(self, now: Millis) -> Planned:
         assert self.present is not None
@@ -98,8 +125,14 @@ class Controller:
         self._notes(f"the controller's work waits for the metadata store: {error}")
 
     def deadline(self) -> Millis | None:
-        return self._retry_at
+        return_at = None if self._is_looking else self._return_at
+        return min((at for at in (self._retry_at, return_at) if at is not None), default=None)
 
     def tick(self, now: Millis) -> None:
+        return_at = self._return_at
+        if return_at is not None and now >= return_at and not self._is_looking:
+            self._balanced_at = now
+            self._is_looking = True
+            self._metadata.change(now, self._returning, self)
         if self._retry_at is not None and now >= self._retry_at:
             self.look(now)

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from ottla.broker.cluster.elections import Rules, Standing, settled
+from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
@@ -32,6 +33,8 @@ from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, key_of
 
+ELECTIONS_AT_ONCE: Final = 1_000
+"""How many leaderships go back with one write, or as many as a topic has more."""
 Present = Mapping[int, str]
 """The incarnations of the nodes that are there, by id."""
 RulesOf = Callable[[TopicImage], Rules]
@@ -100,6 +103,24 @@ def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[Ro
                 partitions[index] = after
         if partitions is not None:
             rows.append(topic_row(topic, partitions))
+    return rows
+
+
+def returned(image: MetadataImage, nodes: Standing) -> list[RowChange]:
+    """The rows with which partitions are led by their preferred replicas again, where these may lead; where they are
+    very many, those of some."""
+    rows: list[RowChange] = []
+    left = ELECTIONS_AT_ONCE
+    for topic in image.topics.values():
+        if all(placed.leader == placed.replicas[0] for placed in topic.partitions):
+            continue
+        partitions = [preferred(placed, nodes) for placed in topic.partitions]
+        moved = sum(after is not before for before, after in zip(topic.partitions, partitions, strict=True))
+        if moved:
+            rows.append(topic_row(topic, partitions))
+            left -= moved
+            if left <= 0:
+                break
     return rows
 
 

@@ -55,12 +55,13 @@ class Membership:
         joining: Joining,
         rack: str | None,
         rules_of: RulesOf,
+        return_every_ms: Callable[[], Millis | None],
         notes: Callable[[str], None],
     ) -> None:
         self.members = members
         self.joining = joining
         self._fresh_until: Millis = 0
-        self.controller = Controller(metadata, members, joining.incarnation, rules_of, notes)
+        self.controller = Controller(metadata, members, joining.incarnation, rules_of, return_every_ms, notes)
         self._metadata = metadata
         self._notes = notes
         self._rack = rack

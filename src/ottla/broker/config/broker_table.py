@@ -26,6 +26,9 @@ _DYNAMIC = Update.CLUSTER_WIDE
 _PER_BROKER = Update.PER_BROKER
 _key = ConfigKey
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The value of replica.selector.class that lets consumers fetch from followers; else they fetch from leaders."""
+
 # One property a line (or two) reads better than what the formatter would make of it.
 # fmt: off
 _ROWS: Final = (
@@ -286,7 +289,15 @@ _ROWS: Final = (
          "How long a follower rests after a failed fetch, in milliseconds.", low=0),
     _key("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000,
          "How often the high watermarks are written, in milliseconds."),
-    _key("replica.selector.class", _STRING, None, "How a replica near the consumer is chosen."),
+    _key("replica.selector.class", _STRING, None,
+         "How a replica near the consumer is chosen: by rack, or always the leader, as where it is not set.",
+         choices=(RACK_AWARE_SELECTOR, "org.apache.kafka.common.replica.LeaderSelector")),
+    _key("leader.replication.throttled.rate", _LONG, LONG_MAX,
+         "Bytes a second that the node sends to replicas named by leader.replication.throttled.replicas.",
+         low=0, update=_PER_BROKER),
+    _key("follower.replication.throttled.rate", _LONG, LONG_MAX,
+         "Bytes a second that the node fetches for replicas named by follower.replication.throttled.replicas.",
+         low=0, update=_PER_BROKER),
     _key("num.replica.fetchers", _INT, 1, "Fetches a follower keeps in flight per leader.", low=1, update=_DYNAMIC),
     _key("auto.leader.rebalance.enable", _BOOLEAN, True,
          "Whether leadership goes back to preferred replicas by itself."),

@@ -56,9 +56,11 @@ class PartitionAnswer:
         "error",
         "high_watermark",
         "index",
+        "is_held_back",
         "last_stable_offset",
         "log_start_offset",
         "partition",
+        "preferred_replica",
         "records",
         "topic",
     )
@@ -77,6 +79,10 @@ class PartitionAnswer:
         """(leader id, leader epoch), where the client asked the wrong one."""
         self.diverging: tuple[int, int] | None = None
         """(epoch, end offset) where the client's log and this one part ways."""
+        self.preferred_replica = -1
+        """The node that a consumer shall fetch from instead."""
+        self.is_held_back = False
+        """There is more for a follower, which it has to wait for."""
         self.partition: Partition | None = None
 
 
@@ -226,7 +232,7 @@ def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int)
             if flexible:
                 out.append(0)
     if version >= _PREFERRED_REPLICA_SINCE:
-        out += b"\xff\xff\xff\xff"  # no preferred read replica
+        out += _INT32.pack(answer.preferred_replica)
     length = 0 if answer.records is None else answer.records.length
     _write_length(out, length, flexible)
 

@@ -33,9 +33,16 @@ class Leadership:
         self._metadata = metadata
         self._by_key = replicas.by_key
 
-    def led(self, topic: str | bytes, index: int, current_leader_epoch: int = NOT_SAID) -> Partition | ErrorCode:
+    def led(
+        self,
+        topic: str | bytes,
+        index: int,
+        current_leader_epoch: int = NOT_SAID,
+        *,
+        of_any_replica: bool = False,
+    ) -> Partition | ErrorCode:
         """The partition of the topic of this name or id, where this node leads it in the epoch that the client believes
-        in and its log is open; else why not."""
+        in and its log is open; else why not. `of_any_replica`: where it follows, too."""
         local = self._by_key.get(topic)
         partition = None if local is None else local.partitions.get(index)
         if partition is None:
@@ -43,7 +50,7 @@ class Leadership:
         if current_leader_epoch != NOT_SAID and current_leader_epoch != partition.leader_epoch:
             behind = current_leader_epoch < partition.leader_epoch
             return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not partition.leads or self.suspended:
+        if self.suspended or not (partition.leads or of_any_replica):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition.log.unopened:
             return ErrorCode.KAFKA_STORAGE_ERROR

@@ -260,6 +260,12 @@ class Partition:
         if self not in commits.appended_to:
             commits.look_soon(now, self)
 
+    def advance_as_follower(self, high_watermark: int) -> None:
+        """The leader says what is committed: so much of it as is here consumers here may read (KIP-392)."""
+        log = self.log
+        if log.advance_high_watermark(min(high_watermark, log.log_end_offset)) and self._fetch_waiters:
+            self.wake_fetches(EVERYTHING)
+
     @property
     def has_enough_replicas(self) -> bool:
         """Whether as many are in sync as min.insync.replicas asks for: else nothing is appended for acks=all."""

@@ -18,6 +18,7 @@ from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.offsets import OffsetQuestion
+from ottla.broker.replication.throttle import Throttle
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.answers import AppendRefused, DivergingOffset, StorageFailed
 from ottla.machine import Millis
@@ -41,11 +42,19 @@ class FetchesOf:
 class Fetching:
     """All fetches of one node."""
 
-    def __init__(self, environment: Environment, registrations: Registrations, peers: Peers, upkeep: Upkeep) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        registrations: Registrations,
+        peers: Peers,
+        upkeep: Upkeep,
+        throttle: Throttle,
+    ) -> None:
         self._environment = environment
         self._registrations = registrations
         self._peers = peers
         self._upkeep = upkeep
+        self._throttle = throttle
         self._of_leader: dict[int, FetchesOf] = {}
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
@@ -100,7 +109,10 @@ class Fetching:
     def send(self, now: Millis) -> None:
         """Send every fetch that is due."""
         broker_epoch = self._registrations.epoch_of(self._environment.node_id)
+        waits_ms = self._throttle.waits_ms(now) if self._throttle.is_on else 0
         for fetches in self._of_leader.values():
+            if waits_ms:
+                fetches.fetcher.hold_back(now + waits_ms, self._is_throttled)
             request = fetches.fetcher.request(now, broker_epoch)
             if request is not None:
                 self._peers.ask(now, fetches.leader, request, fetches, line=FETCH_LINE)
@@ -123,6 +135,10 @@ class Fetching:
         else:
             fetcher.unanswered(now)
         self.send(now)
+
+    def _is_throttled(self, key: Key) -> bool:
+        partition = self._followed[key][0]
+        return self._throttle.lists(partition.topic_name, partition.index)
 
     # ---- what comes of an answer -----------------------------------------------------------------------------------
 
@@ -157,7 +173,9 @@ class Fetching:
                 fetcher.rest(now, news.key, position_of(partition))
                 return
             partition.appended_as_follower(now)
-        log.advance_high_watermark(min(news.high_watermark, log.log_end_offset))
+            if self._throttle.is_on and self._is_throttled(news.key):
+                self._throttle.took(len(news.records))
+        partition.advance_as_follower(news.high_watermark)
         if log.log_start_offset < news.log_start_offset <= log.high_watermark:
             log.delete_records_before(news.log_start_offset)
         self.go_on(news.key, partition)

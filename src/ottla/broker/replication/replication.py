@@ -19,6 +19,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.replication.fetching import Fetching, key_of
 from ottla.broker.replication.isr_changes import IsrChanges
+from ottla.broker.replication.throttle import FOLLOWER, LEADER, Throttle
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.replica.fetcher import Key
@@ -34,7 +35,9 @@ class Replication:
         self._metadata = metadata
         self._replicas = replicas
         registrations = Registrations(metadata)
-        self._fetching = Fetching(environment, registrations, peers, upkeep)
+        self.leader_throttle = Throttle(LEADER, environment.node_id, environment.settings, metadata)
+        follower_throttle = Throttle(FOLLOWER, environment.node_id, environment.settings, metadata)
+        self._fetching = Fetching(environment, registrations, peers, upkeep, follower_throttle)
         self._changes = IsrChanges(environment.node_id, registrations, peers)
         self._keys: dict[str, dict[Key, None]] = {}
         """What is fetched, by topic."""

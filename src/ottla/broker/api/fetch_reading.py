@@ -1,0 +1,229 @@
+"""Reads what a Fetch asks for: the partitions in turn, each as far as whoever asks may see.
+
+Knows who asks: a consumer, which reads what is committed, of the leader or, since version 11, of any replica; or a
+follower, which reads to the end of the leader's log, and says with that how far it is. A follower that is not in sync
+may be held back (KIP-73); a consumer may be told of a replica near to it (KIP-392). Does not know sessions, nor how the
+answer leaves.
+
+Sources: ReplicaManager.readFromLog, Partition.scala, KIP-320, KIP-392, KIP-595.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.config.broker_table import RACK_AWARE_SELECTOR
+from ottla.broker.fetch.answer import PartitionAnswer
+from ottla.broker.fetch.nearest import nearest
+from ottla.broker.fetch.sessions import FetchPartition, FetchSession
+from ottla.broker.partitions.leadership import NOT_SAID
+from ottla.broker.requests import Session
+from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import RequestHeader
+from ottla.protocol.messages.fetch import FetchRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.partitions.partition import Partition
+
+_OF_ANY_REPLICA_SINCE = 11
+
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class Fetch:
+    """One fetch: what is asked of which partitions, in which session."""
+
+    __slots__ = (
+        "broker_epoch",
+        "client_id",
+        "correlation_id",
+        "fetch_session",
+        "incremental",
+        "is_held_back",
+        "isolation",
+        "max_bytes",
+        "new_since",
+        "of_any_replica",
+        "partitions",
+        "rack",
+        "replica_id",
+        "session",
+        "version",
+    )
+
+    def __init__(
+        self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
+    ) -> None:
+        self.new_since: Millis | None = None
+        """When a follower has said how far it is, until that is noted."""
+        self.session = session
+        self.client_id = header.client_id
+        self.version = version
+        self.correlation_id = header.correlation_id
+        self.isolation = Isolation.TXN_COMMITTED if body.isolation_level == 1 else Isolation.HIGH_WATERMARK
+        self.max_bytes = min(body.max_bytes, bytes_max)
+        self.replica_id = body.replica_id
+        self.broker_epoch = -1
+        if body.replica_state is not None:
+            self.replica_id = body.replica_state.replica_id
+            self.broker_epoch = body.replica_state.replica_epoch
+        self.of_any_replica = self.replica_id < 0 and version >= _OF_ANY_REPLICA_SINCE
+        self.rack = ""
+        """Where a consumer stands that would like to fetch nearby."""
+        self.is_held_back = False
+        """A follower's answer has no room for replicas that are throttled and not in sync."""
+        self.partitions: list[FetchPartition] = []
+        self.fetch_session: FetchSession | None = None
+        self.incremental = False
+
+
+def read_all(
+    node: Node, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
+) -> tuple[list[PartitionAnswer], int, bool]:
+    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more.
+
+    With `partitions` only these, of an answer that has `size` bytes already, which are counted.
+    """
+    answers: list[PartitionAnswer] = []
+    left = fetch.max_bytes - size
+    hurry = False
+    for asked in fetch.partitions if partitions is None else partitions:
+        answer = read_one(node, fetch, asked, left, size == 0)
+        answers.append(answer)
+        if answer.records is not None:
+            size += answer.records.length
+            left -= answer.records.length
+        if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
+            hurry = True
+    return answers, size, hurry
+
+
+def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
+    """Read one partition, at most `left` bytes, or one whole batch if it is the `first` to give any."""
+    answer = PartitionAnswer(asked.topic, asked.index)
+    partition = _find(node, fetch, asked, answer)
+    if partition is None:
+        return answer
+    log = partition.log
+    if fetch.rack and partition.followers is not None:
+        near = nearest(partition.followers, node.image.nodes, fetch.rack, asked.fetch_offset)
+        if near is not None:
+            answer.preferred_replica = near
+            answer.high_watermark = log.high_watermark
+            answer.last_stable_offset = log.last_stable_offset
+            answer.log_start_offset = log.log_start_offset
+            return answer
+    if fetch.replica_id >= 0 and not _is_follower(fetch, partition):
+        knows_epoch = asked.current_leader_epoch != NOT_SAID
+        answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return answer
+    if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
+        diverging = _diverging(partition, asked)
+        if isinstance(diverging, ErrorCode):
+            answer.error = diverging
+            return answer
+        if diverging is not None:
+            answer.diverging = diverging
+            answer.high_watermark = log.high_watermark
+            answer.last_stable_offset = log.last_stable_offset
+            answer.log_start_offset = log.log_start_offset
+            return answer
+    try:
+        room = asked.max_bytes if asked.max_bytes < left else left
+        if fetch.is_held_back and _is_throttled(node, fetch, partition):
+            room, first, answer.is_held_back = 0, False, True
+        result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
+    except OffsetOutOfRange:
+        answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        return answer
+    except OSError as failed:
+        node.failures.read_failed(partition, str(failed))
+        answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
+        return answer
+    answer.partition = partition
+    if fetch.new_since is not None:
+        at, of_follower = asked.fetch_offset, (fetch.replica_id, fetch.broker_epoch)
+        end = result.log_end_offset
+        node.replication.fetched(fetch.new_since, partition, *of_follower, at, asked.log_start_offset, end)
+    answer.high_watermark = result.high_watermark if fetch.new_since is None else log.high_watermark
+    answer.last_stable_offset = result.last_stable_offset
+    answer.log_start_offset = result.log_start_offset
+    answer.aborted = result.aborted
+    answer.records = result.slice
+    return answer
+
+
+def _is_throttled(node: Node, fetch: Fetch, partition: Partition) -> bool:
+    """Whether the follower has to wait for this partition: only who is not in sync does."""
+    followers = partition.followers
+    in_sync = followers is not None and fetch.replica_id in followers.isr
+    return not in_sync and node.replication.leader_throttle.lists(partition.topic_name, partition.index)
+
+
+def _is_follower(fetch: Fetch, partition: Partition) -> bool:
+    followers = partition.followers
+    return fetch.isolation is Isolation.LOG_END and followers is not None and fetch.replica_id in followers.followers
+
+
+def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
+    """The partition, or None with the error in `answer`."""
+    if node.access.authorizer is not None:
+        name = node.image.name_of(asked.topic)
+        if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
+            answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return None
+    partition = node.leadership.led(
+        asked.topic, asked.index, asked.current_leader_epoch, of_any_replica=fetch.of_any_replica
+    )
+    if not isinstance(partition, ErrorCode):
+        return partition
+    answer.error = partition
+    if partition in _LED_ELSEWHERE:
+        answer.current_leader = node.leadership.leader_of(asked.topic, asked.index)
+    elif partition in _UNKNOWN:
+        answer.aborted = []
+    return None
+
+
+def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
+    """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
+    epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
+    """Note who asks: a node of the cluster that says it is a replica reads to the log's end, else see `read_one`; a
+    consumer that says where it stands may be sent to a replica there."""
+    if fetch.replica_id >= 0:
+        if node.peers.trusts(fetch.session, fetch.client_id):
+            fetch.isolation = Isolation.LOG_END
+            fetch.new_since = now
+    elif rack and node.settings["replica.selector.class"] == RACK_AWARE_SELECTOR:
+        fetch.rack = rack
+
+
+def look_at_throttle(node: Node, now: Millis, fetch: Fetch) -> None:
+    """Before partitions are read: whether they are for a follower that is held back now."""
+    if fetch.isolation is Isolation.LOG_END:
+        fetch.is_held_back = node.replication.leader_throttle.waits_ms(now) > 0
+
+
+def count_throttled(node: Node, answers: list[PartitionAnswer]) -> None:
+    """All that these answers send of replicas that are throttled counts, also to those that are in sync."""
+    throttle = node.replication.leader_throttle
+    if throttle.is_on:
+        for answer in answers:
+            partition = answer.partition
+            if answer.records is None or partition is None:
+                continue
+            if throttle.lists(partition.topic_name, partition.index):
+                throttle.took(answer.records.length)

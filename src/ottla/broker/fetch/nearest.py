@@ -1,0 +1,38 @@
+"""Says which replica a consumer had better fetch from: one that stands in the consumer's own rack (KIP-392).
+
+Knows what the leader knows of its followers, and where nodes stand. Only who is in sync, active, and has the offset
+that the consumer wants is named; among several the one that is furthest. Where the leader itself stands in that rack,
+or nobody does, the consumer stays with the leader.
+
+Sources: KIP-392; Kafka's RackAwareReplicaSelector.java, ReplicaManager.findPreferredReadReplica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.metadata.nodes import NodeRecord, NodeState
+
+if TYPE_CHECKING:
+    from ottla.replica.followers import Followers
+
+
+def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], rack: str, offset: int) -> int | None:
+    """The node that a consumer in this rack shall fetch from; None: from the leader."""
+    if _rack_of(nodes, followers.node_id) == rack:
+        return None
+    near = [
+        (follower.end_offset, node_id)
+        for node_id, follower in followers.followers.items()
+        if node_id in followers.isr
+        and follower.log_start_offset <= offset <= follower.end_offset
+        and _rack_of(nodes, node_id) == rack
+    ]
+    return max(near)[1] if near else None
+
+
+def _rack_of(nodes: Mapping[str, NodeRecord], node_id: int) -> str | None:
+    """Where an active node stands."""
+    record = nodes.get(str(node_id))
+    return None if record is None or record.state is not NodeState.ACTIVE else record.rack
