@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from ottla.cli import resets
 from ottla.cli.output import Failure
@@ -40,21 +40,52 @@ def test_states_and_lists(ottla: Run, group: str) -> None:
     assert ottla("groups", "describe", "no-such-group", code=1).err == "ottla: There is no group no-such-group.\n"
 
 
-def test_members_and_what_they_own(ottla: Run, group: str, ottla_broker: EmbeddedBroker) -> None:
-    consumer = Consumer({"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": group, "client.id": "ann"})
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_and_what_they_own(ottla: Run, group: str, ottla_broker: EmbeddedBroker, protocol: str) -> None:
+    conf = {"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": group, "client.id": "ann"}
+    consumer = Consumer({**conf, "group.protocol": protocol})
     try:
         consumer.subscribe([group])
         while not consumer.assignment():
             consumer.poll(0.1)
         (member,) = ottla("groups", "describe", group, "--members", "--format", "json").json()
         assert (member["client_id"], member["partitions"], member["assignment"]) == ("ann", 1, f"{group}(0)")
+        assert [group, protocol.capitalize(), "Stable"] in ottla("groups", "list").rows()
+        (row,) = ottla("groups", "describe", group, "--state", "--format", "json").json()
+        assert (row["state"], row["members"]) == ("Stable", 1)
         (row,) = ottla("groups", "describe", group, "--format", "json").json()
-        assert row["consumer_id"].startswith("ann-")
+        assert row["consumer_id"] == member["consumer_id"]
         assert "has no members" in ottla("groups", "reset-offsets", group, "--all-topics", "--to-latest", code=1).err
         assert "NON_EMPTY_GROUP" in ottla("groups", "delete", group, code=1).err
         assert "GROUP_SUBSCRIBED_TO_TOPIC" in ottla("groups", "delete-offsets", group, "--topic", group, code=1).err
     finally:
         consumer.close()
+    ottla("groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute")
+    assert current(ottla, group) == 5
+    assert [group, protocol.capitalize(), "Empty"] in ottla("groups", "list").rows()
+    ottla("groups", "delete-offsets", group, "--topic", group)
+    assert current(ottla, group) is None
+    ottla("groups", "delete", group)
+    assert group not in ottla("groups", "list").out
+
+
+def test_what_holds_readers_back(ottla: Run, group: str, ottla_broker: EmbeddedBroker) -> None:
+    assert ottla("groups", "describe", group).err == ""
+    settings = {"bootstrap.servers": ottla_broker.bootstrap_servers, "log_level": 0}
+    producer = Producer({**settings, "transactional.id": f"tx-{group}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(group, b"5")
+    producer.flush(30)
+    assert f"hold readers of committed records back in {group}(0)" in ottla("groups", "describe", group).err
+    (row,) = ottla("groups", "describe", group, "--held-back", "--format", "json").json()
+    assert (row["current_offset"], row["last_stable_offset"], row["log_end_offset"]) == (2, 5, 6)
+    assert row["transactional_id"] == f"tx-{group}"
+    assert 0 <= row["open_ms"] < 60_000
+    producer.commit_transaction(30)
+    assert ottla("groups", "describe", group, "--held-back", "--format", "json").json() == []
+    refused = ottla("groups", "describe", group, "--held-back", "--members", code=2)
+    assert "Choose one" in refused.err
 
 
 @pytest.mark.parametrize(

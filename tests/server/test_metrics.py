@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.broker.metrics import Metrics
@@ -194,6 +194,35 @@ def test_share_groups_are_shown(broker: Measured) -> None:
     assert of(samples, acks, group=f"{topic}/queue", ackType="accept") == len(received)
     assert all(each["group"] != "nothing" for each in json.loads(fetch(broker, "/share-groups"))["groups"])
     assert json.loads(fetch(broker, "/share-groups/nothing"))["groups"] == []
+
+
+def test_groups_of_both_protocols_and_transactions(broker: Measured) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, b"x")
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    consumer = Consumer({**settings, "group.id": f"{topic}/new", "group.protocol": "consumer"})
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    producer = Producer({**settings, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush(30)
+    count = "kafka_server_group_coordinator_metrics_group_count"
+    lag, place = "kafka_cluster_partition_laststableoffsetlag", {"topic": topic, "partition": "0"}
+    samples = scrape(broker)
+    assert of(samples, count, protocol="consumer", state="Stable") == 1
+    assert of(samples, "ottla_transactions", state="Ongoing") == 1
+    assert 0 < of(samples, "ottla_oldest_open_transaction_seconds") < 60
+    assert of(samples, lag, **place) == 1
+    assert of(samples, "kafka_server_replicamanager_partitionswithlatetransactionscount") == 0
+    consumer.close()
+    producer.commit_transaction(30)
+    samples = scrape(broker)
+    assert of(samples, count, protocol="consumer", state="Empty") == 1
+    assert of(samples, "ottla_oldest_open_transaction_seconds") == 0
+    assert of(samples, lag, **place) == 0
 
 
 def test_health_and_readiness(broker: Measured) -> None:

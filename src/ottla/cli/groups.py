@@ -6,6 +6,7 @@ Knows: what kafka-consumer-groups.sh shows, under its column names. Does not kno
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from ottla.cli.connection import (
     REQUEST_TIMEOUT_S,
     Cluster,
     Output,
+    client,
     complete_groups,
     connect,
     named,
@@ -43,6 +45,18 @@ OFFSET_COLUMNS = (
     "CONSUMER-ID",
     "HOST",
     "CLIENT-ID",
+)
+
+HELD_BACK_COLUMNS = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LAST-STABLE-OFFSET",
+    "LOG-END-OFFSET",
+    "PRODUCER-ID",
+    "TRANSACTIONAL-ID",
+    "OPEN-MS",
 )
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_groups)]
@@ -77,12 +91,15 @@ def describe(
     members: Annotated[bool, typer.Option("--members", help="Show members and what they own.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state and coordinator.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; the default.")] = False,
+    held_back: Annotated[
+        bool, typer.Option("--held-back", help="Show which transactions hold readers of committed records back.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show committed offsets and lag, members or state; of all groups when none is named."""
-    if members + state + offsets > 1:
-        raise NotUnderstood("Choose one of --members, --state and --offsets.")
+    """Show committed offsets and lag, members, state or what holds readers back; of all groups when none is named."""
+    if members + state + offsets + held_back > 1:
+        raise NotUnderstood("Choose one of --members, --state, --offsets and --held-back.")
     admin = connect(cluster)
     names = groups or [each.group_id for each in listings(admin)]
     described = describe_groups(admin, names, must_exist=bool(groups))
@@ -92,9 +109,13 @@ def describe(
     elif state:
         columns = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
         print_rows(columns, [state_row(described[name]) for name in names], format)
+    elif held_back:
+        rows = [row for name in names for row in held_back_rows(cluster, admin, described[name])]
+        print_rows(HELD_BACK_COLUMNS, rows, format)
     else:
         rows = [row for name in names for row in offset_rows(admin, described[name])]
         print_rows(OFFSET_COLUMNS, rows, format)
+        tell_held_back(admin, rows)
 
 
 @app.command(epilog="Example: ottla groups delete billing")
@@ -235,6 +256,33 @@ def shown(partitions: list[tuple[str, int]]) -> str:
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
     return ",".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in by_topic.items())
+
+
+def tell_held_back(admin: AdminClient, rows: list[tuple[Any, ...]]) -> None:
+    """Say where a transaction is open, on standard error: the lag counts what readers may not see yet."""
+    ends = {(row[1], row[2]): row[4] for row in rows if row[4] is not None}
+    stable = resets.offsets(admin, "stable", ends)
+    held = [place for place, offset in sorted(stable.items()) if offset < ends[place]]
+    if held:
+        say(
+            f"Open transactions hold readers of committed records back in {shown(held)}; --held-back shows whose.",
+            err=True,
+        )
+
+
+def held_back_rows(cluster: Cluster, admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:
+    """One row per partition of the group that has an open transaction."""
+    from ottla.client.transactions import held_back
+
+    committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group.group_id)}
+    owned = {each for member in group.members for each in owned_by(member)}
+    with client(cluster) as asked:
+        now = int(time.time() * 1000)
+        for each in held_back(asked, sorted(committed.keys() | owned)):
+            open_ms = None if each.start_ms is None else max(0, now - each.start_ms)
+            current = committed.get((each.topic, each.partition))
+            where = (each.last_stable_offset, each.log_end_offset)
+            yield group.group_id, each.topic, each.partition, current, *where, each.producer_id, each.name, open_ms
 
 
 def offset_rows(admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:

@@ -177,8 +177,9 @@ def partitions(
 
 
 def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -> dict[Partition, int]:
-    """The "earliest" or "latest" offset of each partition, or that of the first record at or after a time (ms)."""
-    from confluent_kafka import TopicPartition
+    """The "earliest", "latest" or "stable" (latest that readers of committed records may see) offset of each partition,
+    or that of the first record at or after a time (ms)."""
+    from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(which, int):
@@ -191,7 +192,8 @@ def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -
     if not asked:
         return {}
     with plain_errors():
-        futures = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        level = IsolationLevel.READ_COMMITTED if which == "stable" else IsolationLevel.READ_UNCOMMITTED
+        futures = admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
         return {(key.topic, key.partition): future.result(REQUEST_TIMEOUT_S).offset for key, future in futures.items()}
 
 

@@ -8,10 +8,10 @@ committed records there, and nobody will end it. Since KIP-890 none comes to be;
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ottla.client.client import Client
+from ottla.client.client import LATEST, Client, TopicPartition
 from ottla.client.errors import check
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -24,6 +24,8 @@ from ottla.protocol.messages.write_txn_markers import (
 
 TRANSACTION: Final = 1
 """The kind of coordinator."""
+READ_COMMITTED: Final = 1
+"""The isolation level."""
 UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -77,27 +79,75 @@ def describe_transaction(client: Client, name: str) -> Any:
 
 def open_transactions(client: Client, topics: Iterable[str]) -> list[OpenTransaction]:
     """Those that are open in any partition of these topics. Raises ClientFailure."""
-    found: list[OpenTransaction] = []
-    for name in topics:
-        for partition in range(len(client.topic(name).leaders)):
-            request = DescribeProducersRequest([TopicRequest(name, [partition])])
-            (topic,) = client.leader(name, partition).send(request).topics
-            (part,) = topic.partitions
-            check(part.error_code, f"the producers of {name}-{partition}", part.error_message)
-            found += [
-                OpenTransaction(
-                    name,
-                    partition,
-                    each.producer_id,
-                    each.producer_epoch,
-                    each.coordinator_epoch,
-                    each.current_txn_start_offset,
-                    each.last_timestamp,
-                )
-                for each in part.active_producers
-                if each.current_txn_start_offset >= 0
-            ]
-    return found
+    return [
+        opened
+        for name in topics
+        for partition in range(len(client.topic(name).leaders))
+        for opened in _open_in(client, name, partition)
+    ]
+
+
+def _open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]:
+    request = DescribeProducersRequest([TopicRequest(name, [partition])])
+    (topic,) = client.leader(name, partition).send(request).topics
+    (part,) = topic.partitions
+    check(part.error_code, f"the producers of {name}-{partition}", part.error_message)
+    return [
+        OpenTransaction(
+            name,
+            partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.coordinator_epoch,
+            each.current_txn_start_offset,
+            each.last_timestamp,
+        )
+        for each in part.active_producers
+        if each.current_txn_start_offset >= 0
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A partition whose readers of committed records wait at `last_stable_offset`, and for whom.
+
+    `producer_id` is None where the transaction has just ended, `name` and `start_ms` (milliseconds since 1970) where no
+    coordinator knows of it: then it hangs."""
+
+    topic: str
+    partition: int
+    last_stable_offset: int
+    log_end_offset: int
+    producer_id: int | None = None
+    name: str | None = None
+    start_ms: int | None = None
+
+
+def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack]:
+    """Those of the partitions that a transaction holds back, in their order. Raises ClientFailure."""
+    wanted = dict.fromkeys(places, LATEST)
+    stable = client.list_offsets_of(wanted, isolation_level=READ_COMMITTED)
+    ends = client.list_offsets_of(wanted)
+    found: list[HeldBack] = []
+    for (topic, partition), at in stable.items():
+        if at < ends[topic, partition]:
+            first = min(_open_in(client, topic, partition), key=lambda each: each.start_offset, default=None)
+            found.append(
+                HeldBack(topic, partition, at, ends[topic, partition], None if first is None else first.producer_id)
+            )
+    producer_ids = sorted({each.producer_id for each in found if each.producer_id is not None})
+    if not producer_ids:
+        return found
+    states = {
+        listed.producer_id: describe_transaction(client, listed.name)
+        for listed in list_transactions(client, UNDER_WAY, producer_ids)
+    }
+    return [
+        replace(each, name=state.transactional_id, start_ms=state.transaction_start_time_ms)
+        if (state := states.get(each.producer_id)) is not None  # type: ignore[arg-type]
+        else each
+        for each in found
+    ]
 
 
 def hanging(client: Client, opened: Iterable[OpenTransaction]) -> list[OpenTransaction]:

@@ -501,9 +501,10 @@ class GroupShard:
     def consumer(self) -> ConsumerGroups:
         return self._consumer
 
-    def states(self) -> list[str]:
-        """The state of each classic group, in Kafka's words."""
-        return [group.state.value for group in self._groups.values()]
+    def states(self) -> list[tuple[str, str]]:
+        """(protocol, state) of each group that is no share group, in Kafka's words."""
+        classic = [("classic", group.state.value) for group in self._groups.values()]
+        return classic + [("consumer", group.state) for group in self._consumer]
 
     def positions(self) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, partition, committed offset) of all groups."""

@@ -33,9 +33,11 @@ from ottla.protocol.apis import APIS
 from ottla.server import share_groups
 from ottla.server.clocks import moment
 from ottla.server.listeners import ServeRefused, join_address, split_address
+from ottla.txn.shard import TransactionShard
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+    from ottla.log.log import Log
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 """Those of Kafka's own histograms."""
@@ -62,6 +64,9 @@ LOGS = {
 
 PARTITIONS_PER_SLICE = 500
 SHUT_NAMED_MAX = 20
+LATE_MS = 300_000
+"""How much longer than the longest transaction one may be open before it counts as late, as in Kafka."""
+UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 HEAD_BYTES_MAX = 8192
 HEAD_TIMEOUT_S = 10.0
 
@@ -75,6 +80,8 @@ class PartitionFigures(NamedTuple):
     num_log_segments: int
     log_start_offset: int
     log_end_offset: int
+    last_stable_offset_lag: int
+    is_late: bool
     failed: bool
 
 
@@ -99,14 +106,26 @@ class Figures:
     traffic: dict[str, Traffic]
     all_traffic: Traffic
     partitions: list[PartitionFigures]
-    groups: dict[str, int]
+    groups: dict[tuple[str, str], int]
+    transactions: dict[str, int]
+    oldest_open_ms: int
     positions: list[tuple[str, str, int, int]]
     share: share_groups.ShareFigures
+
+
+def is_late(log: Log, before_ms: int) -> bool:
+    """Whether a transaction is open whose producer wrote nothing since then: its coordinator must have forgotten it."""
+    return any(
+        entry is not None and entry.last_timestamp < before_ms
+        for entry in map(log.producers.entries.get, log.producers.open.values())
+    )
 
 
 async def take(node: Node) -> Figures:
     """Read the node, on its event loop: in slices, so that no request waits long for ten thousand partitions."""
     metrics = node.metrics
+    wall_ms = node.wall.at(moment())
+    late_ms = node.settings["transaction.max.timeout.ms"] + LATE_MS
     partitions: list[PartitionFigures] = []
     for name in sorted(node.replicas.by_name):
         topic = node.replicas.by_name.get(name)
@@ -120,12 +139,21 @@ async def take(node: Node) -> Figures:
                     len(log.segments),
                     log.log_start_offset,
                     log.log_end_offset,
+                    log.high_watermark - log.last_stable_offset,
+                    is_late(log, wall_ms - late_ms),
                     log.failed is not None,
                 )
             )
             if len(partitions) % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
     shards = [shard for shard in node.groups.shards() if isinstance(shard, GroupShard)]
+    standings = [
+        standing
+        for shard in node.transactions.shards()
+        if isinstance(shard, TransactionShard)
+        for standing in shard.standings()
+    ]
+    begun = [start_ms for state, start_ms in standings if state in UNDER_WAY]
     return Figures(
         node_id=node.node_id,
         connections=metrics.connections,
@@ -136,6 +164,8 @@ async def take(node: Node) -> Figures:
         all_traffic=metrics.totals(),
         partitions=partitions,
         groups=dict(Counter(state for shard in shards for state in shard.states())),
+        transactions=dict(Counter(state for state, _ in standings)),
+        oldest_open_ms=max(0, wall_ms - min(begun, default=wall_ms)),
         positions=[position for shard in shards for position in shard.positions()],
         share=share_groups.take(node, moment()),
     )
@@ -149,6 +179,7 @@ def render(figures: Figures) -> bytes:
     write_requests(page, figures)
     write_logs(page, figures)
     write_groups(page, figures)
+    write_transactions(page, figures)
     registry = CollectorRegistry()
     registry.register(ShareGroups(figures.share))
     ProcessCollector(registry=registry)
@@ -246,11 +277,10 @@ def write_logs(page: Page, figures: Figures) -> None:
 
 def write_groups(page: Page, figures: Figures) -> None:
     coordinator = "kafka_server_group_coordinator_metrics_"
-    by_protocol = {"classic": figures.groups, "share": Counter(group.state for group in figures.share.groups)}
+    share = Counter(("share", group.state) for group in figures.share.groups)
     states = (
         (labels(protocol=protocol, state=state), count)
-        for protocol, counts in by_protocol.items()
-        for state, count in sorted(counts.items())
+        for (protocol, state), count in [*sorted(figures.groups.items()), *sorted(share.items())]
     )
     page.family(coordinator + "group_count", "gauge", "Groups by state.", states)
     page.one(coordinator + "offset_count", "gauge", "Committed offsets.", len(figures.positions))
@@ -263,6 +293,23 @@ def write_groups(page: Page, figures: Figures) -> None:
     page.family("kafka_consumergroup_current_offset", "gauge", "Committed offset.", committed)
     lags = ((place, max(0, end - offset)) for place, offset, end in rows if end is not None)
     page.family("kafka_consumergroup_lag", "gauge", "Records behind the committed offset.", lags)
+
+
+def write_transactions(page: Page, figures: Figures) -> None:
+    """What holds back readers of committed records; the names without `kafka_` are Ottla's."""
+    states = ((labels(state=state), count) for state, count in sorted(figures.transactions.items()))
+    page.family("ottla_transactions", "gauge", "Transactional ids coordinated here, by state.", states)
+    oldest = "Since when the oldest transaction is open that is coordinated here; 0 without one."
+    page.one("ottla_oldest_open_transaction_seconds", "gauge", oldest, figures.oldest_open_ms / 1000)
+    late = "Partitions with a transaction that is open for longer than any coordinator allows."
+    name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    page.one(name, "gauge", late, sum(each.is_late for each in figures.partitions))
+    lags = (
+        (labels(topic=each.topic, partition=str(each.partition)), each.last_stable_offset_lag)
+        for each in figures.partitions
+    )
+    text = "Records that readers of committed records may not see yet."
+    page.family("kafka_cluster_partition_laststableoffsetlag", "gauge", text, lags)
 
 
 def quantile_micros(buckets: list[int], quantile: float) -> float:

@@ -156,6 +156,12 @@ class TransactionShard:
         """The answer where no shard can be asked."""
         return refuse(call, error)
 
+    # ---- for metrics -----------------------------------------------------------------------------------------------
+
+    def standings(self) -> list[tuple[str, WallMillis]]:
+        """(state in Kafka's words, when its transaction began) of each transactional id."""
+        return [(NAMES[known.state], known.start_ms) for known in self._known.values()]
+
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
