@@ -8,6 +8,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.zookeepers import ZooKeepers
+
+ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
+"""For a test that asks for the fixture only when it runs."""
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What Java is told in tests: code that runs for seconds is not worth compiling twice. Halves the CPU of a JVM."""
 
@@ -32,12 +36,14 @@ SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Spread the tests: those with a Spark session go to one process, those that share a fixture of their file stay
-    together, every other one goes wherever there is room."""
+    """Spread the tests: those with a Spark session go to one process, those with the ZooKeeper to one, those that share
+    a fixture of their file stay together, every other one goes wherever there is room."""
     for item in items:
         assert isinstance(item, pytest.Function)
         if "spark" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "zookeeper" in item.fixturenames:
+            item.add_marker(ON_ZOOKEEPER)
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=rank)
@@ -57,6 +63,13 @@ def rank(item: pytest.Item) -> tuple[bool, int]:
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether transcripts are to be written anew."""
     return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeepers]:
+    """One server for the whole run, as a JVM takes seconds to start; each test has a path of its own in it."""
+    with ZooKeepers() as servers:
+        yield servers
 
 
 LIBRDKAFKA = re.compile(r"%\d\|\d+\.\d+\|[A-Z]+\|rdkafka#.*\n?")

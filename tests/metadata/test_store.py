@@ -1,23 +1,26 @@
-"""The two stores against each other, and what a commit promises."""
+"""The stores against each other, and what a commit promises."""
 
-import os
 import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from ottla.metadata import store as store_module
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.producer_ids import BLOCK, ProducerIds
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
+from tests.conftest import ON_ZOOKEEPER
 from tests.producer_ids import take
+from tests.zookeepers import ZooKeepers, fresh, opened
 
 KEYS = st.sampled_from(["topic/a", "topic/a-b", "topic/b", "topic", "config/", "config/é", "config/\U0001f600", "k\0z"])
 EXPECTED = st.one_of(st.none(), st.integers(0, 12))
@@ -30,44 +33,44 @@ GUARDS = st.lists(st.builds(Guard, KEYS, st.integers(0, 12)), max_size=2)
 
 
 class TwinStores(RuleBasedStateMachine):
-    """Every call answers the same from both, failed ones included, and a reopened file has lost nothing."""
+    """Every call answers the same from memory and from the store that `opened` opens, failed ones included, and one
+    that is opened again has lost nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: Callable[[], MetadataStore]) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
-        self.path = os.path.join(self.directory.name, "metadata.db")
+        self.opened = opened
         self.memory = MemoryStore()
-        self.sqlite = SqliteStore(self.path)
+        self.other = opened()
 
     @rule(writes=WRITES, guards=GUARDS, again=st.integers(1, 3))
     def commit(self, writes: list[Put | Delete], guards: list[Guard], again: int) -> None:
         for _ in range(again):
-            assert outcome(self.memory, writes, guards) == outcome(self.sqlite, writes, guards)
+            assert outcome(self.memory, writes, guards) == outcome(self.other, writes, guards)
 
     @rule()
     def reopen(self) -> None:
-        self.sqlite.close()
-        self.sqlite = SqliteStore(self.path)
+        self.other.close()
+        self.other = self.opened()
 
     @rule(generation=st.integers(-1, 30))
     def changes(self, generation: int) -> None:
-        assert self.memory.changes_since(generation) == self.sqlite.changes_since(generation)
+        assert self.memory.changes_since(generation) == self.other.changes_since(generation)
 
     @rule(prefix=st.sampled_from(["", "t", "topic", "topic/", "config/", "é", "config/\U0001f600", "k\0"]))
     def list_prefix(self, prefix: str) -> None:
-        assert list(self.memory.list(prefix)) == list(self.sqlite.list(prefix))
+        assert list(self.memory.list(prefix)) == list(self.other.list(prefix))
 
-    @rule(key=KEYS)
-    def get(self, key: str) -> None:
-        assert self.memory.get(key) == self.sqlite.get(key)
+    @rule(keys=st.lists(KEYS, min_size=1))
+    def get(self, keys: list[str]) -> None:
+        assert self.memory.get(keys[0]) == self.other.get(keys[0])
+        assert list(self.memory.get_many(keys)) == list(self.other.get_many(keys))
 
     @invariant()
     def same_generation(self) -> None:
-        assert self.memory.generation == self.sqlite.generation
+        assert self.memory.generation == self.other.generation
 
     def teardown(self) -> None:
-        self.sqlite.close()
-        self.directory.cleanup()
+        self.other.close()
 
 
 def outcome(store: MetadataStore, writes: list[Put | Delete], guards: list[Guard]) -> object:
@@ -77,13 +80,39 @@ def outcome(store: MetadataStore, writes: list[Put | Delete], guards: list[Guard
         return conflict.key, conflict.expected, conflict.found
 
 
-TestTwinStores = TwinStores.TestCase
-TestTwinStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+def test_sqlite_and_memory_are_twins(tmp_path: Path) -> None:
+    numbers = count()
+
+    def twins() -> TwinStores:
+        path = str(tmp_path / f"{next(numbers)}.db")
+        return TwinStores(lambda: SqliteStore(path))
+
+    run_state_machine_as_test(
+        cast(Any, twins), settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+    )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> MetadataStore:
-    return MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "metadata.db"))
+def test_zookeeper_and_memory_are_twins(zookeeper: ZooKeepers) -> None:
+    def twins() -> TwinStores:
+        place = fresh(zookeeper)
+        return TwinStores(lambda: opened(place))
+
+    run_state_machine_as_test(
+        cast(Any, twins), settings=settings(max_examples=8, stateful_step_count=30, deadline=None)
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("zookeeper", marks=ON_ZOOKEEPER)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
+    match request.param:
+        case "memory":
+            made: MetadataStore = MemoryStore()
+        case "sqlite":
+            made = SqliteStore(str(tmp_path / "metadata.db"))
+        case _:
+            made = opened(fresh(request.getfixturevalue("zookeeper")))
+    yield made
+    made.close()
 
 
 def test_a_guard_on_another_key_stops_the_whole_batch(store: MetadataStore) -> None:
@@ -103,8 +132,7 @@ def test_a_recreated_key_never_has_an_old_version(store: MetadataStore) -> None:
 
 
 def test_changes_too_long_ago_say_so(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("memory", "sqlite"):
-        monkeypatch.setattr(sys.modules[f"ottla.metadata.{module}"], "CHANGES_MAX", 3)
+    monkeypatch.setattr(sys.modules[type(store).__module__], "CHANGES_MAX", 3)
     for i in range(5):
         store.commit([Put(f"k{i}", b"")])
     assert store.changes_since(1) is None

@@ -54,7 +54,11 @@ def parser() -> Parser:
     add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
     add("--node-id", metavar="N", help="the node's number in its cluster (node.id, 1)")
     add("--rack", metavar="NAME", help="where the node stands (broker.rack)")
-    add("--metadata", metavar="STORE", help="share metadata with other nodes: a SQLite file of this machine")
+    add(
+        "--metadata",
+        metavar="STORE",
+        help="share metadata with other nodes: a SQLite file, or zookeeper://HOST:PORT,.../PATH",
+    )
     add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, may be given again")
     add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")

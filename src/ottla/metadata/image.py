@@ -200,13 +200,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
 
 def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """What has changed in the store since this image. Raises StoreFailed."""
-    while True:
-        changes = store.changes_since(image.generation)
-        if changes is None:
-            return _difference(store, image)
-        rows = {key: _row(store, key, store.get(key)) for key in changes.keys if key.startswith(_PREFIXES)}
-        if store.generation == changes.generation:  # nobody wrote a row meanwhile
-            return MetadataDelta(changes.generation, rows)
+    return _followed(store, image.generation, {}) or _difference(store, image)
 
 
 def encoded(record: Record) -> bytes:
@@ -227,7 +221,21 @@ def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
         rows: dict[str, Row | None] = dict.fromkeys(gone)
         for prefix in _PREFIXES:
             rows |= {key: _row(store, key, row) for key, row in store.list(prefix)}
-        if store.generation == generation:
+        if (delta := _followed(store, generation, rows)) is not None:
+            return delta
+
+
+def _followed(store: MetadataStore, generation: int, rows: dict[str, Row | None]) -> MetadataDelta | None:
+    """These rows, of that generation or newer, and what was written since, as of one moment; None where that is too
+    long ago to tell."""
+    while True:
+        changes = store.changes_since(generation)
+        if changes is None:
+            return None
+        keys = [key for key in changes.keys if key.startswith(_PREFIXES)]
+        rows |= {key: _row(store, key, row) for key, row in zip(keys, store.get_many(keys), strict=True)}
+        generation = changes.generation
+        if store.generation == generation:  # nobody wrote a row meanwhile
             return MetadataDelta(generation, rows)
 
 

@@ -22,10 +22,11 @@ from ottla.metadata.store import (
 class MemoryStore:
     """See `store.MetadataStore`."""
 
-    __slots__ = ("_changed", "_generation", "_rows", "lost", "place")
+    __slots__ = ("_changed", "_generation", "_rows", "lost", "place", "way_on")
 
     def __init__(self) -> None:
         self.place = "in memory"
+        self.way_on = "Start over"
         self.lost = 0
         self._generation = 0
         self._rows: dict[str, Versioned] = {}
@@ -37,6 +38,9 @@ class MemoryStore:
 
     def get(self, key: str) -> Versioned | None:
         return self._rows.get(key)
+
+    def get_many(self, keys: Sequence[str]) -> Sequence[Versioned | None]:
+        return [self._rows.get(key) for key in keys]
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         return sorted((key, row) for key, row in self._rows.items() if key.startswith(prefix))

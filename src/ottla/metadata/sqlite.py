@@ -24,7 +24,6 @@ from zlib import crc32
 
 from ottla.metadata.store import (
     CHANGES_MAX,
-    WAY_ON,
     Changes,
     Conflict,
     Guard,
@@ -38,6 +37,11 @@ from ottla.metadata.store import (
 )
 
 FORMAT: Final = 2
+WAY_ON: Final = (
+    "Restore it from a backup, or move it away with its -wal, -shm and -generation files: the next start takes the "
+    "topics over from their directories and keeps every record until their configs are set again"
+)
+"""What a person can do about a damaged store."""
 SERVING_TIMEOUT_MS: Final = 20
 """How long a commit waits for another process's lock while clients are served."""
 
@@ -65,12 +69,24 @@ _DAMAGED: Final = (11, 26)
 class SqliteStore:
     """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed."""
 
-    __slots__ = ("_connection", "_failure", "_floor", "_mark", "_one", "_patience_ms", "_waits_ms", "lost", "place")
+    __slots__ = (
+        "_connection",
+        "_failure",
+        "_floor",
+        "_mark",
+        "_one",
+        "_patience_ms",
+        "_waits_ms",
+        "lost",
+        "place",
+        "way_on",
+    )
 
     def __init__(self, path: str, *, busy_timeout_ms: int = 10_000) -> None:
         import sqlite3
 
         self.place = path
+        self.way_on = WAY_ON
         self._one = threading.Lock()
         # The second where a message of SQLite's own quotes what is damaged.
         self._failure = (sqlite3.Error, UnicodeDecodeError)
@@ -106,6 +122,9 @@ class SqliteStore:
     def get(self, key: str) -> Versioned | None:
         rows = self._rows("SELECT key, value, version, crc FROM row WHERE key = ?", (key.encode(),))
         return self._checked(rows[0])[1] if rows else None
+
+    def get_many(self, keys: Sequence[str]) -> Sequence[Versioned | None]:
+        return [self.get(key) for key in keys]
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         low = prefix.encode()

@@ -10,8 +10,8 @@ Invariants:
   version, and no caller can mistake the new one for the one it read.
 - A commit that returned is durable.
 
-Twins: `memory.MemoryStore` and `sqlite.SqliteStore`, held to each other by tests/metadata. The interface is what
-ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both give.
+Twins: `memory.MemoryStore`, `sqlite.SqliteStore` and `zookeeper.store.ZooKeeperStore`, held to each other by
+tests/metadata. The interface is what ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both give.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,13 +91,6 @@ class StoreDamaged(StoreFailed):
     """What is stored is not what was written."""
 
 
-WAY_ON: Final = (
-    "Restore it from a backup, or move it away with its -wal, -shm and -generation files: the next start takes the "
-    "topics over from their directories and keeps every record until their configs are set again"
-)
-"""What a person can do about a damaged store."""
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Keys written or removed after some generation, each once, by their last write, then by name.
@@ -112,10 +105,12 @@ class Changes:
 class MetadataStore(Protocol):
     """Any store raises StoreFailed where its medium fails.
 
-    `place` says in sentences where it is. `lost` counts commits that the medium has lost, as far as that is known.
+    `place` says in sentences where it is, `way_on` what a person can do where it is damaged. `lost` counts commits that
+    the medium has lost, as far as that is known.
     """
 
     place: str
+    way_on: str
     lost: int
 
     @property
@@ -125,8 +120,13 @@ class MetadataStore(Protocol):
 
     def get(self, key: str) -> Versioned | None: ...
 
+    def get_many(self, keys: Sequence[str]) -> Sequence[Versioned | None]:
+        """What each of these keys has, in their order."""
+        ...
+
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
-        """Every key that starts with `prefix`, in the order of the keys' code points."""
+        """Every key that starts with `prefix`, in the order of the keys' code points. What is committed meanwhile may
+        be there or not, for each key by itself: who wants one moment compares the generation before and after."""
         ...
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
@@ -150,7 +150,7 @@ def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value
         return decode(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreDamaged(
-            f"the value of {key} in the metadata store {store.place} can't be read ({error}). {WAY_ON}"
+            f"the value of {key} in the metadata store {store.place} can't be read ({error}). {store.way_on}"
         ) from error
 
 

@@ -23,6 +23,8 @@ from ottla.server.listeners import ServeRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
+LIVES_FILE: Final = ".lives"
+LIVES_KEPT: Final = 20
 
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
@@ -105,6 +107,17 @@ def note_boot(directory: str) -> None:
         return  # a kill, or a full disk, in the middle of writing would make the next start take it for a power cut
     with open(os.path.join(directory, BOOT_FILE), "wb") as file:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
+
+
+def note_life(directory: str, incarnation: str) -> list[str]:
+    """Write down this life's name, and return those before it, the last ones: who has locked the directory knows that
+    they are over. Raises OSError."""
+    path = os.path.join(directory, LIVES_FILE)
+    earlier = _read(path).decode(errors="replace").split()[-LIVES_KEPT:]
+    with open(f"{path}.tmp", "w") as file:
+        file.write("\n".join([*earlier, incarnation]) + "\n")
+    os.replace(f"{path}.tmp", path)
+    return earlier
 
 
 def unusable(directory: str, error: OSError) -> str:

@@ -13,10 +13,12 @@ from typing import Final, Protocol
 
 from ottla.broker.node import Node
 from ottla.machine import Millis
-from ottla.metadata.image import MetadataDelta
-from ottla.server.store import StoreThread
+from ottla.metadata.store import StoreFailed
+from ottla.server.store import StoreThread, Told
 
 LOOK_S: Final = 0.01
+AGAIN_S: Final = 0.2
+"""How long a store rests that could not be looked at."""
 LOOKS_BLIND: Final = 20
 """How many looks in a row may trust the mark beside the store that nothing was committed."""
 
@@ -24,9 +26,11 @@ log = logging.getLogger("ottla.cluster")
 
 
 class Presence(Protocol):
-    """Which lives of which nodes are there. `renewed_at`: when this one last said that it is."""
+    """Which lives of which nodes are there. `renewed_at`: when this one last said that it is. `generation`: the newest
+    commit that it has heard of since; 0 where the store itself is at hand."""
 
     renewed_at: Millis
+    generation: int
 
     def look(self) -> dict[int, str]: ...
 
@@ -54,6 +58,8 @@ class Following:
         self._settle = settle
         self._present: dict[int, str] = {}
         self._renewed_at: Millis = 0
+        self._committed = 0
+        self._is_silent = False
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._loop = asyncio.get_running_loop()
@@ -64,7 +70,8 @@ class Following:
             self._present = self._presence.look()
         except OSError as error:
             log.warning("the other nodes could not be looked for: %s", error)
-        self._renewed_at = self._presence.renewed_at
+        self._renewed_at = self._presence.renewed_at  # before the generation, which is the newer one then
+        self._committed = self._presence.generation
         self._blind = (self._blind + 1) % LOOKS_BLIND
         if self._blind and self._marked() == self._node.image.generation:
             self._heard(None)
@@ -78,16 +85,24 @@ class Following:
             self._timer.cancel()
         self._presence.leave()
 
-    def _heard(self, delta: MetadataDelta | None) -> None:
+    def _heard(self, told: Told) -> None:
         """What the store had to say."""
         if self._stopped:
             return
         node, membership = self._node, self._node.membership
         assert membership is not None
-        if delta is not None and delta.generation > node.image.generation:
-            node.changed(self._now(), delta)
+        if isinstance(told, StoreFailed):
+            if not self._is_silent:
+                log.warning("the metadata store can't be looked at; it is tried again: %s", told)
+            self._is_silent = True
+            self._timer = self._loop.call_later(AGAIN_S, self.look)
+            return
+        self._is_silent = False
+        if told is not None and told.generation > node.image.generation:
+            node.changed(self._now(), told)
             self._settle()
-        membership.confirmed(self._renewed_at)
+        if node.image.generation >= self._committed:
+            membership.confirmed(self._renewed_at)
         if self._present != membership.present:
             membership.seen(self._now(), self._present)
             self._settle()

@@ -38,7 +38,7 @@ from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX, DiskFiles
 from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.sqlite import SqliteStore
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
@@ -56,7 +56,7 @@ from ottla.server.listeners import (
     split_address,
 )
 from ottla.server.peers import Peers, routes_of
-from ottla.server.store import StoreThread
+from ottla.server.store import NodeStore, StoreThread
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Server:
         directory = os.path.abspath(directory)
         self._lock = DirectoryLock(directory)
         open_files_max, self._connections_max = _share_descriptors()
-        store: SqliteStore | None = None
+        store: NodeStore | None = None
         shared: Shared | None = None
         try:
             if self.options.metadata is None:
@@ -193,7 +193,7 @@ class Server:
             else:
                 from ottla.server.shared_metadata import share  # a node that is alone needs none of it
 
-                shared = share(self.options.metadata, settings, listener)
+                shared = share(self.options.metadata, settings, listener, directory)
                 store = shared.store
             self.node = Node(
                 settings,
@@ -227,7 +227,7 @@ class Server:
                 shared.presence.leave()
             if isinstance(error, OSError):
                 raise ServeRefused(unusable(directory, error)) from error
-            if isinstance(error, ConfigRefused | StartRefused | StoreFailed):
+            if isinstance(error, ConfigRefused | StartRefused | StoreFailed | CommitUnknown):
                 raise ServeRefused(str(error)) from error
             raise
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])

@@ -41,6 +41,7 @@ class LockedPresence:
         self._others: dict[str, int] = {}
         self._known: dict[int, str] = {}
         self.renewed_at: Millis = 0
+        self.generation = 0
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._file = os.open(f"{directory}/{node_id}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,11 +1,13 @@
 """The metadata store that the nodes of a cluster share, and how this one is there for the others.
 
-Knows what the text of `--metadata` means: PATH, or sqlite:PATH, of a SQLite file for nodes of one machine; beside it
-stands the directory `members` with a file for each node (presence.py).
+Knows what the text of `--metadata` means. PATH, or sqlite:PATH: a SQLite file for nodes of one machine; beside it
+stands the directory `members` with a file for each node (presence.py). zookeeper://HOST:PORT,.../PATH: a ZooKeeper, for
+nodes of any machines (zookeeper_presence.py).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from dataclasses import dataclass
@@ -13,29 +15,33 @@ from dataclasses import dataclass
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.sqlite import SqliteStore
+from ottla.server.directory import note_life
+from ottla.server.doors import Life
+from ottla.server.following import Presence
 from ottla.server.listeners import Listener, SettingsRefused
 from ottla.server.presence import LockedPresence
+from ottla.server.store import NodeStore
 
-SQLITE = "sqlite:"
+SQLITE = "sqlite"
+ZOOKEEPER = "zookeeper"
 TRUST = 2 / 3
 """Which part of its lease a node trusts what it knows: it stops before others take it for dead."""
+
+log = logging.getLogger("ottla.cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What a node of a cluster has in common with the others."""
 
-    store: SqliteStore
-    presence: LockedPresence
+    store: NodeStore
+    presence: Presence
     joining: Joining
 
 
-def share(text: str, settings: BrokerSettings, listener: Listener) -> Shared:
-    """Open the shared store, and be there for the others. Raises ServeRefused, StoreFailed, OSError."""
-    scheme, colon, _ = text.partition("://")
-    if colon:
-        raise SettingsRefused(f"--metadata {text}: {scheme} is not served yet; name a SQLite file of this machine.")
-    path = os.path.abspath(text.removeprefix(SQLITE))
+def share(text: str, settings: BrokerSettings, listener: Listener, directory: str) -> Shared:
+    """Open the shared store, and be there for the others; `directory`: the node's own, which it has locked. Raises
+    ServeRefused, StoreFailed, OSError."""
     told = listener.advertised
     if told is None:
         raise SettingsRefused(
@@ -44,12 +50,48 @@ def share(text: str, settings: BrokerSettings, listener: Listener) -> Shared:
         )
     incarnation = secrets.token_hex(8)
     node_id, lease_ms = int(settings["node.id"]), int(settings["broker.session.timeout.ms"])
+    scheme, colon, _ = text.partition("://")
+    if scheme == ZOOKEEPER and colon:
+        life = Life(node_id, incarnation, *told)
+        store, presence, lease_ms = _over_machines(text, life, directory, lease_ms)
+    elif colon and scheme != SQLITE:
+        raise SettingsRefused(
+            f"--metadata {text}: there is no store {scheme}. Name a SQLite file of this machine, or "
+            "zookeeper://HOST:PORT,.../PATH."
+        )
+    else:
+        store, presence = _on_one_machine(text, node_id, incarnation, lease_ms)
+    return Shared(store, presence, Joining(*told, incarnation, int(lease_ms * TRUST), {"PLAINTEXT": told}))
+
+
+def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) -> tuple[NodeStore, Presence]:
+    path = os.path.abspath(text.removeprefix(f"{SQLITE}:"))
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     presence = LockedPresence(f"{os.path.dirname(path)}/members", node_id, incarnation, lease_ms)
     try:
-        store = SqliteStore(path)
+        return SqliteStore(path), presence
     except BaseException:
         presence.leave()
         raise
-    joining = Joining(*told, incarnation, int(lease_ms * TRUST), {"PLAINTEXT": told})
-    return Shared(store, presence, joining)
+
+
+def _over_machines(text: str, life: Life, directory: str, lease_ms: int) -> tuple[NodeStore, Presence, int]:
+    """The third is the lease that the servers grant."""
+    from ottla.metadata.zookeeper.ensemble import ensemble_of
+    from ottla.metadata.zookeeper.session import Session
+    from ottla.metadata.zookeeper.store import ZooKeeperStore
+    from ottla.server.zookeeper_presence import ZooKeeperPresence
+
+    try:
+        ensemble = ensemble_of(text)
+    except ValueError as error:
+        raise SettingsRefused(f"--metadata {text}: {error}") from error
+    session = Session(ensemble, lease_ms, log.warning)
+    session.open()
+    try:
+        store = ZooKeeperStore(session)
+        presence = ZooKeeperPresence(store, life, note_life(directory, life.incarnation))
+    except BaseException:
+        session.close()
+        raise
+    return store, presence, int(session.timeout_s * 1000)

@@ -6,13 +6,30 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeAlias
 
 from ottla.broker.cluster import store_work
 from ottla.broker.effects import Commit, CommitOutcome, OutcomeUnknown, Reading, Reread, Unread
 from ottla.metadata.image import MetadataDelta, MetadataImage, delta_since
 from ottla.metadata.store import MetadataStore, StoreFailed
 
+Told: TypeAlias = MetadataDelta | StoreFailed | None
+"""What came of a look at the store."""
+
 log = logging.getLogger("ottla.metadata")
+
+
+class NodeStore(MetadataStore, Protocol):
+    """A metadata store as a node's shell uses it."""
+
+    def marked(self) -> int:
+        """The newest generation as far as is known without a look into the store; none of an image where that is not
+        known."""
+        ...
+
+    def hurry(self) -> None:
+        """Clients are served from now on."""
+        ...
 
 
 class StoreThread:
@@ -38,18 +55,18 @@ class StoreThread:
         else:
             self._pool.submit(self._read, effect)
 
-    def look(self, image: MetadataImage, heard: Callable[[MetadataDelta | None], None]) -> None:
+    def look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
         """Tell `heard`, on the loop, what the store has that this image has not; None where that is nothing."""
         self._pool.submit(self._look, image, heard)
 
-    def _look(self, image: MetadataImage, heard: Callable[[MetadataDelta | None], None]) -> None:
-        delta: MetadataDelta | None = None
+    def _look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
+        told: Told = None
         try:
             if self._store.generation != image.generation:
-                delta = delta_since(self._store, image)
+                told = delta_since(self._store, image)
         except StoreFailed as failed:
-            log.warning("the metadata store can't be looked at; it is tried again: %s", failed)
-        self._loop.call_soon_threadsafe(heard, delta)
+            told = failed
+        self._loop.call_soon_threadsafe(heard, told)
 
     def _commit(self, effect: Commit) -> None:
         try:

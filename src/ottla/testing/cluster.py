@@ -35,7 +35,8 @@ class EmbeddedCluster:
 
     `settings`: Kafka's property names, over the defaults of `EmbeddedBroker` and three copies of everything, for every
     node. `directory`: where node N keeps its data in a directory N; without one a temporary directory that goes with
-    the cluster. `racks`: where nodes stand, by their number.
+    the cluster. `racks`: where nodes stand, by their number. `metadata`: the store that they share, as `ottla serve
+    --metadata` takes it; a file in the directory if none is named.
 
     `start` raises `RuntimeError` with what a node had to say when it did not start.
     """
@@ -47,6 +48,7 @@ class EmbeddedCluster:
         settings: Mapping[str, object] | None = None,
         directory: str | Path | None = None,
         racks: Mapping[int, str] | None = None,
+        metadata: str | None = None,
     ) -> None:
         self.nodes = range(1, nodes + 1)
         given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
@@ -54,6 +56,7 @@ class EmbeddedCluster:
         self._racks = dict(racks or {})
         self._temporary = None if directory is not None else tempfile.mkdtemp(prefix="ottla-cluster-")
         self.directory = str(directory if directory is not None else self._temporary)
+        self._metadata = metadata or str(Path(self.directory, METADATA))
         self._ports = dict.fromkeys(self.nodes, 0)
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._network = Network(self.nodes, self._ports.__getitem__)
@@ -177,7 +180,7 @@ class EmbeddedCluster:
         directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "ottla", "serve", "--log-format", "json", "--node-id", str(node)]
         command += ["--data", str(directory), "--listen", self.address_of(node)]
-        command += ["--metadata", str(Path(self.directory, METADATA))]
+        command += ["--metadata", self._metadata]
         routes = {other: self._network.entry(node, other) for other in self.nodes if other != node}
         command += [
             "--set",

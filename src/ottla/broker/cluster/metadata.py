@@ -50,7 +50,7 @@ from ottla.metadata.image import (
     encoded,
     read_image,
 )
-from ottla.metadata.store import Delete, Guard, MetadataStore, Put, StoreFailed, Write
+from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
 
 PLANS_MAX: Final = 10
 """How often a change is planned while others are faster."""
@@ -175,7 +175,8 @@ class Metadata:
 
     def at_once(self, now: Millis, planned: Planned) -> Any:
         """Carry out this plan while no shell carries out effects: at start, before anybody is served, and at a clean
-        stop. Raises StoreFailed, Conflict, and what the plan raises."""
+        stop. What nobody knows of counts as failed: on a store that stands elsewhere these are only removals, which may
+        be made twice. Raises StoreFailed, Conflict, and what the plan raises."""
         failed: StoreFailed | None = None
         while True:
             try:
@@ -184,8 +185,8 @@ class Metadata:
                 return ended.value
             try:
                 generation = self._store.commit(batch.writes(), batch.guards)
-            except StoreFailed as error:
-                failed = error
+            except (StoreFailed, CommitUnknown) as error:
+                failed = error if isinstance(error, StoreFailed) else StoreFailed(str(error))
                 continue
             failed = None
             is_next = generation == self.image.generation + 1

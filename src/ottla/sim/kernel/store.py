@@ -46,6 +46,7 @@ class FarStore:
         self._store = store
         self._rng = rng
         self.place = store.place
+        self.way_on = store.way_on
         self.lost = 0
         self.latency_max_us: Micros = 0
         self.lost_answers = 0.0
@@ -69,6 +70,9 @@ class FarStore:
     def get(self, key: str) -> Versioned | None:
         self._reach()
         return self._store.get(key)
+
+    def get_many(self, keys: Sequence[str]) -> Sequence[Versioned | None]:
+        return self._store.get_many(keys)
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         return self._store.list(prefix)

@@ -1,0 +1,1 @@
+"""Keeps the metadata store of nodes on several machines in Apache ZooKeeper."""

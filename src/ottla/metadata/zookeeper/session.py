@@ -1,0 +1,349 @@
+"""Keeps a session with ZooKeeper: reads znodes, carries out transactions, says what nobody knows.
+
+Knows kazoo and its rules. Does not know what the znodes mean. Its calls block, from any thread but kazoo's own; what it
+calls back comes on a thread of kazoo's and must not block.
+
+- Requests of one session are carried out in their order, those that wait for a new connection too. So whoever reads
+  after a transaction whose answer was lost reads what became of it, once a write of his own has gone through: a server
+  that has just taken the session over may be behind. `_barrier` is that write, made before the first call after every
+  loss of the connection.
+- kazoo notices that a server has stopped answering only while nothing new is sent, and not before two thirds of the
+  session time-out are over. So whoever has waited for a third of it has the connection dropped, and goes on with
+  another server.
+- An expired session is followed by another; what belonged to it (ephemeral znodes, watches) is for others to make anew.
+
+Sources: kazoo's KazooClient and ConnectionHandler; ZooKeeper's "Consistency Guarantees".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kazoo.client import KazooClient  # pyright: ignore[reportMissingImports]
+from kazoo.exceptions import (  # pyright: ignore[reportMissingImports]
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler  # pyright: ignore[reportMissingImports]
+from kazoo.protocol.states import KazooState  # pyright: ignore[reportMissingImports]
+
+from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.metadata.zookeeper.ensemble import Ensemble
+
+START_S: Final = 15.0
+"""How long a start waits for a server that serves."""
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+READS_AT_ONCE: Final = 100
+"""How many reads are under way: each has a byte in a pipe of kazoo's until it is sent."""
+ANY_VERSION: Final = -1
+
+_RACED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
+
+
+class Raced(Exception):
+    """A znode of a transaction was not as expected, so nothing of it was done."""
+
+
+class Znode(NamedTuple):
+    """What a znode holds. `version` counts its writes from 0; `session`: whose it is, 0 where it is nobody's;
+    `written_ms`: when it was written by ZooKeeper's clock."""
+
+    content: bytes
+    version: int
+    session: int
+    written_ms: int
+
+
+class Create(NamedTuple):
+    path: str
+    content: bytes
+    ephemeral: bool = False
+
+
+class Set(NamedTuple):
+    path: str
+    content: bytes
+    version: int = ANY_VERSION
+
+
+class Remove(NamedTuple):
+    path: str
+    version: int = ANY_VERSION
+
+
+class Check(NamedTuple):
+    path: str
+    version: int
+
+
+Operation: TypeAlias = Create | Set | Remove | Check
+
+
+class Session:
+    """See the module's docstring. `timeout_ms`: the session time-out asked for.
+
+    `notes` hears of lost connections and sessions, in sentences, on any thread.
+    """
+
+    def __init__(self, ensemble: Ensemble, timeout_ms: int, notes: Callable[[str], None] = lambda _: None) -> None:
+        self.ensemble = ensemble
+        self._barrier_path = f"{ensemble.root}/barrier"
+        self._notes = notes
+        self._asked_s = timeout_ms / 1000
+        self._sockets = _Sockets(self._asked_s / 3)
+        quiet = logging.getLogger("ottla.kazoo")
+        quiet.setLevel(logging.ERROR)  # the notes say it in a sentence
+        self._client: Any = KazooClient(
+            ",".join(ensemble.servers),
+            timeout=self._asked_s,
+            handler=self._sockets,
+            connection_retry=RECONNECT,
+            logger=quiet,
+        )
+        self._client.add_listener(self._heard)
+        self.timeout_s = self._asked_s
+        """After how long without a sign of this process the servers end its session."""
+        self._learn_timeout()
+        self._listeners: list[Callable[[], None]] = []
+        self._lost_at: float | None = None
+        self._back = threading.Event()
+        self._losses = 0
+        self._barriers = -1
+        """After how many losses of the connection the last barrier was put up; -1 before the first."""
+        self._one_barrier = threading.Lock()
+        self._closed = False
+
+    def open(self) -> None:
+        """Connect. Raises StoreFailed where no server serves within START_S."""
+        self._client.start_async().wait(START_S)
+        if not self._client.connected:
+            self.close()
+            raise StoreFailed(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
+
+    def close(self) -> None:
+        """End the session, and with it what is ephemeral. Twice is no error."""
+        if not self._closed:
+            self._closed = True
+            self._back.set()
+            with contextlib.suppress(Exception):  # a server that does not answer: the session will expire
+                self._client.stop()
+                self._client.close()
+
+    # ---- the connection --------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int | None:
+        """The number of the session; None while there is no connection."""
+        identity = self._client.client_id
+        return None if identity is None else int(identity[0])
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call this whenever a connection was lost or made."""
+        self._listeners.append(changed)
+
+    def drop(self) -> None:
+        """Give up the connection: its server does not answer. kazoo goes on with another one."""
+        self._sockets.drop()
+
+    def _learn_timeout(self) -> None:
+        """kazoo tells nobody which time-out the servers grant, only its own loop: two thirds of it, in milliseconds."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connected(*args: Any) -> Any:
+            times = connect(*args)
+            self.timeout_s = times[0] * 3 / 2000
+            return times
+
+        connection._connect = connected
+
+    def _heard(self, state: str) -> None:
+        if self._closed:
+            return
+        now = time.monotonic()
+        if state == KazooState.CONNECTED:
+            if self._lost_at is not None:
+                self._notes(f"connected to ZooKeeper again after {now - self._lost_at:.1f} s")
+            self._lost_at = None
+            self._back.set()
+        else:
+            self._back.clear()
+            self._losses += 1
+            if self._lost_at is None:
+                self._lost_at = now
+                self._notes("the connection to ZooKeeper was lost; others are tried")
+            if state == KazooState.LOST:
+                self._notes("the session with ZooKeeper has expired; there will be another one")
+        for changed in self._listeners:
+            changed()
+
+    # ---- reads -----------------------------------------------------------------------------------------------------
+
+    def read(self, paths: Sequence[str], watch: Callable[[Any], None] | None = None) -> list[Znode | None]:
+        """What stands in these znodes, read in this order; None for one that is not there. `watch` is called once when
+        the first is written or the connection is lost. Raises StoreFailed."""
+        found: list[Znode | None] = []
+        with self._failures("read"):
+            self._barrier()
+            for begin in range(0, len(paths), READS_AT_ONCE):
+                asked = [
+                    self._client.get_async(path, watch if begin == place == 0 else None)
+                    for place, path in enumerate(paths[begin : begin + READS_AT_ONCE])
+                ]
+                found += [self._znode(each) for each in asked]
+        return found
+
+    def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        """The names of the znodes below, in order; none where there is no such znode. Raises StoreFailed."""
+        with self._failures("read"):
+            self._barrier()
+            with contextlib.suppress(NoNodeError):
+                return sorted(self._answer(self._client.get_children_async(path, watch)))
+        return []
+
+    def clock_ms(self) -> int:
+        """ZooKeeper's own clock, in milliseconds since 1970, as the last connection was made. Raises StoreFailed."""
+        (barrier,) = self.read([self._barrier_path])
+        return 0 if barrier is None else barrier.written_ms
+
+    def _znode(self, asked: Any) -> Znode | None:
+        try:
+            content, stat = self._answer(asked)
+        except NoNodeError:
+            return None
+        return Znode(content, stat.version, stat.ephemeralOwner, stat.mtime)
+
+    # ---- writes ----------------------------------------------------------------------------------------------------
+
+    def make(self, paths: Iterable[str]) -> None:
+        """Let there be these znodes, and those above them; empty where they were not there. Raises StoreFailed."""
+        with self._failures("written"):
+            for path in paths:
+                with contextlib.suppress(NodeExistsError):
+                    self._answer(self._client.create_async(path, b"", makepath=True))
+
+    def carry_out(self, operations: Sequence[Operation]) -> None:
+        """Do all of these or none. Raises Raced where a znode is not as expected, CommitUnknown where nobody knows
+        whether they were done, StoreFailed."""
+        with self._failures("written"):
+            self._barrier()
+        transaction = self._client.transaction()
+        for each in operations:
+            match each:
+                case Create(path, content, ephemeral):
+                    transaction.create(path, content, ephemeral=ephemeral)
+                case Set(path, content, version):
+                    transaction.set_data(path, content, version)
+                case Remove(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        self._connected()
+        try:
+            results = self._answer(transaction.commit_async())
+        except (KazooException, _Silent) as error:
+            raise CommitUnknown(f"{self._place}: {_sentence(error)}") from error
+        failures = [each for each in results if isinstance(each, Exception)]
+        if any(isinstance(each, _RACED) for each in failures):
+            raise Raced
+        if failures:
+            raise StoreFailed(f"{self._place} can't be written: {_sentence(failures[0])}")
+
+    def _barrier(self) -> None:
+        """After a loss of the connection: see what was done before it."""
+        if self._barriers == self._losses:
+            return
+        with self._one_barrier:
+            losses = self._losses
+            self._connected()
+            try:
+                self._answer(self._client.set_async(self._barrier_path, b""))
+            except NoNodeError:
+                with contextlib.suppress(NodeExistsError):
+                    self._answer(self._client.create_async(self._barrier_path, b"", makepath=True))
+            self._barriers = losses
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        return f"the metadata store {self.ensemble}"
+
+    def _connected(self) -> None:
+        """Wait for a connection, as long as one that was lost may come back before the session expires: servers elect a
+        leader in less. Raises StoreFailed where there is none."""
+        lost_at = self._lost_at
+        if not self._closed and lost_at is not None:
+            self._back.wait(max(0.0, lost_at + self.timeout_s - time.monotonic()))
+        if self._closed or not self._client.connected:
+            since = "" if lost_at is None else f" since {time.monotonic() - lost_at:.0f} s"
+            raise StoreFailed(f"{self._place} can't be reached: no server of it answers{since}")
+
+    def _answer(self, asked: Any) -> Any:
+        """What came of a request. Raises _Silent where nothing comes for as long as a session lives."""
+        if not asked.wait(self.timeout_s / 3):
+            self.drop()
+            if not asked.wait(self.timeout_s * 2 / 3):
+                raise _Silent
+        return asked.get(block=False)
+
+    @contextlib.contextmanager
+    def _failures(self, done: str) -> Any:
+        """Raises StoreFailed for what ZooKeeper refuses."""
+        self._connected()
+        try:
+            yield
+        except (KazooException, _Silent) as error:
+            raise StoreFailed(f"{self._place} can't be {done}: {_sentence(error)}") from error
+
+
+class _Silent(Exception):
+    """No answer came."""
+
+
+class _Sockets(SequentialThreadingHandler):
+    """kazoo's threads, and the socket that it uses: no server is waited for longer than `patience_s`."""
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__()
+        self._patience_s = patience_s
+        self._socket: socket.socket | None = None
+        self._refusals: dict[str, str] = {}
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(self._patience_s, kwargs["timeout"])
+        host, port = kwargs["hostname"], kwargs["address"][1]
+        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            made = self._socket = super().create_connection(*args, **kwargs)
+        except OSError as error:
+            self._refusals[at] = error.strerror or str(error)
+            raise
+        self._refusals[at] = "it accepts connections but does not serve: do most servers of the ensemble run?"
+        return made
+
+    def drop(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def why_not(self, ensemble: Ensemble) -> str:
+        """What every server said, in a sentence."""
+        told = [f"{each}: {self._refusals.get(each, 'no such host is known')}" for each in ensemble.servers]
+        return f"no ZooKeeper server serves this node; {', '.join(told)}"
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, _Silent):
+        return "no answer came"
+    name = type(error).__name__.removesuffix("Error").removesuffix("Exception")
+    return str(error) or name

@@ -1,0 +1,94 @@
+"""Finds out which processes are gone, by their ports: at a refused connection nobody listens any more.
+
+Knows where each life of a node listens. A connection is held open to each; when the process ends, the system of its
+machine closes it, and refuses the next one. That is milliseconds after a kill, where a session in ZooKeeper takes
+seconds to expire. A process that stands still keeps its connections, and a machine that has lost its power answers
+nothing: of both nothing is known here.
+
+Where somebody listens at the address again, the life counts as there until its znode says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+AGAIN_S: Final = 0.1
+"""How soon an address is tried again where nobody listens, or connections end at once."""
+
+
+class Life(NamedTuple):
+    """One life of a node: the name of it, and the listener for other nodes."""
+
+    node_id: int
+    incarnation: str
+    host: str
+    port: int
+
+    def encode(self) -> bytes:
+        fields = self._asdict()
+        del fields["node_id"]
+        return json.dumps(fields).encode()
+
+    @staticmethod
+    def decode(node_id: int, content: bytes) -> Life:
+        """Raises ValueError, KeyError or TypeError where this is none."""
+        fields = json.loads(content)
+        return Life(node_id, str(fields["incarnation"]), str(fields["host"]), int(fields["port"]))
+
+
+class Doors:
+    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long an answer is waited for."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._watched: dict[Life, asyncio.Task[None]] = {}
+        self.gone: set[Life] = set()
+
+    def watch(self, lives: Iterable[Life]) -> None:
+        """Watch these from now on, and no others."""
+        wanted = set(lives)
+        for life in self._watched.keys() - wanted:
+            self._watched.pop(life).cancel()
+            self.gone.discard(life)
+        for life in wanted - self._watched.keys():
+            self._watched[life] = asyncio.create_task(self._attend(life))
+
+    def close(self) -> None:
+        self.watch(())
+
+    async def _attend(self, life: Life) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    reader, writer = await asyncio.open_connection(life.host, life.port)
+            except ConnectionRefusedError:
+                self.gone.add(life)
+            except OSError:
+                pass  # it may be the way there
+            else:
+                self.gone.discard(life)
+                try:
+                    await reader.read(1)
+                except OSError:
+                    pass  # a process that was killed resets its connections
+                finally:
+                    writer.close()
+            if loop.time() - begun < AGAIN_S or life in self.gone:
+                await asyncio.sleep(AGAIN_S)
+
+
+def refuses(life: Life, patience_s: float) -> bool:
+    """Whether nobody listens at this life's address. Blocks."""
+    try:
+        socket.create_connection((life.host, life.port), patience_s).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,178 @@
+"""Which lives of which nodes are there, over machines: an ephemeral znode for each node, which goes with its session.
+
+    ROOT/ids/N    {"incarnation": ..., "host": ..., "port": ...}
+
+A thread writes this node's znode again and again. Such a write goes through a majority of the servers, so when it is
+answered the session lived, for all of them, when it was begun; what was committed until then is read after it. The node
+trusts what it knows for a part of the session's time-out, counted from there by its own clock (membership.py): it stops
+before the servers let another take its place.
+
+A node whose process is gone is missed before its session has expired, where its port refuses connections (doors.py).
+
+Of an expired session, and of an earlier life of this node, an old znode may still be there (ZOOKEEPER-2985): it is
+replaced. A life is over for sure which had the data directory that this one has locked, and left its name there. The
+znode of another process that answers at its port stays: two processes must not be one node.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Container
+from contextlib import suppress
+from typing import Any, Final
+
+from ottla.machine import Millis
+from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.metadata.zookeeper.session import Create, Raced, Remove, Set, Znode
+from ottla.metadata.zookeeper.store import ZooKeeperStore
+from ottla.server.clocks import moment
+from ottla.server.doors import Doors, Life, refuses
+from ottla.server.listeners import ServeRefused
+
+RENEWALS: Final = 9
+"""How often the znode is written while a session lives."""
+PROBE_S: Final = 2.0
+
+log = logging.getLogger("ottla.cluster")
+
+
+class ZooKeeperPresence:
+    """This node's znode, there from construction to `leave`, and looks at those of the others. Raises ServeRefused,
+    StoreFailed. Belongs to the running event loop."""
+
+    def __init__(self, store: ZooKeeperStore, life: Life, earlier: Container[str] = ()) -> None:
+        """`earlier`: the incarnations that had this node's data directory before."""
+        self._store = store
+        self._session = store.session
+        self._life = life
+        self._ids = f"{self._session.ensemble.root}/ids"
+        self._path = f"{self._ids}/{life.node_id}"
+        self._lives: frozenset[Life] = frozenset()
+        self._looked_at: frozenset[Life] = frozenset()
+        self._doors = Doors(self._session.timeout_s / 3)
+        self._wake = threading.Event()
+        self._left = False
+        self._version: int | None = None
+        """The version of the own znode; None where it is not known."""
+        self._displaced = False
+        self.generation = 0
+        self.renewed_at: Millis = 0
+        self._session.make([self._ids])
+        self._enter(earlier)
+        self._session.listen(self._wake.set)
+        self._thread = threading.Thread(target=self._go_on, name="ottla-presence", daemon=True)
+        self._thread.start()
+
+    def look(self) -> dict[int, str]:
+        """The incarnations of the nodes that are there, by id, this one among them."""
+        lives, own = self._lives, self._life
+        if lives is not self._looked_at:
+            self._looked_at = lives
+            self._doors.watch(life for life in lives if life.node_id != own.node_id)
+        gone = self._doors.gone
+        return {life.node_id: life.incarnation for life in lives if life not in gone} | {own.node_id: own.incarnation}
+
+    def leave(self) -> None:
+        """The others miss this node from now on. The session is the store's to close."""
+        self._left = True
+        self._wake.set()
+        self._doors.close()
+        self._thread.join()
+
+    # ---- the znode -------------------------------------------------------------------------------------------------
+
+    def _enter(self, earlier: Container[str]) -> None:
+        """Let there be the znode. Raises ServeRefused where another process is this node."""
+        until = time.monotonic() + self._session.timeout_s + PROBE_S
+        while True:
+            (found,) = self._session.read([self._path])
+            other = None if found is None else _life(self._life.node_id, found)
+            if found is not None and self._is_own(found):
+                return
+            if other is None or other.incarnation in earlier or refuses(other, PROBE_S):
+                self._place(found)
+            elif time.monotonic() > until:
+                raise ServeRefused(
+                    f"Node {other.node_id} of this cluster runs already, at {other.host}:{other.port}. Stop it, or "
+                    "give this one another --node-id."
+                )
+            else:
+                time.sleep(0.1)
+
+    def _is_own(self, znode: Znode) -> bool:
+        return znode.session == self._session.id and znode.content == self._life.encode()
+
+    def _place(self, found: Znode | None) -> None:
+        """Put the znode where none is, or this one. Raises StoreFailed."""
+        create = Create(self._path, self._life.encode(), ephemeral=True)
+        try:
+            self._session.carry_out([create] if found is None else [Remove(self._path, found.version), create])
+        except (Raced, CommitUnknown):
+            return  # a look says what is there now
+
+    # ---- the thread ------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        while not self._left:
+            try:
+                self._renew()
+            except (StoreFailed, CommitUnknown) as failed:
+                log.debug("this node's place in ZooKeeper could not be renewed: %s", failed)
+            except Exception:
+                log.exception("this node's place in ZooKeeper could not be renewed")
+            self._wake.wait(self._session.timeout_s / RENEWALS)
+            self._wake.clear()
+
+    def _renew(self) -> None:
+        """Say that this node is there, and see who is. Raises StoreFailed, CommitUnknown."""
+        begun = moment()
+        version, self._version = self._version, None
+        if version is not None:
+            with suppress(Raced):
+                self._session.carry_out([Set(self._path, self._life.encode(), version)])
+                self._version = version + 1
+        names = [name for name in self._session.children(self._ids, self._called) if name.isdigit()]
+        own, *others = self._session.read([self._path, *(f"{self._ids}/{name}" for name in names)])
+        if own is None or not self._is_own(own):
+            self._replace(own)
+            return
+        if own.version != self._version:
+            self._version = own.version  # it is ours, and this time it was not written
+            self._wake.set()
+            return
+        found = (_life(int(name), znode) for name, znode in zip(names, others, strict=True) if znode is not None)
+        lives = frozenset(life for life in found if life is not None)
+        if lives != self._lives:
+            self._lives = lives
+        self.generation = self._store.generation
+        self.renewed_at = begun
+        self._displaced = False
+
+    def _replace(self, own: Znode | None) -> None:
+        """The znode is not that of this session."""
+        other = None if own is None else _life(self._life.node_id, own)
+        if other is None or other == self._life:
+            self._place(own)
+            self._wake.set()
+        elif not self._displaced:
+            self._displaced = True
+            log.error(
+                "another process has taken the place of node %d, at %s:%d: this one serves nobody until that has ended",
+                other.node_id,
+                other.host,
+                other.port,
+            )
+
+    def _called(self, event: Any) -> None:
+        """A node has come or gone, or the connection was lost that would have told."""
+        self._wake.set()
+
+
+def _life(node_id: int, znode: Znode) -> Life | None:
+    """Whose znode it is; None where it is nobody's who could be asked."""
+    try:
+        return Life.decode(node_id, znode.content)
+    except (ValueError, KeyError, TypeError):
+        return None

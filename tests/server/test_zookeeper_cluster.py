@@ -1,0 +1,200 @@
+"""Three nodes over three ZooKeeper servers, as on three machines: leaders of both are killed under load.
+
+One start for all tests; each leaves the cluster whole.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.client import Client
+from ottla.metadata.store import CommitUnknown, Put, StoreFailed
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.testing import EmbeddedCluster
+from tests.zookeepers import ZooKeepers, fresh, opened
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[ZooKeepers]:
+    with ZooKeepers(3) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def cluster(ensemble: ZooKeepers) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(settings={"min.insync.replicas": 2}, metadata=fresh(ensemble)) as nodes:
+        yield nodes
+
+
+def soon(holds: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+def ask(cluster: EmbeddedCluster, node: int, message: Any) -> Any:
+    with Client(cluster.address_of(node)) as client:
+        return client.send(message)
+
+
+def create(cluster: EmbeddedCluster, name: str, partitions: int) -> None:
+    (made,) = ask(cluster, 1, CreateTopicsRequest(topics=[CreatableTopic(name, partitions, 3)])).topics
+    assert made.error_code == 0, made.error_message
+    soon(lambda: all(len(parts_of(cluster, by, name)) == partitions for by in cluster.nodes))
+
+
+def parts_of(cluster: EmbeddedCluster, by: int, name: str) -> list[Any]:
+    topics = {topic.name: topic for topic in ask(cluster, by, MetadataRequest(topics=None)).topics}
+    return topics[name].partitions if name in topics else []
+
+
+def in_sync(cluster: EmbeddedCluster, by: int, name: str) -> bool:
+    return all(len(part.isr_nodes) == 3 and part.leader_id > 0 for part in parts_of(cluster, by, name))
+
+
+class Load:
+    """Produces numbers with acks=all until told otherwise, and knows which of them were acknowledged."""
+
+    def __init__(self, cluster: EmbeddedCluster, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: set[int] = set()
+        self.failed: list[str] = []
+        self._producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 1, "enable.idempotence": True}
+        )
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._produce)
+        self._thread.start()
+
+    def _produce(self) -> None:
+        number = 0
+        while not self._over.is_set():
+            self._producer.produce(self.topic, key=str(number), on_delivery=self._delivered)
+            self._producer.poll(0.002)
+            number += 1
+        self._producer.flush(60)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged.add(int(message.key()))
+        else:
+            self.failed.append(str(error))
+
+    def goes_on(self) -> None:
+        """Return when more is acknowledged than was."""
+        before = len(self.acknowledged)
+        soon(lambda: len(self.acknowledged) > before + 20)
+
+    def end(self) -> set[int]:
+        self.__exit__()
+        assert self.failed == []
+        return self.acknowledged
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def read_all(cluster: EmbeddedCluster, topic: str, partitions: int) -> list[int]:
+    """Every key that is in the topic now."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+    places = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
+    left = {place.partition: consumer.get_watermark_offsets(place, 30)[1] for place in places}
+    left = {partition: end for partition, end in left.items() if end}
+    consumer.assign(places)
+    keys: list[int] = []
+    until = time.monotonic() + 60
+    while left:
+        assert time.monotonic() < until, left
+        message: Any = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            keys.append(int(message.key()))
+            if message.offset() + 1 >= left.get(message.partition(), 1 << 60):
+                del left[message.partition()]
+    consumer.close()
+    return keys
+
+
+def test_nothing_acknowledged_is_lost_when_a_leader_is_killed_and_it_comes_back(cluster: EmbeddedCluster) -> None:
+    create(cluster, "kept", 2)
+    with Load(cluster, "kept") as load:
+        load.goes_on()
+        victim = parts_of(cluster, 1, "kept")[0].leader_id
+        alive = next(node for node in cluster.nodes if node != victim)
+        cluster.kill(victim)
+        soon(lambda: victim not in [part.leader_id for part in parts_of(cluster, alive, "kept")])
+        load.goes_on()
+        cluster.start_node(victim)
+        soon(lambda: in_sync(cluster, alive, "kept"))
+        load.goes_on()
+        acknowledged = load.end()
+    found = read_all(cluster, "kept", 2)
+    assert acknowledged <= set(found)
+    assert len(found) == len(set(found))
+
+
+def test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed(
+    cluster: EmbeddedCluster, ensemble: ZooKeepers
+) -> None:
+    create(cluster, "goes-on", 1)
+    with Load(cluster, "goes-on") as load:
+        load.goes_on()
+        leader = ensemble.leader()
+        leader.kill()
+        load.goes_on()
+        create(cluster, "made-after", 1)  # whoever leads ZooKeeper now
+        victim = ask(cluster, 1, DescribeClusterRequest()).controller_id
+        alive = next(node for node in cluster.nodes if node != victim)
+        cluster.kill(victim)
+        soon(lambda: ask(cluster, alive, DescribeClusterRequest()).controller_id not in (victim, -1))
+        load.goes_on()
+        leader.begin()
+        leader.wait()
+        cluster.start_node(victim)
+        soon(lambda: in_sync(cluster, alive, "goes-on"))
+        acknowledged = load.end()
+    assert acknowledged <= set(read_all(cluster, "goes-on", 1))
+
+
+def test_commits_go_on_when_the_leader_is_killed_and_none_is_lost(ensemble: ZooKeepers) -> None:
+    place = fresh(ensemble)
+    done: list[int] = []
+    over = threading.Event()
+
+    def write() -> None:
+        with closing(opened(place)) as store:
+            number = 0
+            while not over.is_set():
+                try:
+                    store.commit([Put(f"k/{number}", b"%d" % number)])
+                    done.append(number)
+                except (StoreFailed, CommitUnknown):
+                    time.sleep(0.05)
+                number += 1
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    soon(lambda: len(done) > 5)
+    leader = ensemble.leader()
+    leader.kill()
+    before = len(done)
+    soon(lambda: len(done) > before + 5)
+    over.set()
+    writing.join()
+    leader.begin()
+    leader.wait()
+    with closing(opened(place)) as store:
+        there = {key for key, _ in store.list("k/")}
+        assert {f"k/{number}" for number in done} <= there
+        assert store.generation == len(there)
