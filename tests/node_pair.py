@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.cluster.membership import Joining
+from ottla.broker.effects import Ask
 from ottla.broker.requests import Address, Session
+from ottla.machine import Unanswered
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import decode_request_header
@@ -35,6 +37,8 @@ class NodePair:
     def __init__(self, directory: Path, **settings: Any) -> None:
         store = MemoryStore()
         self.away: set[int] = set()
+        self.held: set[int] = set()
+        """Keys of APIs that no node asks the other for now."""
         self.stages: dict[int, NodeStage] = {}
         self._carried: list[tuple[int, int, _Carried]] = []
         for node_id in (1, 2):
@@ -71,7 +75,7 @@ class NodePair:
         """Whether a request or an answer was carried over."""
         moved = False
         for sender, stage in self.stages.items():
-            for ask in [ask for ask in stage.asks if ask.node_id not in self.away]:
+            for ask in [ask for ask in stage.asks if ask.node_id not in self.away and _key(ask) not in self.held]:
                 stage.asks.remove(ask)
                 receiver = self.stages[ask.node_id]
                 receiver.connections += 1
@@ -89,6 +93,14 @@ class NodePair:
             moved = True
         return moved
 
+    def lose(self) -> None:
+        """Who waits for a node that is away hears that it was lost."""
+        for stage in self.stages.values():
+            asks, stage.asks = stage.asks, []
+            for ask in asks:
+                stage.node.answered(stage.now, ask.token, Unanswered("the connection was lost"))
+        self.settle()
+
     def ask(self, node_id: int, message: Any, version: int | None = None) -> Any:
         """The answer of one node."""
         asked = self.stages[node_id].send(message, version)
@@ -105,3 +117,7 @@ class NodePair:
         for stage in self.stages.values():
             stage.run(ms)
         self.settle()
+
+
+def _key(ask: Ask) -> int:
+    return int.from_bytes(ask.frame[4:6], "big")

@@ -265,9 +265,15 @@ class Node:
     @cached_property
     def share_state(self) -> ShardHost:
         """The coordinator of share groups' delivery state."""
+        from ottla.broker.coordinators.elsewhere import Elsewhere
         from ottla.share.state import ShareStateShard
 
-        return self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+        if not self.members.is_alone:
+            host.elsewhere = Elsewhere(
+                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings
+            )
+        return host
 
     @cached_property
     def transactions(self) -> ShardHost:
@@ -302,6 +308,7 @@ class Node:
             self.leadership,
             self.forwarding,
             self.parking,
+            self.peers,
             self.failures,
             self.share_state,
         )
@@ -559,5 +566,7 @@ class Node:
         for partition in partitions:
             partition.resign(now)
             self.upkeep.forget(partition)
+        if self._in_use("share_state"):
+            _ = self.share  # who lets its coordinators forget the topic
         for host in self._in_use(*_COORDINATORS.values(), "share"):
             host.topic_deleted(now, topic)

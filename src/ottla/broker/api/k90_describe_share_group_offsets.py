@@ -13,10 +13,12 @@ Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, describ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.share_offsets import ask_states, question
+from ottla.broker.api.share_offsets import ask_states, ends_elsewhere, question
 from ottla.broker.coordinators.rounds import CALLS_AT_ONCE, Round, Work, ask_in_rounds
+from ottla.broker.delivery.host import lag_of
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
@@ -68,8 +70,9 @@ def _describe(node: Node, request: Request) -> Work:
             for topic, part in wanted
         )
         replies = yield from ask_states(node, calls, needed=bool(wanted))
+        ends = yield from ends_elsewhere(node, [(topic.topic_name, part.partition_index) for topic, part in wanted])
         for (topic, part), reply in zip(wanted, replies, strict=True):
-            _fill(node, topic, part, reply.results[0].partitions[0])
+            _fill(node, topic, part, reply.results[0].partitions[0], ends)
         groups.append(DescribeShareGroupOffsetsResponseGroup(asked.group_id, topics))
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
@@ -112,13 +115,20 @@ def _fill(
     topic: DescribeShareGroupOffsetsResponseTopic,
     part: DescribeShareGroupOffsetsResponsePartition,
     state: PartitionResult,
+    ends: Mapping[tuple[str, int], int],
 ) -> None:
+    """`ends`: of partitions that other nodes lead."""
     if state.error_code:
         part.error_code, part.error_message = state.error_code, state.error_message
         return
     part.start_offset = state.start_offset
     part.leader_epoch = max(state.leader_epoch, 0)
-    part.lag = node.share.lag(topic.topic_id, part.partition_index, state.start_offset, state.delivery_complete_count)
+    end_offset = ends.get((topic.topic_name, part.partition_index))
+    begun = state.start_offset, state.delivery_complete_count
+    if end_offset is None:
+        part.lag = node.share.lag(topic.topic_id, part.partition_index, *begun)
+    else:
+        part.lag = lag_of(end_offset, *begun)
 
 
 def _refused(group_id: str, error: ErrorCode, message: str | None = None) -> DescribeShareGroupOffsetsResponseGroup:

@@ -8,18 +8,31 @@ Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, deleteS
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.cluster.members import NOBODY
 from ottla.broker.coordinators.rounds import Round, Work
-from ottla.broker.requests import Request
+from ottla.broker.parking import ParkedWork
+from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.slices import Piece
 from ottla.groups.share.admin import ShareQuestion
 from ottla.groups.share.group import SharesKnown
-from ottla.machine import Call
+from ottla.machine import Call, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+LATEST: Final = -1
 
 
 def question(node: Node, asked: ShareQuestion) -> tuple[int, Call]:
@@ -55,6 +68,42 @@ def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -
     if needed and node.share.lacks_state_topic:
         yield from node.share.making_state_topic()
     return (yield Round(node.share_state, calls))
+
+
+class _AskedElsewhere(ParkedWork):
+    """A question to another node that a piece of work waits for; a `cluster.peers.Asker`."""
+
+    __slots__ = ("_node", "_ticket")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ticket: Ticket = 0
+
+    def begin(self, node_id: int, message: Any, piece: Request) -> Parked:
+        """Ask; the piece is answered with what came back, or `Unanswered`."""
+        self._ticket = self._node.parking.park(piece, None, self)
+        self._node.peers.ask(piece.now, node_id, message, self)
+        return Parked(self._ticket)
+
+    def answered(self, now: Millis, answer: object) -> None:
+        self._node.parking.answer(now, self._ticket, answer)
+
+
+def ends_elsewhere(node: Node, places: Iterable[tuple[str, int]]) -> Work:
+    """Where partitions end that other nodes lead, as far as these say so: offsets by (topic, partition)."""
+    by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
+    for name, index in places:
+        leader = node.leadership.leader_of(name, index)
+        if leader is not None and leader[0] not in (NOBODY, node.node_id):
+            asked = ListOffsetsPartition(index, timestamp=LATEST)
+            by_leader.setdefault(leader[0], {}).setdefault(name, []).append(asked)
+    ends: dict[tuple[str, int], int] = {}
+    for node_id, topics in by_leader.items():
+        message = ListOffsetsRequest(-1, topics=[ListOffsetsTopic(name, parts) for name, parts in topics.items()])
+        answer = yield Piece(NODE_REQUEST, None, partial(_AskedElsewhere(node).begin, node_id, message))
+        for topic in answer.topics if isinstance(answer, ListOffsetsResponse) else ():
+            ends.update({(topic.name, part.partition_index): part.offset for part in topic.partitions})
+    return {place: offset for place, offset in ends.items() if offset >= 0}
 
 
 def error_of(reply: Any) -> ErrorCode:

@@ -85,6 +85,8 @@ def _parts(whole: PartitionData) -> Iterator[PartitionData]:
 
 def _ask(node: Node, request: Request) -> Any:
     calls, refused = _sorted(node, request)
+    if calls:
+        node.share.prune_later(request.now)
     if calls and node.share.lacks_state_topic:
         return node.slices.begin(request, _ask_once_made(node, request), is_long=False)
     if not calls:
@@ -106,7 +108,9 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
     """The calls for single keys, and the answers that need no shard."""
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
-    checks = request.api_key not in (READ, WRITE)  # whose shard refuses what was never initialized, as Kafka's
+    # The shard itself refuses to read and write what was never initialized, as Kafka's; a node of the cluster may know
+    # of topics that this one has yet to hear of, or has forgotten.
+    checks = request.api_key not in (READ, WRITE) and not node.peers.trusts(request.session, request.client_id)
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []
     for topic in body.topics:

@@ -29,7 +29,9 @@ TIMEOUT_MS: Final = 30_000
 """How long a request to another node may take (request.timeout.ms of Kafka's brokers)."""
 CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
-"""The line of followers' fetches, which wait at the leader: everything else takes line 0."""
+"""The line of followers' fetches, which wait at the leader."""
+STATE_LINE: Final = 2
+"""The line of what share groups write, which waits until it is committed. Everything else takes line 0."""
 
 
 class Asker(Protocol):

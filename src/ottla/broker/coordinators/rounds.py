@@ -37,7 +37,7 @@ class Round(NamedTuple):
     calls: Iterable[tuple[int, Call]]
 
 
-Work: TypeAlias = Generator[Round | Change | None, Any, Any]
+Work: TypeAlias = Generator[Round | slices.Piece | Change | None, Any, Any]
 """None: let others have their turn; the replies are none then."""
 
 
@@ -45,6 +45,7 @@ class _RoundRequest(CoordinatorRequest):
     """Calls of one round on their way."""
 
     __slots__ = ()
+    goes_elsewhere = True
 
     def finish(self, request: Request) -> list[Any]:
         return self.replies

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
+from ottla.broker.coordinators.elsewhere import Elsewhere
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
@@ -114,6 +115,9 @@ class CoordinatorRequest(ParkedWork):
     """
 
     __slots__ = ("calls", "held", "host", "missing", "on_its_way", "replies", "steps", "ticket")
+
+    goes_elsewhere = False
+    """Whether the node itself asks, and its calls may be answered by another node."""
 
     def __init__(self, calls: Sequence[tuple[int, Call]]) -> None:
         self.calls = calls
@@ -247,6 +251,8 @@ class ShardHost:
         self.parking = parking
         self.topic_name = topic_name
         self.shard_class = shard_class
+        self.elsewhere: Elsewhere | None = None
+        """Who asks other nodes, where calls may be answered there."""
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
@@ -273,7 +279,10 @@ class ShardHost:
 
     def deadline(self) -> Millis | None:
         """The next deadline of any shard; at once while one loads."""
-        return 0 if self._loading or self._gone else self._timers.deadline()
+        if self._loading or self._gone:
+            return 0
+        times = (self._timers.deadline(), None if self.elsewhere is None else self.elsewhere.deadline())
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
         """One slice of loading, and one step of every shard whose deadline has come."""
@@ -285,6 +294,8 @@ class ShardHost:
             call = self.shard_class.topics_deleted(tuple(gone))
             if call is not None:
                 self.tell_all(now, call)
+        if self.elsewhere is not None:
+            self.elsewhere.tick(now)
         due: list[int] = []
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
@@ -358,6 +369,9 @@ class ShardHost:
         return Parked(asked.ticket)
 
     def _ask(self, now: Millis, asked: CoordinatorRequest, at: int, index: int, call: Call) -> None:
+        if asked.goes_elsewhere and self.elsewhere is not None and self.elsewhere.takes(index):
+            self.elsewhere.ask(now, index, asked, at, call)
+            return
         hosted = self._usable(now, index)
         if hosted is None:
             asked.put(at, self.shard_class.refuse(call, ErrorCode.NOT_COORDINATOR))
@@ -626,6 +640,8 @@ class ShardHost:
 
     def check(self) -> None:
         self._timers.check()
+        if self.elsewhere is not None:
+            self.elsewhere.check()
         for index, hosted in self._hosted.items():
             assert hosted.index == index
             assert hosted.loaded != (hosted in self._loading), f"{hosted.partition.name}: loaded {hosted.loaded}"

@@ -15,18 +15,21 @@ Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateMana
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import Metadata, NobodyAwaits, Planned
+from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.key import ConfigRefused
 from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
 from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.delivery.sent_letters import MENDABLE, Destination, SentLetters
 from ottla.broker.environment import Environment
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.parking import ParkedWork, Parking
@@ -58,8 +61,8 @@ REJECTED: Final = "Offset rejected by client."
 TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 PREFIX: Final = "__dlq.errors."
 
-_MENDABLE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP)
-"""A letter that is refused for one of these has another form in which the topic may take it."""
+SENT_MAX: Final = 4
+"""So many parts of one group's letters are under way to other nodes at once."""
 
 
 class Unusable(Exception):
@@ -142,6 +145,7 @@ class DeadLetters:
         leadership: Leadership,
         forwarding: Forwarding,
         parking: Parking,
+        peers: Peers,
         settle: Callable[[Millis, HostedShare], None],
     ) -> None:
         self._environment = environment
@@ -149,6 +153,9 @@ class DeadLetters:
         self._leadership = leadership
         self._forwarding = forwarding
         self._parking = parking
+        self._peers = peers
+        self._sent: Counter[str] = Counter()
+        """How many parts of a group's letters are under way to other nodes."""
         self._settle = settle
         self._queues: dict[str, GroupQueue] = {}
         self._written: dict[Key, int] = {}
@@ -187,9 +194,14 @@ class DeadLetters:
     def again(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
         """What the ticket waited for is lost."""
         self._parking.take(ticket)
+        self._later(now, pending)
+
+    def _later(self, now: Millis, pending: PendingRange) -> GroupQueue:
+        """Write these letters again after a pause."""
         queue = self._queues.setdefault(pending.hosted.key.group_id, GroupQueue())
         queue.ranges.append(pending)
         self._retry_later(now, queue)
+        return queue
 
     def forget(self, hosted: HostedShare) -> None:
         """The share partition is dropped: whoever loads it again finds what is ARCHIVING."""
@@ -206,6 +218,8 @@ class DeadLetters:
         left = LETTERS_PER_STEP
         queue.due_at = None
         while queue.ranges and left > 0:
+            if self._sent[group_id] >= SENT_MAX:
+                return  # `_arrived_elsewhere` lets it go on
             pending = queue.ranges.popleft()
             if pending.hosted.machine is None:
                 continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
@@ -246,10 +260,13 @@ class DeadLetters:
 
     def _wait(self, now: Millis, group_id: str, queue: GroupQueue, why: str) -> None:
         """These letters can't be written now."""
+        self._say(group_id, queue, why)
+        self._retry_later(now, queue)
+
+    def _say(self, group_id: str, queue: GroupQueue, why: str) -> None:
         if queue.why != why:
             queue.why = why
             self._environment.notes(f"dead letters of {group_id} wait: {why}")
-        self._retry_later(now, queue)
 
     def _retry_later(self, now: Millis, queue: GroupQueue) -> None:
         queue.pause_ms = min(max(2 * queue.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
@@ -263,35 +280,72 @@ class DeadLetters:
             self._let_go(now, pending)  # the group does not want letters any more
             return
         target = self._target(now, config.dead_letter_topic, pending.hosted.partition.index)
-        batch: list[Record] = []
-        size = 0
-        for record in self._records(pending):
-            letter = _letter(self._environment.wall.at(now), record, pending, config.copy_record)
-            length = len(letter.key or b"") + len(letter.value or b"")
-            if batch and size + length > BATCH_BYTES:
-                self._append(now, target, batch, pending)
-                batch, size = [], 0
-            batch.append(letter)
-            size += length
-        if batch:
-            self._append(now, target, batch, pending)
+        batches = self._batches(now, pending, copy=config.copy_record)
+        if isinstance(target, Destination):
+            self._send_elsewhere(now, target, list(batches), pending)
+            return
+        for batch in batches:
+            self._append(now, target, batch)
         if target.holding:
             ticket = self._parking.park(NODE_REQUEST, None, UncommittedLetters(self, pending))
             target.wait_for_commit(target.log.log_end_offset, ticket)
         else:
             self._let_go(now, pending)
 
-    def _append(self, now: Millis, target: Partition, letters: list[Record], pending: PendingRange) -> None:
+    def _batches(self, now: Millis, pending: PendingRange, *, copy: bool) -> Iterator[list[Record]]:
+        """The letters of all of the pending, in batches that are not too large."""
+        batch: list[Record] = []
+        size = 0
+        for record in self._records(pending):
+            letter = _letter(self._environment.wall.at(now), record, pending, copy)
+            length = len(letter.key or b"") + len(letter.value or b"")
+            if batch and size + length > BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(letter)
+            size += length
+        if batch:
+            yield batch
+
+    def _send_elsewhere(
+        self, now: Millis, destination: Destination, batches: list[list[Record]], pending: PendingRange
+    ) -> None:
+        """Another node leads the partition: it answers once these letters are committed there."""
+        if not batches:
+            self._let_go(now, pending)
+            return
+        self._sent[pending.hosted.key.group_id] += 1
+        done = partial(self._arrived_elsewhere, pending)
+        SentLetters(self._peers, destination, batches, self._mended, done).send(now)
+
+    def _mended(self, now: Millis, letter: Record, error: ErrorCode) -> list[Record]:
+        return _mended(self._environment.wall.at(now), letter, error)
+
+    def _arrived_elsewhere(self, pending: PendingRange, now: Millis, why_not: str | None) -> None:
+        """Another node has these letters, or nobody knows whether it has."""
+        group_id = pending.hosted.key.group_id
+        self._sent[group_id] -= 1
+        if why_not is None:
+            self._let_go(now, pending)
+        elif pending.hosted.machine is not None:
+            self.failures += pending.end - pending.first
+            self._say(group_id, self._later(now, pending), why_not)
+        queue = self._queues.get(group_id)
+        if queue is not None and queue.ranges and queue.due_at is None:
+            queue.due_at = now
+            self._environment.outbox.deadline_moved = True
+
+    def _append(self, now: Millis, target: Partition, letters: list[Record]) -> None:
         try:
             target.append(now, memoryview(bytearray(build_batch(letters))))
         except AppendRefused as refused:
             mended = letters
             if len(letters) == 1:
                 mended = _mended(self._environment.wall.at(now), letters[0], refused.error_code)
-            if refused.error_code not in _MENDABLE or not mended:
+            if refused.error_code not in MENDABLE or not mended:
                 raise
             for letter in mended:
-                self._append(now, target, [letter], pending)
+                self._append(now, target, [letter])
 
     def arrived(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
         """The letters that the ticket waited for are committed."""
@@ -307,8 +361,8 @@ class DeadLetters:
             machine.dead_lettered(pending.first, pending.end)
             self._settle(now, hosted)
 
-    def _target(self, now: Millis, name: str, source_index: int) -> Partition:
-        """The partition that takes the letters. Raises Unusable."""
+    def _target(self, now: Millis, name: str, source_index: int) -> Partition | Destination:
+        """The partition that takes the letters, here or on another node. Raises Unusable."""
         settings = self._environment.settings
         prefix: str = settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
@@ -328,6 +382,9 @@ class DeadLetters:
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
         partition = self._leadership.led(name, index)
+        leader = self._leadership.leader_of(name, index)
+        if leader is not None and leader[0] not in (NOBODY, self._environment.node_id):
+            return Destination(leader[0], name, index)
         if isinstance(partition, ErrorCode):
             raise Unusable(f"{name}-{index} takes no letters now: {partition.name}")
         return partition

@@ -29,9 +29,11 @@ from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.durations import duration_ms
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs
+from ottla.broker.coordinators.elsewhere import TRY_AGAIN
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import DeadLetters
@@ -77,12 +79,6 @@ LOAD_RETRY_MS_MAX: Final = 1_000
 LOADS_AT_ONCE: Final = 100
 """Share partitions that begin to be loaded before others have their turn: each takes some 0.2 ms the first time."""
 
-_TRY_AGAIN: Final = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
@@ -110,6 +106,7 @@ class ShareStateRequest(CoordinatorRequest):
     """One call of a share partition to its coordinator."""
 
     __slots__ = ("hosted", "share", "write")
+    goes_elsewhere = True
 
     def __init__(
         self, share: ShareHost, hosted: HostedShare | None, call: tuple[int, Call], write: Write | None = None
@@ -135,6 +132,7 @@ class ShareHost(Subscriber):
         leadership: Leadership,
         forwarding: Forwarding,
         parking: Parking,
+        peers: Peers,
         failures: Failures,
         states: ShardHost,
     ) -> None:
@@ -147,7 +145,7 @@ class ShareHost(Subscriber):
         self._states = states
         self.sessions = ShareSessions(environment.settings)
         self.configs = GroupConfigs(environment.settings, environment.settings.of_group)
-        self.letters = DeadLetters(environment, metadata, leadership, forwarding, parking, self.settle)
+        self.letters = DeadLetters(environment, metadata, leadership, forwarding, parking, peers, self.settle)
         self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
@@ -261,6 +259,16 @@ class ShareHost(Subscriber):
         if topic_id is None:
             self.configs.forget(group_id)
 
+    def first_member_comes(self, now: Millis, group_id: str) -> None:
+        """Nobody else of the group has a session here: in a cluster another node may have altered its state since, so
+        what is at rest is loaded anew."""
+        if self._states.elsewhere is None:
+            return
+        for key, hosted in list(self._of_group.get(group_id, {}).items()):
+            machine = hosted.machine
+            if machine is not None and not (machine.held or machine.archiving or hosted.awaited):
+                self._drop(now, key)
+
     def settings_changed(self, now: Millis) -> None:
         self.configs.forget_all()
 
@@ -325,7 +333,7 @@ class ShareHost(Subscriber):
 
     def _loaded(self, now: Millis, hosted: HostedShare, found: read.PartitionResult) -> None:
         error = ErrorCode(found.error_code)
-        if error in _TRY_AGAIN:
+        if error in TRY_AGAIN:
             self._load_later(now, hosted)
         elif error is ErrorCode.INVALID_REQUEST:
             # Nobody initialized it: the first member that asks does.
@@ -438,7 +446,7 @@ class ShareHost(Subscriber):
         if awaited is not None:
             waiter, at = awaited
             waiter.acknowledged(now, at, _told(error))
-        if error is not ErrorCode.NONE and error not in _TRY_AGAIN:
+        if error is not ErrorCode.NONE and error not in TRY_AGAIN:
             self.environment.notes(
                 f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
             )
@@ -457,22 +465,26 @@ class ShareHost(Subscriber):
         state_epoch: int = 0,
     ) -> tuple[int, Call]:
         """(shard index, Call) for a CoordinatorRequest to `node.share_state`; see the module's docstring."""
+        self.prune_later(now)
         key = Key(group_id, topic_id, partition)
         if kind is initialize.InitializeShareGroupStateRequest:
             part = initialize.PartitionData(partition, state_epoch, start_offset)
             topics = [initialize.InitializeStateData(topic_id, [part])]
-            return self._call(now, key, initialize.InitializeShareGroupStateRequest(group_id, topics))
+            return self._call(key, initialize.InitializeShareGroupStateRequest(group_id, topics))
         if kind is summary.ReadShareGroupStateSummaryRequest:
             topics = [summary.ReadStateSummaryData(topic_id, [summary.PartitionData(partition, -1)])]
-            return self._call(now, key, summary.ReadShareGroupStateSummaryRequest(group_id, topics))
+            return self._call(key, summary.ReadShareGroupStateSummaryRequest(group_id, topics))
         assert kind is delete.DeleteShareGroupStateRequest, kind
         topics = [delete.DeleteStateData(topic_id, [delete.PartitionData(partition)])]
-        return self._call(now, key, delete.DeleteShareGroupStateRequest(group_id, topics))
+        return self._call(key, delete.DeleteShareGroupStateRequest(group_id, topics))
 
-    def _call(self, now: Millis, key: Key, body: Any) -> tuple[int, Call]:
-        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
+    def prune_later(self, now: Millis) -> None:
+        """The share coordinators on this node are in use, or may be: what they need no more goes now and then."""
         if self._prune_at is None:
             self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
+
+    def _call(self, key: Key, body: Any) -> tuple[int, Call]:
+        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
         index = self._states.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
 
@@ -545,11 +557,9 @@ class ShareHost(Subscriber):
     # ---- looking ---------------------------------------------------------------------------------------------------
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
-        """Records that a group still has to process; -1 where that is not known."""
+        """Records that a group still has to process; -1 where that is not known, here."""
         led = self.leadership.led(topic_id, partition)
-        if isinstance(led, ErrorCode) or start_offset < 0 or complete_count < 0:
-            return -1
-        return max(led.log.high_watermark - start_offset - complete_count, 0)
+        return -1 if isinstance(led, ErrorCode) else lag_of(led.log.high_watermark, start_offset, complete_count)
 
     def describe(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[DescribedPartition]:
         """Every loaded share partition, of one group or of all."""
@@ -605,9 +615,16 @@ def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> 
         del index[name]
 
 
+def lag_of(end_offset: int, start_offset: int, complete_count: int) -> int:
+    """Records that a group still has to process in a partition that ends there; -1 where it has not begun."""
+    if start_offset < 0 or complete_count < 0:
+        return -1
+    return max(end_offset - start_offset - complete_count, 0)
+
+
 def _told(error: ErrorCode) -> ErrorCode:
     """What a member hears when its acknowledgement could not be persisted (SharePartition.fetchPersisterError)."""
-    if error in _TRY_AGAIN:
+    if error in TRY_AGAIN:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

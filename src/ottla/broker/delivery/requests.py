@@ -224,6 +224,8 @@ class ShareFetching(ShareExchange):
                 sessions.close(before)  # what the member holds it goes on holding, as with Kafka
             if not self._make_room(now, len(places), None):
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            if not sessions.members_of(self.group_id):
+                self.share.first_member_comes(now, self.group_id)
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
         session = sessions.resume(self.group_id, self.member_id, epoch, connection)
