@@ -38,7 +38,7 @@ contracts: setup  ## check that imports go one way
 	.venv/bin/lint-imports
 
 tidy: setup  ## print the sizes of files and functions
-	$(PYTHON) tests/test_tidy.py
+	$(PYTHON) -m tests.test_tidy
 
 docs: setup  ## write docs/configuration.md and docs/cli.md anew
 	$(PYTHON) -m tools.write_docs

@@ -2,26 +2,43 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests import java_archive
 from tests.zookeepers import ZooKeepers
 
 ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
 """For a test that asks for the fixture only when it runs."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What Java is told in tests: code that runs for seconds is not worth compiling twice. Halves the CPU of a JVM."""
+ARCHIVING: pytest.StashKey[subprocess.Popen[bytes] | None] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{QUICK_JAVA} {java_archive.options()}")
+    if getattr(config.option, "numprocesses", None):  # in the process that has the workers, of a run of many tests
+        config.stash[ARCHIVING] = java_archive.begin_to_make()
     hypothesis.settings.register_profile(
         "same", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )  # a change fails by its own fault only, not by a busy machine's
     hypothesis.settings.load_profile("default" if config.getoption("explore") else "same")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    archiving = config.stash.get(ARCHIVING, None)
+    if archiving is not None:
+        archiving.wait()
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A short name for what is long: each name is sent around and printed, and one was of 28 MB."""
+    return f"{argname}-of-{len(val)}" if isinstance(val, str | bytes | bytearray) and len(val) > ID_MAX else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--explore", action="store_true", help="let hypothesis try other examples than last time")
 
 
+ID_MAX = 60
 _SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs")
 SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
 """Directories whose tests take long: begun early, they end with the others."""

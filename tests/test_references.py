@@ -7,6 +7,10 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+from tests.sources import FORM, text_of, tree_of
+
+pytestmark = FORM
+
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src" / "ottla"
 GENERATED = SOURCE / "protocol" / "messages"
@@ -56,9 +60,7 @@ def places() -> str:
 @cache
 def trees() -> dict[str, ast.Module]:
     return {
-        name: ast.parse(path.read_text())
-        for name, path in files().items()
-        if path.suffix == ".py" and GENERATED not in path.parents
+        name: tree_of(path) for name, path in files().items() if path.suffix == ".py" and GENERATED not in path.parents
     }
 
 
@@ -76,11 +78,11 @@ def texts() -> dict[str, str]:
     for name, path in files().items():
         if name in trees() and name != "tests/test_references.py":
             said = [str(each.value) for each in docstrings(trees()[name])]
-            told[name] = "\n".join(said + re.findall(r"(?:^|  )#(.*)", path.read_text(), re.MULTILINE))
+            told[name] = "\n".join(said + re.findall(r"(?:^|  )#(.*)", text_of(path), re.MULTILINE))
         elif name in ("CHANGELOG.md", "bench/RESULTS.md"):
             continue  # they tell of what was
         elif path.suffix in {".md", ".toml", ".sh"} or path.name in {"Makefile", "demo", "test", "cluster"}:
-            told[name] = path.read_text()
+            told[name] = text_of(path)
     return told
 
 

@@ -1,6 +1,6 @@
 """The house style, measured. A ratchet: the bounds below only ever get tighter.
 
-`python tests/test_tidy.py` prints the figures (so does `make tidy`).
+`python -m tests.test_tidy` prints the figures (so does `make tidy`).
 """
 
 import ast
@@ -10,6 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
+
+from tests.sources import FORM, text_of, tree_of
+
+pytestmark = FORM
 
 TOP = Path(__file__).resolve().parent.parent
 GENERATED = TOP / "src" / "ottla" / "protocol" / "messages"
@@ -47,14 +51,14 @@ def texts() -> Iterator[Path]:
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """(qualified place, lines) of every function, from its def to its end; nested ones count for themselves too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, Function):
             assert node.end_lineno is not None
             yield f"{path.relative_to(TOP)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
 
 
 def lines(path: Path) -> int:
-    return path.read_text().count("\n")
+    return text_of(path).count("\n")
 
 
 def words(name: str) -> set[str]:
@@ -80,9 +84,7 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_say_what_they_know() -> None:
-    silent = [
-        str(path.relative_to(TOP)) for path in sources("src") if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    silent = [str(path.relative_to(TOP)) for path in sources("src") if not ast.get_docstring(tree_of(path))]
     assert not silent, "without a docstring"
 
 
@@ -91,7 +93,7 @@ def test_names_say_what_they_mean() -> None:
     for path in sources("src"):
         if words(path.stem) & BANNED_WORDS:
             named.append(str(path.relative_to(TOP)))
-        classes = (node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+        classes = (node.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
         named += [f"{path.relative_to(TOP)}: {name}" for name in classes if words(name) & BANNED_WORDS - KAFKAS_WORDS]
     assert not named, "named by a word that says nothing"
 
@@ -102,7 +104,7 @@ def test_versions_and_errors_are_said_one_way() -> None:
     found = [
         f"{path.relative_to(TOP)}: {match[0]}"
         for path in sources("src/ottla/broker", "src/ottla/groups", "src/ottla/share")
-        for match in other.finditer(path.read_text())
+        for match in other.finditer(text_of(path))
     ]
     assert not found, "said in another way"
 
@@ -112,7 +114,7 @@ def test_sections_are_marked_one_way() -> None:
     alone = re.compile(r"\n\n( *#(?! ---- )[^\n]*[^\n.:])\n\n")
     found: list[str] = []
     for path in sources("src", "tests", "bench", "tools"):
-        text = path.read_text()
+        text = text_of(path)
         marks = [line for line in text.split("\n") if line.lstrip().startswith("# ----")]
         others = [mark for mark in marks if len(mark) != SECTION_COLUMNS or not re.search(r"# ---- \S.* -{4,}$", mark)]
         found += [f"{path.relative_to(TOP)}: {mark}" for mark in (*others, *alone.findall(text))]
@@ -121,14 +123,14 @@ def test_sections_are_marked_one_way() -> None:
 
 def test_nothing_is_left_to_do() -> None:
     marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
-    left = [str(path.relative_to(TOP)) for path in texts() if marks.search(path.read_text())]
+    left = [str(path.relative_to(TOP)) for path in texts() if marks.search(text_of(path))]
     assert not left, "with a mark of unfinished work"
 
 
 def test_no_machine_is_named() -> None:
     """Paths of one machine mean nothing on another."""
     paths = re.compile(r"(?<![\w.])/(work|root|opt|home)" r"/\w")
-    here = [str(path.relative_to(TOP)) for path in texts() if paths.search(path.read_text())]
+    here = [str(path.relative_to(TOP)) for path in texts() if paths.search(text_of(path))]
     assert not here, "with a path of one machine"
 
 

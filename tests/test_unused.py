@@ -13,6 +13,10 @@ from pathlib import Path
 
 from vulture import Vulture
 
+from tests.sources import FORM, text_of, tree_of
+
+pytestmark = FORM
+
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src"
 GENERATED = SOURCE / "ottla" / "protocol" / "messages"
@@ -78,7 +82,7 @@ STARTED |= {"ottla.spark.codec.decode_kernels", "ottla.spark.codec.encode_kernel
 def texts() -> dict[Path, str]:
     """Everything that may use what is in src; of generated modules only what they import and read."""
     paths = sorted(path for room in ("src", "tools", "bench") for path in (TOP / room).rglob("*.py"))
-    read = {path: path.read_text() for path in paths}
+    read = {path: text_of(path) for path in paths}
     return {path: gist(text) if GENERATED in path.parents else text for path, text in read.items()}
 
 
@@ -91,7 +95,7 @@ def gist(text: str) -> str:
 
 @cache
 def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(text) for path, text in texts().items()}
+    return {path: ast.parse(text) if GENERATED in path.parents else tree_of(path) for path, text in texts().items()}
 
 
 def written() -> Iterator[tuple[str, ast.Module]]:

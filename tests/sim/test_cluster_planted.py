@@ -90,21 +90,22 @@ def end_offsets_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followers, "__init__", wrong)
 
 
-BUGS = [
-    restarted_at_the_high_watermark,
-    moved_before_the_joiner_has_it,
-    shrunk_as_if_accepted,
-    moved_when_appended,
-    epoch_not_sent,
-    leads_in_an_old_epoch,
-    end_offsets_kept,
-]
+BUGS = {
+    restarted_at_the_high_watermark: 0,
+    moved_before_the_joiner_has_it: 8,
+    shrunk_as_if_accepted: 6,
+    moved_when_appended: 0,
+    epoch_not_sent: 2,
+    leads_in_an_old_epoch: 6,
+    end_offsets_kept: 2,
+}
+"""Each with a seed that finds it soon; should the simulator have changed so much that it no longer does, others may."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in (BUGS[bug], *range(SEEDS_MAX)):
         failure = ClusterRun(seed).outcome().failure
         if failure is not None:
             print(f"{bug.__name__}: seed {seed}: {failure.splitlines()[-1]}")

@@ -32,11 +32,11 @@ def test_two_runs_of_one_seed_are_equal() -> None:
     assert runs[0].store.list("") == runs[1].store.list("")
 
 
-def fails(rule: str, seconds: int = 20) -> None:
-    """One of some runs finds it, and says so by its rule."""
-    for seed in range(1, 14):
+def fails(rule: str, seconds: int = 20, seed: int = 1) -> None:
+    """One of some runs finds it, and says so by its rule; `seed` does so soon, while the simulator is as it is."""
+    for each in (seed, *range(1, 15)):
         try:
-            ControllerCluster(seed).run(seconds)
+            ControllerCluster(each).run(seconds)
         except Broken as broken:
             found = str(broken)
             break
@@ -48,7 +48,7 @@ def fails(rule: str, seconds: int = 20) -> None:
 def test_finds_a_controller_that_writes_without_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant: nothing of an older claim is written."""
     monkeypatch.setattr(Members, "guards", lambda self: [])
-    fails("is the controller")
+    fails("is the controller", seed=12)
 
 
 def test_finds_a_leader_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_finds_joiners_that_are_not_active(monkeypatch: pytest.MonkeyPatch) -> N
         return True
 
     monkeypatch.setattr(isr_changes, "_is_eligible", anybody)
-    fails("who joins is active")
+    fails("who joins is active", seed=4)
 
 
 def test_finds_a_proposal_that_is_taken_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_finds_a_proposal_that_is_taken_too_late(monkeypatch: pytest.MonkeyPatch
         return right(placed, replace(proposal, leader_epoch=placed.leader_epoch), nodes, rules)
 
     monkeypatch.setattr(api, "altered", blind)
-    fails("a proposal with an old epoch was taken")
+    fails("a proposal with an old epoch was taken", seed=4)
 
 
 def test_finds_elections_of_replicas_that_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_finds_elections_of_replicas_that_lack_records(monkeypatch: pytest.Monke
         return after if after == placed else replace(after, recovering=False)
 
     monkeypatch.setattr(duties, "settled", clean)
-    fails("a clean leader held everything")
+    fails("a clean leader held everything", seed=9)
 
 
 def test_finds_a_move_that_ends_before_all_are_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,4 +123,4 @@ def test_finds_work_that_is_left_undone(monkeypatch: pytest.MonkeyPatch) -> None
         return [row for row in rows if not row.key.startswith("topic/")]
 
     monkeypatch.setattr(controller, "duties", nothing)
-    fails("is led by nobody")
+    fails("is led by nobody", seed=14)

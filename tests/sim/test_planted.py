@@ -1,4 +1,7 @@
-"""The checkers can fail: each test breaks the node or its disk in one place, and some seed must notice."""
+"""The checkers can fail: each test breaks the node or its disk in one place, and some seed must notice.
+
+Each names a seed that notices soon; where the simulator has changed so much that it no longer does, others are tried.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,10 +32,10 @@ from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan
 SEEDS_MAX = 120
 
 
-def failures(wanted: Callable[[Plan], bool] = lambda plan: True, *, lies: bool = False) -> Iterator[str]:
-    """What goes wrong, seed after seed, in runs whose plan is wanted."""
-    for seed in range(SEEDS_MAX):
-        run = Run(seed, lies=lies)
+def failures(seed: int = 0, wanted: Callable[[Plan], bool] = lambda plan: True, *, lies: bool = False) -> Iterator[str]:
+    """What goes wrong, in one seed and then seed after seed, in runs whose plan is wanted."""
+    for each in (seed, *range(SEEDS_MAX)):
+        run = Run(each, lies=lies)
         if wanted(run.plan):
             failure = run.outcome().failure
             if failure is not None:
@@ -70,7 +73,7 @@ def test_an_acknowledgement_before_the_fsync(monkeypatch: pytest.MonkeyPatch) ->
         return appended
 
     monkeypatch.setattr(Partition, "append", hasty)
-    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", wanted=is_durable)
+    assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", seed=1, wanted=is_durable)
 
 
 def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +115,7 @@ def test_a_broker_that_forgets_its_producers(monkeypatch: pytest.MonkeyPatch) ->
         return original(self, *args, **named)
 
     monkeypatch.setattr(Log, "append_as_leader", forgetful)
-    assert_found("is there twice", "comes after", "answers 45", "after the restart", wanted=is_page_cache)
+    assert_found("is there twice", "comes after", "answers 45", "after the restart", seed=41, wanted=is_page_cache)
 
 
 def test_snapshots_with_only_the_last_batch_of_each_producer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +128,7 @@ def test_snapshots_with_only_the_last_batch_of_each_producer(monkeypatch: pytest
                 entry.batches.popleft()
 
     monkeypatch.setattr(ProducerState, "restore", poor)
-    assert_found("answers 45")
+    assert_found("answers 45", seed=17)
 
 
 def test_readers_shown_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +143,7 @@ def test_readers_shown_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_retention_that_takes_what_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_breaching_time", lambda log, now: min(1, len(log.segments) - 1))
-    assert_found("has nothing at", "starts at", "gives", "lost")
+    assert_found("has nothing at", "starts at", "gives", "lost", seed=1)
 
 
 def test_compaction_that_drops_the_newest_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +153,9 @@ def test_compaction_that_drops_the_newest_value(monkeypatch: pytest.MonkeyPatch)
         return [(key, offset + 1) for key, offset in original(*args)]
 
     monkeypatch.setattr(compaction, "key_offsets", reckless)
-    assert_found("was last acknowledged", "its committed offset", "after the restart", "never committed", "belongs to")
+    assert_found(
+        "was last acknowledged", "its committed offset", "after the restart", "never committed", "belongs to", seed=3
+    )
 
 
 def test_everybody_gets_the_leaders_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +213,7 @@ def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(offsets, "_commit_error", lenient)
     monkeypatch.setattr(Faults, "_next", members_stand_still)
-    assert_found("commits in generation", "superseded")
+    assert_found("commits in generation", "superseded", seed=16)
 
 
 def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +227,9 @@ def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.Monk
         return True
 
     monkeypatch.setattr(failed_sync, "reopen", forgiving)
-    assert_found("lost", "nothing at", "acknowledges", "stood", "more was read", "answers 45", wanted=is_durable)
+    assert_found(
+        "lost", "nothing at", "acknowledges", "stood", "more was read", "answers 45", seed=3, wanted=is_durable
+    )
 
 
 # ---- commits of the metadata ---------------------------------------------------------------------------------------
@@ -238,7 +245,7 @@ def test_a_success_that_nobody_knows_of(monkeypatch: pytest.MonkeyPatch) -> None
         original(self, now, token, answer)
 
     monkeypatch.setattr(Metadata, "reread", hopeful)
-    assert_found("is there 0 times", "was told that its number", "handed out twice")
+    assert_found("is there 0 times", "was told that its number", "handed out twice", seed=3)
 
 
 def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,4 +256,4 @@ def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         original(self, now, token, replace(answer, value=None) if isinstance(answer, Reading) else answer)
 
     monkeypatch.setattr(Metadata, "reread", doubting)
-    assert_found("is there 1 times", "is there 0 times")
+    assert_found("is there 1 times", "is there 0 times", seed=17)
