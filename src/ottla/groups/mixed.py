@@ -84,11 +84,12 @@ class ClassicMembers:
     def _join(
         self, now: Millis, call: Call, body: JoinGroupRequest, group: ConsumerGroup
     ) -> tuple[JoinGroupResponse, list[ConsumerRecord]]:
-        said = self._check_join(body, group)
+        self._check_join(body, group)
         is_unknown = not body.member_id
         member_id = body.member_id or str(uuid.UUID(bytes=self._entropy.randbytes(16), version=4))
         if is_unknown and body.group_instance_id is None and call.version >= _MEMBER_ID_REQUIRED_SINCE:
             raise _Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        said = _said(body)
         records: list[ConsumerRecord] = []
         known, replaced = self._known(body, group, member_id, records)
         before = known or ConsumerMember(member_id)
@@ -126,8 +127,8 @@ class ClassicMembers:
         )
         return answer, records
 
-    def _check_join(self, body: JoinGroupRequest, group: ConsumerGroup) -> ConsumerProtocolSubscription:
-        """What the member reads and owns. Raises _Refused."""
+    def _check_join(self, body: JoinGroupRequest, group: ConsumerGroup) -> None:
+        """Whether the group takes classic members, and such a one. Raises _Refused."""
         settings = self._settings
         if not settings.session_timeout_ms_min <= body.session_timeout_ms <= settings.session_timeout_ms_max:
             raise _Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -137,10 +138,6 @@ class ClassicMembers:
         shared = any(all(offered.name in names for names in spoken) for offered in body.protocols)
         if body.protocol_type != CONSUMER_PROTOCOL_TYPE or not shared:
             raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        try:
-            return subscription_of((each.name, each.metadata) for each in body.protocols)
-        except MalformedFrame:
-            raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
     def _known(
         self, body: JoinGroupRequest, group: ConsumerGroup, member_id: str, records: list[ConsumerRecord]
@@ -240,6 +237,14 @@ class ClassicMembers:
         if leaving:
             decision.records += self._membership.removal(now, group, list(leaving.values()))
         decision.answer(ticket, leave_reply(call.version, ErrorCode.NONE, responses))
+
+
+def _said(body: JoinGroupRequest) -> ConsumerProtocolSubscription:
+    """What the member reads and owns. Raises _Refused."""
+    try:
+        return subscription_of((each.name, each.metadata) for each in body.protocols)
+    except MalformedFrame:
+        raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
 def _validated(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..batches import batch
 from ..stage import Stage, fetch, produce
+from .groups import alone
 
 TRANSACTIONAL = 0x10
 COMPLETE = ("CompleteCommit", "CompleteAbort", "Empty")
@@ -98,10 +99,10 @@ def look(s: Stage, step: str, topic: str, offset: int = 0) -> None:
 def init(s: Stage) -> None:
     p = Producer(s, "tx")
     api = "InitProducerId"
-    whose = {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
+    whose: dict[str, Any] = {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
     s.ask("again", api, "all", **whose)
-    s.ask("timeout 0", api, "all", **whose | {"transaction_timeout_ms": 0})
-    s.ask("timeout too long", api, "all", **whose | {"transaction_timeout_ms": 900_001})
+    s.ask("timeout 0", api, "all", **{**whose, "transaction_timeout_ms": 0})
+    s.ask("timeout too long", api, "all", **{**whose, "transaction_timeout_ms": 900_001})
     p.begin_anew()
     s.ask("its own id and epoch", api, 5, **whose, producer_id=p.id, producer_epoch=p.epoch)
     s.ask("the answer was lost", api, 5, **whose, producer_id=p.id, producer_epoch=p.epoch)
@@ -116,7 +117,7 @@ def find(s: Stage) -> None:
     Producer(s, "tx")
     for version in range(1, 7):
         name = s.name("tx")
-        key = {"coordinator_keys": [name]} if version >= 4 else {"key": name}
+        key: dict[str, Any] = {"coordinator_keys": [name]} if version >= 4 else {"key": name}
         s.ask("of a transactional id", "FindCoordinator", version, key_type=1, **key)
 
 
@@ -146,6 +147,8 @@ def adding(s: Stage) -> None:
 def without_times(shown: dict[str, Any]) -> Any:
     for state in shown["transaction_states"]:
         state.pop("transaction_start_time_ms", None)
+        for topic in state.get("topics", ()):
+            topic["partitions"].sort()  # a hash table's
     return shown
 
 
@@ -250,7 +253,7 @@ def fenced(s: Stage) -> None:
     topic, p = s.create(retention_ms="-1"), Producer(s, "tx")
     p.add(topic, 0)
     p.write(topic, "left open")
-    whose = {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
+    whose: dict[str, Any] = {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
     s.ask("another life begins", "InitProducerId", 5, **whose)
     p.rest()
     look(s, "ended by it", topic)
@@ -262,7 +265,7 @@ def fenced(s: Stage) -> None:
 
 def offsets(s: Stage) -> None:
     topic, group, p = s.create(retention_ms="-1"), s.group(), Producer(s, "tx")
-    asked = {"groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]}
+    asked: dict[str, Any] = {"groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]}
     adding = "AddOffsetsToTxn"
     s.ask("of an unknown id", adding, "all", **p.whose(group_id=group, transactional_id=s.name("nobody")))
     s.ask("of an empty id", adding, "all", **p.whose(group_id=group, transactional_id=""))
@@ -296,6 +299,49 @@ def offsets(s: Stage) -> None:
     s.ask("abort", "EndTxn", 5, **p.whose(committed=False))
     p.rest()
     s.ask("after the abort", "OffsetFetch", 8, **asked, require_stable=True)
+
+
+def offsets_of_members(s: Stage) -> None:
+    """Consumers hand over who they are (KIP-447); a group keeps its offsets while some are pending."""
+    topic, p = s.create(retention_ms="-1"), Producer(s, "tx")
+    old, new = s.group("old"), s.group("new")
+    member, generation = alone(s, old)
+    beat = {"group_id": new, "member_id": "member-1", "rebalance_timeout_ms": 60_000, "topic_partitions": []}
+    epoch = s.send("ConsumerGroupHeartbeat", 1, **beat, subscribed_topic_names=[topic]).member_epoch
+    committing = "TxnOffsetCommit"
+
+    def commit(group: str, member_id: str = "", generation_id: int = -1, **other: Any) -> dict[str, Any]:
+        partitions = [{"partition_index": 0, "committed_offset": 5}]
+        topics = [{"name": topic, "partitions": partitions}]
+        return p.whose(group_id=group, topics=topics, member_id=member_id, generation_id=generation_id) | other
+
+    for group, who, its in ((old, member, generation), (new, "member-1", epoch)):
+        kind = "classic" if group is old else "new"
+        s.until(lambda a: a.error_code == 0, "AddOffsetsToTxn", 3, **p.whose(group_id=group))
+        for version in (3, 4):
+            s.ask(f"{kind}: its member", committing, version, **commit(group, who, its))
+            s.ask(f"{kind}: in a generation before", committing, version, **commit(group, who, its - 1))
+            s.ask(f"{kind}: in one to come", committing, version, **commit(group, who, its + 1))
+            s.ask(f"{kind}: a member that is none", committing, version, **commit(group, "nobody", its))
+            s.ask(f"{kind}: no member", committing, version, **commit(group))
+            s.ask(
+                f"{kind}: an instance that is none",
+                committing,
+                version,
+                **commit(group, who, its, group_instance_id="i"),
+            )
+    s.send("LeaveGroup", 5, group_id=old, members=[{"member_id": member}])
+    s.send("ConsumerGroupHeartbeat", 1, group_id=new, member_id="member-1", member_epoch=-1)
+    deleting = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+    for group in (old, new):
+        kind = "classic" if group is old else "new"
+        s.ask(f"{kind}: what is pending is deleted", "OffsetDelete", 0, group_id=group, topics=deleting)
+        s.ask(f"{kind}: pending", "OffsetFetch", 7, **fetching(7, group, topic, stable=True))
+        s.ask(f"{kind}: the group is deleted", "DeleteGroups", 2, groups_names=[group])
+    p.end()
+    for group in (old, new):
+        kind = "classic" if group is old else "new"
+        s.ask(f"{kind}: committed", "OffsetFetch", 7, **fetching(7, group, topic, stable=True))
 
 
 def fetching(version: int, group: str, topic: str, *, stable: bool) -> dict[str, Any]:
