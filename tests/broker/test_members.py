@@ -1,15 +1,21 @@
 """What clients are told of the other nodes of a cluster: who they are, where they are, and who coordinates what."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ottla.broker.cluster.members import NOBODY
+from ottla.broker.cluster.members import LISTED_MS, NOBODY
+from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
 from ottla.metadata.store import Put
-from ottla.metadata.topics import DeletedTopic
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
+from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.node_stage import NodeStage, session_of
 
 ADDRESS = session_of(1).address
@@ -43,6 +49,51 @@ def test_all_that_serve_are_shown_by_the_clients_listener(stage: NodeStage) -> N
     assert stage.node.members.shown(ADDRESS) == [(1, "broker.example", 9092, None), (2, "outside-2", 9092, "b")]
     assert stage.node.members.of(ADDRESS, [2, 3, 2, NOBODY]) == [(2, "outside-2", 9092, "b")]
     assert stage.node.members.controller_id == 2
+
+
+def test_a_node_that_was_taken_for_dead_is_listed_for_a_while(stage: NodeStage) -> None:
+    """For as long as a Kafka takes to see that it died; a node that was never here, or has left, is not."""
+    members = stage.node.members
+    assert members.listed(stage.now, ADDRESS) == members.shown(ADDRESS)
+    before = members.shown(ADDRESS)
+    fenced = replace(stage.node.image.nodes["2"], state=NodeState.FENCED)
+    stage.store.commit([Put(f"{PREFIX}2", fenced.encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    assert members.shown(ADDRESS) == before[:1]
+    assert members.listed(stage.now + LISTED_MS - 1, ADDRESS) == before
+    assert members.listed(stage.now + LISTED_MS, ADDRESS) == before[:1]
+
+
+@pytest.mark.parametrize(
+    ("leader", "is_doubted", "told"),
+    [(2, False, (0, 2)), (2, True, (5, NOBODY)), (3, False, (5, NOBODY)), (NOBODY, False, (5, NOBODY))],
+)
+def test_clients_are_sent_to_leaders_that_are_there(
+    stage: NodeStage, leader: int, is_doubted: bool, told: tuple[int, int]
+) -> None:
+    """Both APIs that tell of partitions: KRaftMetadataCache's LEADER_NOT_AVAILABLE, and the replicas that are down."""
+    placed = PartitionRecord((1, 2, 3), (1, 2), leader, leader_epoch=4, elr=(3,), last_known_elr=(2,))
+    stage.store.commit([Put(f"{TOPIC_PREFIX}t", TopicRecord(bytes(15) + b"t", {}, (placed,)).encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    if is_doubted:
+        stage.node.peers.ask(stage.now, 2, ListGroupsRequest(), Nobody())
+        stage.settle()
+        stage.node.answered(stage.now, stage.asks[-1].token, Unanswered("it is gone"))
+    (topic,) = stage.ask(MetadataRequest([MetadataRequestTopic(name="t")])).topics
+    (shown,) = topic.partitions
+    assert (shown.error_code, shown.leader_id) == told
+    assert (shown.leader_epoch, shown.isr_nodes, shown.offline_replicas) == (4, [1, 2], [3])
+    (topic,) = stage.ask(DescribeTopicPartitionsRequest([TopicRequest("t")])).topics
+    (shown,) = topic.partitions
+    assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (*told, [3])
+    assert (shown.eligible_leader_replicas, shown.last_known_elr) == ([3], [2])
+
+
+class Nobody:
+    """Asks, and does not care for the answer."""
+
+    def answered(self, now: Millis, answer: object) -> None:
+        pass
 
 
 def test_rows_know_their_versions(stage: NodeStage) -> None:

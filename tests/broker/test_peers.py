@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 from node_stage import NodeStage
 
-from ottla.broker.cluster.peers import TIMEOUT_MS
+from ottla.broker.cluster.peers import DOUBT_MS, TIMEOUT_MS
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import NODE_ITSELF, Request, Session
 from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, ShardRecord, Ticket, Unanswered
@@ -123,6 +123,30 @@ def test_nobody_waits_longer_than_the_deadline(stage: NodeStage) -> None:
     assert who.answers == [Unanswered("node 7 did not answer in time")]
     stage.node.answered(stage.now, stage.asks[0].token, answer_to(stage.asks[0].token, ListGroupsResponse()))
     assert len(who.answers) == 1
+
+
+def test_a_node_whose_connection_broke_is_doubted_for_a_while(stage: NodeStage) -> None:
+    """Once, until it has answered again: a connection that stays broken says nothing of who else reaches the node."""
+    peers = stage.node.peers
+
+    def ask_in_vain() -> None:
+        peers.ask(stage.now, OTHER, ListGroupsRequest(), Questioner())
+        stage.settle()
+        stage.node.answered(stage.now, stage.asks[-1].token, Unanswered("it is gone"))
+
+    assert not peers.doubts(stage.now, OTHER)
+    ask_in_vain()
+    began = stage.now
+    assert peers.doubts(began + DOUBT_MS - 1, OTHER)
+    stage.run(DOUBT_MS)
+    ask_in_vain()
+    assert not peers.doubts(stage.now, OTHER)
+    peers.ask(stage.now, OTHER, ListGroupsRequest(), Questioner())
+    stage.settle()
+    token = stage.asks[-1].token
+    stage.node.answered(stage.now, token, answer_to(token, ListGroupsResponse()))
+    ask_in_vain()
+    assert peers.doubts(stage.now, OTHER)
 
 
 def test_the_node_answers_itself_without_the_network(stage: NodeStage) -> None:

@@ -542,6 +542,8 @@ class Node:
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:
                 self.peers.given_up(now, int(name))
+                if known is not None and name in before.nodes and before.nodes[name].state is NodeState.ACTIVE:
+                    self.members.lost(now, int(name))
         if self.membership is not None:
             self.membership.follow(now, delta)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.reachable import Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.requests import Parked, Request
@@ -84,7 +85,7 @@ def _answer(node: Node, request: Request) -> Work:
         if node.access.on_cluster(request, Operation.DESCRIBE):
             cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(*each) for each in node.members.shown(request.session.address)],
+        brokers=[MetadataResponseBroker(*each) for each in node.members.listed(request.now, request.session.address)],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
         topics=topics,
@@ -195,6 +196,8 @@ def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Pl
 
 
 def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
+    reachable = Reachable(node, request.now)
+    reached = [(placed, reachable.of(placed)) for placed in topic.partitions]
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,
@@ -202,13 +205,15 @@ def _described(node: Node, request: Request, topic: TopicImage) -> MetadataRespo
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
+                error_code=reach.error_code,
                 partition_index=index,
-                leader_id=placed.leader,
+                leader_id=reach.leader,
                 leader_epoch=placed.leader_epoch,
                 replica_nodes=list(placed.replicas),
                 isr_nodes=list(placed.isr),
+                offline_replicas=reach.offline,
             )
-            for index, placed in enumerate(topic.partitions)
+            for index, (placed, reach) in enumerate(reached)
         ],
         topic_authorized_operations=_operations(node, request, topic.name),
     )

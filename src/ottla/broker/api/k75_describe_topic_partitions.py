@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable
 from heapq import merge
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, encoded_in_slices
@@ -94,7 +95,10 @@ class _Page:
         described = _described(self._node, self._request, name)
         if topic is not None:
             shown = topic.partitions[first : first + self._left]
-            described.partitions = [_partition(index, placed) for index, placed in enumerate(shown, first)]
+            reachable = Reachable(self._node, self._request.now)
+            described.partitions = [
+                _partition(index, placed, reachable.of(placed)) for index, placed in enumerate(shown, first)
+            ]
             self._left -= len(shown)
             if first + len(shown) < len(topic.partitions):
                 self.next_cursor = ResponseCursor(name, first + len(shown))
@@ -112,13 +116,15 @@ def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitio
     return DescribeTopicPartitionsResponseTopic(error, name, topic_authorized_operations=operations)
 
 
-def _partition(index: int, placed: PartitionRecord) -> DescribeTopicPartitionsResponsePartition:
+def _partition(index: int, placed: PartitionRecord, reach: Reach) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
+        error_code=reach.error_code,
         partition_index=index,
-        leader_id=placed.leader,
+        leader_id=reach.leader,
         leader_epoch=placed.leader_epoch,
         replica_nodes=list(placed.replicas),
         isr_nodes=list(placed.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(placed.elr),
+        last_known_elr=list(placed.last_known_elr),
+        offline_replicas=reach.offline,
     )

@@ -8,11 +8,12 @@ Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.requests import Address
+from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.store import Guard, StoreFailed
@@ -31,6 +32,10 @@ class Member(NamedTuple):
 NOBODY = -1
 """The id of a node that there is not."""
 SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
+LISTED_MS: Final = 9_000
+"""How long a node that was taken for dead stays in the answers to Metadata: as long as a Kafka lists it, by its default
+of broker.session.timeout.ms. librdkafka drops a node that is not listed, and the partitions that it believed there wait
+up to a second before they go to their new leader."""
 
 
 class NotController(StoreFailed):
@@ -57,6 +62,21 @@ class Members:
         """Whether this life of the node may lead: the controller has made it active."""
         self._metadata = metadata
         self._rack = rack
+        self._rows: Mapping[str, NodeRecord] | None = None
+        self._serving: Mapping[int, NodeRecord] = {}
+        """Those of `_rows` that serve, by id."""
+        self._lost: dict[int, Millis] = {}
+        """The nodes taken for dead that are still listed, and until when."""
+
+    def lost(self, now: Millis, node_id: int) -> None:
+        """A node that served is taken for dead."""
+        self._lost[node_id] = now + LISTED_MS
+
+    def listed(self, now: Millis, address: Address) -> list[Member]:
+        """The nodes as Metadata tells them: those that serve, and those lost a moment ago; by id."""
+        self._lost = {node_id: until for node_id, until in self._lost.items() if now < until}
+        lost = [member for member in self.fenced(address) if member.node_id in self._lost] if self._lost else []
+        return sorted(self.shown(address) + lost)
 
     def shown(self, address: Address) -> list[Member]:
         """All nodes that serve, by id, for a client that came in at `address`."""
@@ -78,10 +98,13 @@ class Members:
         serving = self.serving()
         return [self._member(address, node_id, serving[node_id]) for node_id in wanted if node_id in serving]
 
-    def serving(self) -> dict[int, NodeRecord]:
+    def serving(self) -> Mapping[int, NodeRecord]:
         """The rows of the nodes that serve, by id."""
-        rows = self._metadata.image.nodes.items()
-        return {int(name): record for name, record in rows if record.state in SERVING}
+        rows = self._metadata.image.nodes
+        if rows is not self._rows:
+            self._rows = rows
+            self._serving = {int(name): record for name, record in rows.items() if record.state in SERVING}
+        return self._serving
 
     def active(self) -> dict[int, NodeRecord]:
         """The rows of the nodes that may be given partitions, by id."""

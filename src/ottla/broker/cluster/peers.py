@@ -27,6 +27,9 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 
 TIMEOUT_MS: Final = 30_000
 """How long a request to another node may take (request.timeout.ms of Kafka's brokers)."""
+DOUBT_MS: Final = 500
+"""How long a node is doubted after a connection to it broke. If it died, the cluster gives it up before; if only this
+connection is broken, clients may reach it."""
 CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
@@ -75,6 +78,8 @@ class Peers:
         self._client_id = CLIENT_ID
         self._under_way: dict[int, _UnderWay] = {}
         self._timers: Timers[int] = Timers()
+        self._doubted: dict[int, Millis] = {}
+        """Until when, of each node that was lost and has not answered since."""
         self._own: deque[tuple[int, Any, int]] = deque()
         self._own_answers: deque[tuple[int, Any]] = deque()
 
@@ -115,8 +120,10 @@ class Peers:
         if known is None:
             return
         if isinstance(answer, Unanswered):
+            self._doubted.setdefault(known.node_id, now + DOUBT_MS)
             self._end(now, token, answer)
             return
+        self._doubted.pop(known.node_id, None)
         try:
             correlation_id, message = decode_response(known.api_key, known.version, answer)
         except MalformedFrame as error:
@@ -126,6 +133,10 @@ class Peers:
             self._end(now, token, Unanswered(f"node {known.node_id} gave the answer to another request"))
         else:
             self._end(now, token, message)
+
+    def doubts(self, now: Millis, node_id: int) -> bool:
+        """Whether a connection to this node broke a moment ago, and nothing was heard of it since."""
+        return now < self._doubted.get(node_id, now)
 
     def given_up(self, now: Millis, node_id: int) -> None:
         """The cluster has given this node up: nobody waits for what it may say yet. Followers' fetches are left to

@@ -1,0 +1,44 @@
+"""Tells which nodes of a partition clients can reach, as Metadata and DescribeTopicPartitions show them.
+
+Source: KRaftMetadataCache.scala (getAliveEndpoint, getOfflineReplicas).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.broker.cluster.members import NOBODY
+from ottla.machine import Millis
+from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Reach(NamedTuple):
+    """What clients are told of one partition beside its record."""
+
+    error_code: int
+    leader: int
+    offline: list[int]
+
+
+class Reachable:
+    """The nodes that serve, as this node sees them at one moment."""
+
+    def __init__(self, node: Node, now: Millis) -> None:
+        self._serving = None if node.members.is_alone else node.members.serving()
+        self._peers = node.peers
+        self._now = now
+
+    def of(self, placed: PartitionRecord) -> Reach:
+        """LEADER_NOT_AVAILABLE where there is no leader, or it does not serve, or it was lost a moment ago: clients ask
+        again at once, where they would wait a second after an answer that names a leader which is not there."""
+        serving, leader = self._serving, placed.leader
+        if serving is None:
+            return Reach(ErrorCode.NONE, leader, [])
+        offline = [node_id for node_id in placed.replicas if node_id not in serving]
+        if leader not in serving or self._peers.doubts(self._now, leader):
+            return Reach(ErrorCode.LEADER_NOT_AVAILABLE, NOBODY, offline)
+        return Reach(ErrorCode.NONE, leader, offline)
