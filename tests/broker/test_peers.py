@@ -38,7 +38,7 @@ class AskingShard:
         self.made.append(self)
 
     @staticmethod
-    def of(*_: Any) -> "AskingShard":
+    def of(*_: Any, **__: Any) -> "AskingShard":
         return AskingShard()
 
     @staticmethod
