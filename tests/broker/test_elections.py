@@ -73,6 +73,16 @@ def test_a_leaving_node_hands_over_what_another_can_take() -> None:
     assert settled(only, leaving, TWO) is only
 
 
+def test_a_leader_whose_log_takes_nothing_is_followed_by_who_holds_all() -> None:
+    """In sync, or eligible; where there is nobody it stays, as it can be read."""
+    assert settled(WHOLE, ALL.without({1}), TWO) == PartitionRecord((1, 2, 3), (2, 3), 2, 6, 10)
+    eligible = PartitionRecord((1, 2, 3), (1,), 1, 5, 9, elr=(2,))
+    after = settled(eligible, active(1, 2).without({1}), TWO)
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1,))
+    only = PartitionRecord((1, 2, 3), (1,), 1, 5, 9)
+    assert settled(only, ALL.without({1}), Rules(1)) is only
+
+
 def test_the_first_of_the_assignment_is_preferred_where_it_may_lead() -> None:
     elsewhere = replace(WHOLE, leader=2)
     assert preferred(elsewhere, ALL).leader == 1

@@ -9,6 +9,7 @@ from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequ
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -49,6 +50,18 @@ def test_one_that_is_cut_off_leads_nothing_until_it_hears_again(tmp_path: Path) 
     assert latest(stage) == E.NOT_LEADER_OR_FOLLOWER
     hear(stage)
     assert latest(stage) == E.NONE
+
+
+def test_a_reader_that_waits_is_told_so_as_well(tmp_path: Path) -> None:
+    """The process stood still while the reader waited: what it knew before is no answer."""
+    stage = joined(tmp_path)
+    (made,) = stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])).topics
+    wanted = FetchTopic(topic_id=made.topic_id, partitions=[FetchPartition(0, -1, 0, partition_max_bytes=1 << 20)])
+    waiting = stage.send(FetchRequest(max_wait_ms=LEASE_MS + 500, min_bytes=1, topics=[wanted]))
+    stage.now += LEASE_MS + 400
+    stage.run(200)
+    assert waiting.answered
+    assert waiting.answer.responses[0].partitions[0].error_code == E.NOT_LEADER_OR_FOLLOWER
 
 
 def test_what_an_earlier_life_led_is_led_in_a_higher_epoch(tmp_path: Path) -> None:

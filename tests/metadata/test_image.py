@@ -1,5 +1,6 @@
 """The metadata image: a pure function of what was committed, however it was told and whoever committed it."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -16,6 +17,7 @@ from ottla.metadata.image import (
     read_image,
 )
 from ottla.metadata.memory import MemoryStore
+from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import CHANGES_MAX, Delete, Put
 from ottla.metadata.topics import TopicRecord, key_of, placed_on
 
@@ -86,3 +88,10 @@ def test_who_is_too_far_behind_reads_everything() -> None:
     assert store.changes_since(behind.generation) is None
     assert changed(behind, delta_since(store, behind)) == read_image(store)
     assert list(read_image(store).topics) == ["kept"]
+
+
+def test_a_node_tells_which_of_its_logs_take_nothing() -> None:
+    whole = NodeRecord("there", 9092)
+    assert b"offline" not in whole.encode()
+    failing = replace(whole, offline=((bytes(range(16)), 3),))
+    assert NodeRecord.decode(failing.encode()) == failing

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.cluster import isr_changes
+from ottla.broker.cluster.members import Members
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.effects import CommitOutcome, NotCommitted, OutcomeUnknown
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.placement import Placement
+from ottla.log.log import Log
+from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.replica.fetcher import Fetcher, Position
 from ottla.replica.followers import Followers
 from ottla.sim.workloads.cluster_run import ClusterRun
@@ -90,14 +97,67 @@ def end_offsets_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followers, "__init__", wrong)
 
 
+def joins_below_the_beginning_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Who has all below the new leader's high watermark joins, although more was committed before (KAFKA-7128)."""
+    grow = Followers.grow
+
+    def wrong(self: Followers, node_id: int, high_watermark: int) -> Any:
+        start, self.start_offset = self.start_offset, 0
+        proposal = grow(self, node_id, high_watermark)
+        self.start_offset = start
+        return proposal
+
+    patch.setattr(Followers, "grow", wrong)
+
+
+def epoch_begins_with_an_append(patch: pytest.MonkeyPatch) -> None:
+    """A leader that appends nothing leaves no epoch behind (KAFKA-7415)."""
+    patch.setattr(Log, "assign_epoch", lambda self, epoch: None)
+
+
+def joins_as_an_earlier_life(patch: pytest.MonkeyPatch) -> None:
+    """What the last life of a replica had lets the next one join (KIP-903)."""
+
+    def wrong(record: NodeRecord | None, broker_epoch: int) -> bool:
+        return record is not None and record.state is NodeState.ACTIVE
+
+    patch.setattr(isr_changes, "_is_eligible", wrong)
+    patch.setattr(
+        Followers,
+        "_is_eligible",
+        lambda self, node_id, follower: self.registrations.broker_epoch_of(node_id) is not None,
+    )
+
+
+def lost_answer_taken_for_failure(patch: pytest.MonkeyPatch) -> None:
+    """Where nobody knows what became of a commit, it is taken for not done."""
+    committed = Metadata.committed
+
+    def wrong(self: Metadata, now: int, token: int, outcome: CommitOutcome) -> None:
+        committed(self, now, token, NotCommitted("lost") if isinstance(outcome, OutcomeUnknown) else outcome)
+
+    patch.setattr(Metadata, "committed", wrong)
+
+
+def fences_itself_never(patch: pytest.MonkeyPatch) -> None:
+    """A node whose lease has run out answers as if nothing were."""
+    patch.setattr(Membership, "is_fresh", lambda self, now: True)
+
+
+def writes_without_its_claim(patch: pytest.MonkeyPatch) -> None:
+    """A controller that others have taken for dead goes on (KAFKA-6082)."""
+    patch.setattr(Members, "guards", lambda self: [])
+
+
 BUGS = {
     restarted_at_the_high_watermark: 0,
-    moved_before_the_joiner_has_it: 8,
-    shrunk_as_if_accepted: 6,
+    moved_before_the_joiner_has_it: 0,
+    shrunk_as_if_accepted: 3,
     moved_when_appended: 0,
-    epoch_not_sent: 2,
-    leads_in_an_old_epoch: 6,
-    end_offsets_kept: 2,
+    epoch_not_sent: 1,
+    leads_in_an_old_epoch: 4,
+    end_offsets_kept: 1,
+    epoch_begins_with_an_append: 7,
 }
 """Each with a seed that finds it soon; should the simulator have changed so much that it no longer does, others may."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from ottla.broker.partitions.partition import Partition
 from ottla.protocol.errors import ErrorCode
+from ottla.replica.followers import Followers
 from ottla.sim.clients.replicated import ReplicatedProducer
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.workloads.cluster import TOPIC
@@ -302,4 +303,112 @@ def test_all_but_the_last_are_lost_one_after_the_other_and_nothing_acknowledged_
         cluster.until(lambda total=total: acknowledged(cluster) > total + 10)  # type: ignore[misc]
         cluster.begin(node_id)
         cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_outsider_joins_only_behind_the_beginning_of_the_epoch(seed: int) -> None:
+    """The new leader's high watermark is old: what lies between it and the epoch's beginning was acknowledged
+    (KAFKA-7128)."""
+    cluster = leave_behind(seed)
+    cluster.until(lambda: 3 in cluster.isr())
+    assert replica(cluster, 3).log.log_end_offset >= epoch_start(cluster, 2)
+    cluster.kill(2)
+    cluster.until(lambda: cluster.leader() == 3)
+    cluster.settle()
+
+
+def epoch_start(cluster: HandCluster, node_id: int) -> int:
+    followers = replica(cluster, node_id).followers
+    assert followers is not None
+    return followers.start_offset
+
+
+def leave_behind(seed: int) -> HandCluster:
+    """Node 2 leads after node 1, and knows less of what is committed than it has; node 3 has that much, and no more."""
+    cluster = running(seed)
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    total = acknowledged(cluster)
+    cluster.until(lambda: acknowledged(cluster) > total + 10)
+    for producer in cluster.producers:
+        producer.winding_down = True
+    cluster.run(500)
+    cluster.begin(3)
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.fence(3)  # it fetches on, and is not in sync
+    cluster.run(50)
+    for target in ("node-3", "node-2"):
+        cluster.world.network.cut_path("node-1", target)
+    cluster.producers[0].winding_down = False
+    mark = replica(cluster, 1).log.high_watermark
+    cluster.until(lambda: replica(cluster, 1).log.log_end_offset > mark)
+    cluster.world.network.mend_path("node-1", "node-2")
+    cluster.until(lambda: replica(cluster, 1).log.high_watermark > mark)
+    cluster.world.network.cut_path("node-1", "node-2")
+    cluster.kill(1)
+    cluster.until(lambda: cluster.leader() == 2)
+    life = cluster.hosts[3].life
+    assert life is not None
+    cluster.register_again(3, life)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_joins_by_what_its_present_life_has(seed: int) -> None:
+    """What the last life fetched says nothing of the next one, which has lost its end (KIP-903, KAFKA-14139)."""
+    cluster = running(seed)
+    cluster.fence(3)
+    cluster.world.network.cut_path("node-1", "controller")
+    life = cluster.hosts[3].life
+    assert life is not None
+    cluster.register_again(3, life)
+    cluster.until(lambda: is_proposed(cluster, 1, 3))
+    total = acknowledged(cluster)
+    cluster.kill(3, power_cut=True)
+    cluster.begin(3, intact=False)
+    cluster.run(50)
+    cluster.world.network.mend()
+    cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.until(lambda: acknowledged(cluster) > total)
+    cluster.settle()
+
+
+def is_proposed(cluster: HandCluster, leader: int, joiner: int) -> bool:
+    followers = replica(cluster, leader).followers
+    assert followers is not None
+    return followers.proposal is not None and joiner in dict(followers.proposal.isr)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_appended_before_too_few_were_in_sync_is_not_acknowledged(seed: int) -> None:
+    """Between the append and the high watermark the in-sync set became too small (KAFKA-15583)."""
+    cluster = running(seed)
+    for path in (("node-2", "node-1"), ("node-3", "node-1")):
+        cluster.world.network.cut_path(*path)
+    cluster.run(100)
+    before, mark = acknowledged(cluster), replica(cluster, 1).log.high_watermark
+    assert replica(cluster, 1).log.log_end_offset > mark
+    for node_id in (2, 3):
+        cluster.fence(node_id)
+    cluster.run(2_500)
+    assert (acknowledged(cluster), replica(cluster, 1).log.high_watermark) == (before, mark)
+    assert {each.last_error for each in cluster.producers} <= {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+    cluster.settle()
+
+
+def test_too_few_copies_of_what_was_appended_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NOT_ENOUGH_REPLICAS_AFTER_APPEND: committed, and by then too few are in sync. The high watermark stands still
+    there as well, so the check is the second of two."""
+    cluster = running()
+    monkeypatch.setattr(Followers, "enough_to_acknowledge", property(lambda self: False))
+    before = acknowledged(cluster)
+    cluster.until(
+        lambda: {each.last_error for each in cluster.producers} == {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+    )
+    assert acknowledged(cluster) == before
+    monkeypatch.undo()
     cluster.settle()

@@ -63,7 +63,7 @@ from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeState
+from ottla.metadata.nodes import NodeState, Place
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -230,7 +230,24 @@ class Node:
             return every_s * 1000 if self.settings["auto.leader.rebalance.enable"] else None
 
         rack = self.settings["broker.rack"]
-        return Membership(self.metadata, self.members, joining, rack, rules_of, return_every_ms, self.notes)
+        return Membership(
+            self.metadata, self.members, joining, rack, rules_of, return_every_ms, self._offline, self.notes
+        )
+
+    def _offline(self) -> tuple[Place, ...]:
+        """The partitions with replicas elsewhere whose logs here take nothing: somebody else should lead them."""
+        offline = [
+            (topic.id, index)
+            for topic in self.replicas.by_name.values()
+            for index, partition in topic.partitions.items()
+            if partition.log.failed is not None or self.failures.takes_nothing(partition)
+        ]
+        topics = self.image.topics_by_id
+        return tuple(sorted(place for place in offline if place[0] in topics and self._is_replicated(*place)))
+
+    def _is_replicated(self, topic_id: bytes, index: int) -> bool:
+        placed = self.image.topics_by_id[topic_id].partitions
+        return index < len(placed) and len(placed[index].replicas) > 1
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.
@@ -364,8 +381,7 @@ class Node:
         None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
         unsupported version, a frame that does not parse, a client that has yet to say who it is.
         """
-        if self.membership is not None:
-            self.leadership.suspended = not self.membership.is_fresh(now)
+        self._look_at_lease(now)
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -444,9 +460,13 @@ class Node:
             times.append(part.deadline() if rest is None else rest)
         return min((time for time in times if time is not None), default=None)
 
-    def tick(self, now: Millis) -> None:
+    def _look_at_lease(self, now: Millis) -> None:
+        """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
         if self.membership is not None:
             self.leadership.suspended = not self.membership.is_fresh(now)
+
+    def tick(self, now: Millis) -> None:
+        self._look_at_lease(now)
         self.outbox.deadline_moved = True
         self.upkeep.commits.tick(now)
         self.parking.tick(now)
@@ -487,6 +507,11 @@ class Node:
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
+        self._look_at_lease(now)
+        if self.failures.has_news:
+            self.failures.has_news = False
+            if self.membership is not None:
+                self.membership.look_at_logs(now)
         self.parking.serve_ready(now)
         while self.peers.has_own:
             self._serve_own(now)

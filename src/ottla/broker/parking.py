@@ -89,11 +89,16 @@ class Parking:
         self._waiting[ticket] = Waiting(request, deadline, work)
         self._of_connection.setdefault(request.session.address.identity, {})[ticket] = None
         if deadline is not None:
-            heappush(self._deadlines, (deadline, ticket))
-            if len(self._deadlines) > 1024 and len(self._deadlines) > 2 * len(self._waiting):
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
-                heapify(self._deadlines)
+            self.limit(ticket, deadline)
         return ticket
+
+    def limit(self, ticket: Ticket, deadline: Millis) -> None:
+        """Call `work.at_deadline` at that moment too, if the ticket is there still."""
+        self._outbox.deadline_moved = True
+        heappush(self._deadlines, (deadline, ticket))
+        if len(self._deadlines) > 1024 and len(self._deadlines) > 2 * len(self._waiting):
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
+            heapify(self._deadlines)
 
     def request_of(self, ticket: Ticket) -> Request | None:
         waiting = self._waiting.get(ticket)

@@ -1,11 +1,12 @@
 """Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
-                   "state": ..., "intact": ..., "broker_epoch": ...}
+                   "state": ..., "intact": ..., "broker_epoch": ..., "offline": [[topic id, index], ...]}
 
-A node writes its row when it registers, `starting`; what becomes of it then is the controller's to say.
+A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
+the controller's to say.
 
-Source: Kafka's BrokerRegistration.java, RegisterBrokerRecord.
+Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what fails.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
+from ottla.protocol.uuids import parse_uuid, uuid_text
+
+Place: TypeAlias = tuple[bytes, int]
+"""A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
 
 
@@ -36,7 +41,8 @@ class NodeRecord:
 
     `incarnation` names the life of the node. `intact`: it has every byte that it ever stored. `broker_epoch`: the
     generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
-    `version` is that of the row, and stands in none.
+    `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `version` is that
+    of the row, and stands in none.
     """
 
     host: str
@@ -48,20 +54,22 @@ class NodeRecord:
     intact: bool = True
     broker_epoch: int = 0
     version: int = 0
+    offline: tuple[Place, ...] = ()
 
     def encode(self) -> bytes:
-        return json.dumps(
-            {
-                "host": self.host,
-                "port": self.port,
-                "rack": self.rack,
-                "endpoints": self.endpoints,
-                "incarnation": self.incarnation,
-                "state": self.state,
-                "intact": self.intact,
-                "broker_epoch": self.broker_epoch,
-            }
-        ).encode()
+        row: dict[str, object] = {
+            "host": self.host,
+            "port": self.port,
+            "rack": self.rack,
+            "endpoints": self.endpoints,
+            "incarnation": self.incarnation,
+            "state": self.state,
+            "intact": self.intact,
+            "broker_epoch": self.broker_epoch,
+        }
+        if self.offline:
+            row["offline"] = [(uuid_text(topic_id), index) for topic_id, index in self.offline]
+        return json.dumps(row).encode()
 
     @staticmethod
     def decode(value: bytes) -> NodeRecord:
@@ -80,4 +88,5 @@ class NodeRecord:
             NodeState(row.get("state", NodeState.ACTIVE)),
             bool(row.get("intact", True)),
             int(row.get("broker_epoch", 0)),
+            offline=tuple((parse_uuid(topic_id), int(index)) for topic_id, index in row.get("offline", ())),
         )

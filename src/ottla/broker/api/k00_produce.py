@@ -524,9 +524,8 @@ def append_one(
             append.log_start_offset = partition.log.log_start_offset
         node.metrics.produce_failed(partition.topic_name)
         return
-    except StorageFailed as failed:
+    except StorageFailed:
         partition.log.not_written(records)
-        node.failures.storage_failed(now, partition, str(failed))
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         node.metrics.produce_failed(partition.topic_name)
         return

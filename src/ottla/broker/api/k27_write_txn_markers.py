@@ -161,7 +161,6 @@ def _write(
             partition.append_marker(now, *whose)
     except AppendRefused as refused:
         return None, refused.error_code
-    except StorageFailed as failed:
-        node.failures.storage_failed(now, partition, str(failed))
+    except StorageFailed:
         return None, ErrorCode.KAFKA_STORAGE_ERROR
     return partition, ErrorCode.NONE

@@ -124,7 +124,7 @@ def _elect(
     if node.membership is None or needless:
         sentence = "Leader election not needed for topic partition."
         return PartitionResult(index, NOT_NEEDED, sentence)
-    after = node.membership.controller.elected(topic, placed, unclean=election_type == UNCLEAN)
+    after = node.membership.controller.elected(topic, index, placed, unclean=election_type == UNCLEAN)
     if after.leader in (placed.leader, -1):
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         if election_type == UNCLEAN:

@@ -105,7 +105,9 @@ def _partition(
         return ResponsePartitionData(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert node.membership is not None
     rules = node.membership.controller.rules_of(topic)
-    after = altered(partitions[index], _proposal(request, asked), node.members.serving(), rules)
+    place = topic.id, index
+    nodes = {node_id: record for node_id, record in node.members.serving().items() if place not in record.offline}
+    after = altered(partitions[index], _proposal(request, asked), nodes, rules)
     if isinstance(after, ErrorCode):
         return ResponsePartitionData(index, after)
     if after is not partitions[index]:

@@ -60,8 +60,13 @@ class Controller:
         topics = self._metadata.image.topics
         if self._members.is_controller and self.present is not None:
             turn = turnover(self._metadata.image, self.present)
-            placed = (each for name in names if name in topics for each in topics[name].partitions)
-            if any(each.leader != NOBODY and is_concerned(each, turn) for each in placed):
+            placed = (
+                (each, turn.at((topics[name].id, index))[0])
+                for name in names
+                if name in topics
+                for index, each in enumerate(topics[name].partitions)
+            )
+            if any(each.leader != NOBODY and is_concerned(each, nodes) for each, nodes in placed):
                 self.look(now)
 
     @property
@@ -69,12 +74,13 @@ class Controller:
         """How the nodes stand, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).before
 
-    def elected(self, topic: TopicImage, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
+    def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
         """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
         than now where that can be."""
+        nodes, _ = turnover(self._metadata.image, self.present or {}).at((topic.id, index))
         if not unclean:
-            return preferred(placed, self.nodes)
-        return settled(placed, self.nodes, replace(self.rules_of(topic), unclean=True))
+            return preferred(placed, nodes)
+        return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
 
     def look(self, now: Millis) -> None:
         """Take over where no controller is there, and do what is to be done."""

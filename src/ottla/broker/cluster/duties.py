@@ -29,7 +29,7 @@ from ottla.broker.cluster.reassignments import completed, is_complete
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.nodes import NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, key_of
 
@@ -37,6 +37,7 @@ ELECTIONS_AT_ONCE: Final = 1_000
 """How many leaderships go back with one write, or as many as a topic has more."""
 Present = Mapping[int, str]
 """The incarnations of the nodes that are there, by id."""
+NO_NODES: Final = frozenset[int]()
 RulesOf = Callable[[TopicImage], Rules]
 
 
@@ -57,6 +58,13 @@ class Turnover:
     before: Standing
     after: Standing
     failed: frozenset[int]
+    offline: Mapping[Place, frozenset[int]]
+    """The nodes on which the log of a partition takes nothing."""
+
+    def at(self, place: Place) -> tuple[Standing, Standing]:
+        """How the nodes stand for this partition, before and after."""
+        offline = self.offline.get(place, NO_NODES)
+        return self.before.without(offline), self.after.without(offline)
 
 
 def turnover(image: MetadataImage, present: Present) -> Turnover:
@@ -83,7 +91,16 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
     before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
     after = Standing(frozenset(active | started), frozenset(leaving))
-    return Turnover(states, before, after, frozenset(failed))
+    return Turnover(states, before, after, frozenset(failed), offline_at(image))
+
+
+def offline_at(image: MetadataImage) -> dict[Place, frozenset[int]]:
+    """The nodes on which the log of a partition takes nothing, as they say."""
+    offline: dict[Place, frozenset[int]] = {}
+    for name, record in image.nodes.items():
+        for place in record.offline:
+            offline[place] = offline.get(place, NO_NODES) | {int(name)}
+    return offline
 
 
 def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[RowChange]:
@@ -94,10 +111,11 @@ def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[Ro
         rules: Rules | None = None
         partitions: list[PartitionRecord] | None = None
         for index, placed in enumerate(topic.partitions):
-            if not is_concerned(placed, turn):
+            nodes, then = turn.at((topic.id, index))
+            if not is_concerned(placed, nodes):
                 continue
             rules = rules or rules_of(topic)
-            after = completed(settled(settled(placed, turn.before, rules), turn.after, rules), turn.after)
+            after = completed(settled(settled(placed, nodes, rules), then, rules), then)
             if after is not placed:
                 partitions = partitions or list(topic.partitions)
                 partitions[index] = after
@@ -138,9 +156,8 @@ def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChang
     return state_row(image.nodes[str(node_id)], node_id, state)
 
 
-def is_concerned(placed: PartitionRecord, turn: Turnover) -> bool:
+def is_concerned(placed: PartitionRecord, nodes: Standing) -> bool:
     """Whether anything can change for this partition."""
-    nodes = turn.before
     if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
         return True
     return not all(member in nodes.active for member in placed.isr)

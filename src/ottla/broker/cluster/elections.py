@@ -35,6 +35,11 @@ class Standing:
     leaving: AbstractSet[int] = frozenset()
     damaged: AbstractSet[int] = frozenset()
 
+    def without(self, offline: AbstractSet[int]) -> Standing:
+        """How they stand for a partition whose log takes nothing on these: they keep it where nobody else can."""
+        kept = offline & (self.active | self.leaving)
+        return Standing(self.active - offline, self.leaving | kept, self.damaged) if offline else self
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -88,7 +93,8 @@ def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
 def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...], list[int]]:
     """Who stays in sync, and who leaves with all that it had."""
     stays = [member for member in placed.isr if member in nodes.active]
-    if not stays:  # nobody can take over from a leaving node
+    if not stays and not any(member in nodes.active for member in placed.elr):
+        # Nobody can take over from a leaving node.
         stays = [member for member in placed.isr if member in nodes.leaving]
     return tuple(stays), [member for member in placed.isr if member not in stays]
 

@@ -13,7 +13,7 @@ Source: Kafka's BrokerLifecycleManager.scala.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.broker.cluster.controller import Controller
@@ -24,7 +24,7 @@ from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
+from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT, StoreFailed
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 
@@ -46,7 +46,7 @@ class Joining:
 
 
 class Membership:
-    """See the module's docstring."""
+    """See the module's docstring. `offline`: the partitions whose logs here take nothing, in order."""
 
     def __init__(
         self,
@@ -56,8 +56,10 @@ class Membership:
         rack: str | None,
         rules_of: RulesOf,
         return_every_ms: Callable[[], Millis | None],
+        offline: Callable[[], tuple[Place, ...]],
         notes: Callable[[str], None],
     ) -> None:
+        self._offline = offline
         self.members = members
         self.joining = joining
         self._fresh_until: Millis = 0
@@ -116,6 +118,12 @@ class Membership:
         else:
             self.controller.follow(now, delta.names(TOPIC_PREFIX))
 
+    def look_at_logs(self, now: Millis) -> None:
+        """Logs have failed, or work again: the row says which, so that others lead in this node's place."""
+        record = self.record
+        if record is not None and record.offline != self._offline():
+            self._write(now)
+
     # ---- leaving ---------------------------------------------------------------------------------------------------
 
     def leave(self, now: Millis) -> None:
@@ -132,11 +140,12 @@ class Membership:
         if record.state is not NodeState.LEAVING:
             return False
         image, node_id = self._metadata.image, self.members.node_id
-        nodes = turnover(image, present).before
+        turn = turnover(image, present)
         return not any(
-            placed.leader == node_id and settled(placed, nodes, self.controller.rules_of(topic)) is not placed
+            placed.leader == node_id
+            and settled(placed, turn.at((topic.id, index))[0], self.controller.rules_of(topic)) is not placed
             for topic in image.topics.values()
-            for placed in topic.partitions
+            for index, placed in enumerate(topic.partitions)
         )
 
     # ---- the node's own row ----------------------------------------------------------------------------------------
@@ -153,7 +162,11 @@ class Membership:
             if record is not None and record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield Batch([state_row(record, node_id, NodeState.LEAVING)])
             return
+        offline = self._offline()
         if record is not None and record.state is not NodeState.FENCED:
+            if record.offline != offline:
+                row = replace(record, offline=offline, version=0)
+                yield Batch([RowChange(f"{PREFIX}{node_id}", row, record.version)])
             return
         known = image.nodes.get(str(node_id))
         joining = self.joining
@@ -165,6 +178,7 @@ class Membership:
             joining.incarnation,
             NodeState.STARTING,
             self._intact or record is not None,
+            offline=offline,
         )
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 
@@ -175,6 +189,8 @@ class Membership:
         left_to_say = NodeState.ACTIVE if self._is_leaving else NodeState.FENCED
         if record is not None and record.state is left_to_say:
             self._write(now)
+        else:
+            self.look_at_logs(now)
 
     def change_failed(self, now: Millis, error: Exception) -> None:
         self._is_writing = False

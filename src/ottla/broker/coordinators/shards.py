@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
@@ -124,8 +124,7 @@ class CoordinatorRequest(ParkedWork):
         self.replies: list[Any] = [None] * len(calls)
         self.missing = len(calls)
         self.steps: list[Ticket] = []
-        self.held: list[tuple[Hosted, int, int, int, object]] = []
-        """(shard, leader epoch, required offset, which call, reply) of decisions that are not committed yet."""
+        self.held: list[Held] = []
         self.host: ShardHost | None = None
         self.ticket: Ticket = NO_STEP
         self.on_its_way = True
@@ -141,13 +140,23 @@ class CoordinatorRequest(ParkedWork):
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         waiting, self.held = self.held, []
-        for hosted, epoch, required, at, reply in waiting:
-            if hosted.partition is not partition or partition.log.high_watermark < required:
-                self.held.append((hosted, epoch, required, at, reply))
-            elif partition.leader_epoch != epoch:
-                self.put(at, self._refusal(at))
+        for held in waiting:
+            if held.hosted.partition is not partition or partition.log.high_watermark < held.required:
+                self.held.append(held)
+            elif partition.leader_epoch != held.leader_epoch:
+                self.put(held.at, self._refusal(held.at))
             else:
-                self.put(at, reply)
+                self.put(held.at, held.reply)
+        self.answer_when_whole(now)
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        """What was decided is not committed in time; whether it will be, nobody knows. The client asks again."""
+        waiting, self.held = self.held, []
+        for held in waiting:
+            if held.deadline > now:
+                self.held.append(held)
+            else:
+                self.put(held.at, self._refusal(held.at, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self.answer_when_whole(now)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
@@ -158,16 +167,16 @@ class CoordinatorRequest(ParkedWork):
             if reply is None:
                 self.put(at, self._refusal(at))
         self.answer_when_whole(now)
-        for hosted, *_ in lost:
-            hosted.host.lost(now, hosted)
+        for held in lost:
+            held.hosted.host.lost(now, held.hosted)
 
     def abandon(self, ticket: Ticket) -> None:
         self._forget_steps()
         self.held.clear()
 
-    def _refusal(self, at: int) -> object:
+    def _refusal(self, at: int, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> object:
         assert self.host is not None
-        return self.host.shard_class.refuse(self.calls[at][1], ErrorCode.NOT_COORDINATOR)
+        return self.host.shard_class.refuse(self.calls[at][1], error)
 
     def _forget_steps(self) -> None:
         assert self.host is not None
@@ -182,6 +191,17 @@ class CoordinatorRequest(ParkedWork):
         request = parking.request_of(self.ticket)
         if request is not None:
             parking.answer(now, self.ticket, self.finish(request))
+
+
+class Held(NamedTuple):
+    """The reply of a decision that is not committed yet: to which call of the request (`at`), and what it waits for."""
+
+    hosted: Hosted
+    leader_epoch: int
+    required: int
+    at: int
+    reply: object
+    deadline: Millis
 
 
 class Hosted:
@@ -444,8 +464,10 @@ class ShardHost:
                 asked.put(at, answer.reply)
                 asked.answer_when_whole(now)
             else:
-                asked.held.append((hosted, partition.leader_epoch, required, at, answer.reply))
+                deadline = now + self._environment.settings["offsets.commit.timeout.ms"]
+                asked.held.append(Held(hosted, partition.leader_epoch, required, at, answer.reply, deadline))
                 partition.wait_for_commit(required, asked.ticket)
+                self.parking.limit(asked.ticket, deadline)
         if decision.asks:
             if committed:
                 self.send(now, hosted, decision.asks)

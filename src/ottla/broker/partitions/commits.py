@@ -54,6 +54,10 @@ class GroupCommit:
 
     # ---- appends ---------------------------------------------------------------------------------------------------
 
+    def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
+        """A write to this log failed."""
+        self._care.storage_failed(now, partition, why)
+
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """An append, or something else, may have brought the log's next deadline nearer."""
         if not self.appended_to:

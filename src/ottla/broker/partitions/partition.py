@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.metrics import Traffic
-from ottla.log.answers import Appended, Origin
+from ottla.log.answers import Appended, Origin, StorageFailed
 from ottla.log.log import Log
 from ottla.log.producers import Guard
 from ottla.machine import Millis, Ticket
@@ -41,6 +41,10 @@ class Commits(Protocol):
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round of fsyncs."""
+        ...
+
+    def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
+        """A write to this log failed."""
         ...
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
@@ -128,7 +132,11 @@ class Partition:
         Raises AppendRefused and StorageFailed as `Log.append_as_leader` does.
         """
         log = self.log
-        appended = log.append_as_leader(batch, now=now, leader_epoch=self.leader_epoch, origin=origin)
+        try:
+            appended = log.append_as_leader(batch, now=now, leader_epoch=self.leader_epoch, origin=origin)
+        except StorageFailed as failed:
+            self._commits.storage_failed(now, self, str(failed))
+            raise
         if not appended.duplicate:
             commits = self._commits
             if commits.by_fsync or self.holding or log.config.flush_messages <= log.unflushed:

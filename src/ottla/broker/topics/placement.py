@@ -222,6 +222,7 @@ class Placement(Subscriber):
         if log is None:
             return False
         partition.log = log
+        self._upkeep.failures.has_news = True
         self._producer_ids.seen(log.producers.entries)
         self._begin(now, partition, topic.partitions[partition.index])
         return True
@@ -233,6 +234,7 @@ class Placement(Subscriber):
             self._lead(now, partition, placed)
         if isinstance(log, UnopenedLog):
             self.unopened.add(now, partition, log.why)
+            self._upkeep.failures.has_news = True
         self._upkeep.watch(now, partition)
 
     def _leads(self, placed: PartitionRecord) -> bool:

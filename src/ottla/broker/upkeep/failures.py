@@ -16,6 +16,8 @@ WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
 """What may be wrong with a partition."""
 REOPEN_MS: Final = 5_000
 """How often a log that an fsync closed is looked at again."""
+RETRY_MS: Final = 5_000
+"""How long after a failed write a replica with nothing to write counts as one that takes none."""
 
 
 class Failures:
@@ -36,10 +38,19 @@ class Failures:
         self._partitions = partitions
         self._wrong: dict[Partition, str] = {}
         self._reopen_at: Millis | None = None
+        self._failed_writes: dict[Partition, Millis] = {}
+        """When a write to logs last failed that are tried again."""
+        self.has_news = False
+        """Something failed or works again since somebody last looked."""
+
+    def takes_nothing(self, partition: Partition) -> bool:
+        """Whether the last write to this log failed, or none is tried any more."""
+        return self._wrong.get(partition) in (WRITE, SHUT)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
         if partition.log.failed is None:
+            self._failed_writes[partition] = now
             self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
         elif partition in self._partitions:
             self._note(partition, SHUT, f"takes no more writes: {why}")
@@ -72,12 +83,18 @@ class Failures:
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self._wrong.pop(partition, None)
+        self._failed_writes.pop(partition, None)
 
     def deadline(self) -> Millis | None:
-        return self._reopen_at
+        followed = [at + RETRY_MS for partition, at in self._failed_writes.items() if not partition.leads]
+        return min((at for at in (self._reopen_at, *followed) if at is not None), default=None)
 
     def tick(self, now: Millis) -> None:
-        """Try to open the shut logs again, where a cut that failed is all that keeps them shut."""
+        """Try to open the shut logs again, where a cut that failed is all that keeps them shut; and a follower that
+        failed to write and has had nothing to write since may be in sync again."""
+        for partition, at in list(self._failed_writes.items()):
+            if not partition.leads and at + RETRY_MS <= now:
+                self._works_again(partition, WRITE, "is taken to take writes again")
         if self._reopen_at is not None and self._reopen_at <= now:
             shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
             left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
@@ -96,9 +113,12 @@ class Failures:
     def _note(self, partition: Partition, what: str, sentence: str) -> None:
         if self._wrong.get(partition) != what:
             self._wrong[partition] = what
+            self.has_news = True
             self._notes(f"{partition.name} {sentence}")
 
     def _works_again(self, partition: Partition, what: str, sentence: str) -> None:
         if self._wrong and self._wrong.get(partition) == what:
             del self._wrong[partition]
+            self._failed_writes.pop(partition, None)
+            self.has_news = True
             self._notes(f"{partition.name} {sentence}")

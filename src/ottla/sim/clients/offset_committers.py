@@ -59,7 +59,7 @@ class OffsetCommitter(LeaderClient):
         if code in OUTCOME_UNKNOWN:
             return False
         self.history.end_commit(self.world.clock.now_us, commit, accepted=not code)
-        if code and code not in COORDINATOR_AWAY:
+        if code and code not in COORDINATOR_AWAY and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Broken(f"{self.name}: OffsetCommit answers {ErrorCode(code).name}")
         return not code
 

@@ -5,8 +5,9 @@ disks (slow, full, with syncs that fail), of their clocks, of paths between them
 to the metadata store (slow, cut, answers lost), and of leaders and controllers that move. Each kind comes or not, by
 the seed.
 
-With page-cache durability a machine goes off only while every replica is in sync and no disk ails: more may lose what
-was acknowledged, as in Kafka. With fsync any of them may, all at once too, and nothing acknowledged is lost.
+With page-cache durability a machine goes off only while every replica is in sync, none of them has lost anything, and
+no disk ails: more may lose what was acknowledged, as in Kafka. With fsync any of them may, all at once too, and nothing
+acknowledged is lost.
 """
 
 from collections.abc import Callable
@@ -146,8 +147,11 @@ class Trouble:
 
     def _may_go_off(self) -> bool:
         """Whether a machine may lose power, and with it what its disk has not taken."""
-        return self.cluster.fsync or (
-            self.cluster.is_whole() and not any(host.disk.ails for host in self.cluster.hosts.values())
+        cluster = self.cluster
+        return cluster.fsync or (
+            cluster.is_whole()
+            and not any(host.disk.ails for host in cluster.hosts.values())
+            and not any(checker.forgives for checker in cluster.checkers)
         )
 
     def _kill(self) -> None:

@@ -20,6 +20,7 @@ ones, as it then has to, and 6 when it is first read again.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
@@ -30,6 +31,13 @@ from ottla.sim.clients.batches import Batch, decode_batches
 from ottla.sim.kernel.trace import Broken
 
 READ_BYTES = 1 << 22
+
+
+class Told(NamedTuple):
+    """A record that a client was told of, and the first epoch in which a leader had it below its high watermark."""
+
+    value: bytes
+    epoch: int
 
 
 @dataclass(slots=True)
@@ -72,8 +80,8 @@ class ReplicaChecker:
         self.topic = topic
         self.copies: dict[tuple[int, int], Copy] = {}
         """By node and partition."""
-        self.acks: dict[int, dict[int, bytes]] = {}
-        self.reads: dict[int, dict[int, bytes]] = {}
+        self.acks: dict[int, dict[int, Told]] = {}
+        self.reads: dict[int, dict[int, Told]] = {}
         self._leaders: dict[tuple[int, int], int] = {}
         self._written: dict[tuple[int, int, int], Batch] = {}
         """By partition, epoch and base offset."""
@@ -88,11 +96,15 @@ class ReplicaChecker:
 
     def acknowledged(self, index: int, offset: int, value: bytes) -> None:
         """A producer with acks=all was told that its record stands there."""
-        if self._committed_end(index) <= offset:
-            raise Broken(f"10: {self.topic}-{index}: {offset} is acknowledged and below no leader's high watermark")
-        known = self.acks.setdefault(index, {}).setdefault(offset, value)
-        if known != value:
-            raise Broken(f"{self.topic}-{index}: {known!r} and {value!r} are both acknowledged at {offset}")
+        known = self.acks.setdefault(index, {}).setdefault(offset, self._told(index, offset, value, "acknowledged"))
+        if known.value != value:
+            raise Broken(f"{self.topic}-{index}: {known.value!r} and {value!r} are both acknowledged at {offset}")
+
+    def _told(self, index: int, offset: int, value: bytes, what: str) -> Told:
+        epochs = [epoch for epoch, mark in self._committed.get(index, {}).items() if mark > offset]
+        if not epochs:
+            raise Broken(f"10: {self.topic}-{index}: {offset} is {what} and below no leader's high watermark")
+        return Told(value, min(epochs))
 
     def acknowledged_end(self, index: int) -> int:
         """Behind the last record that was acknowledged to acks=all until now."""
@@ -105,9 +117,16 @@ class ReplicaChecker:
 
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None:
         """A consumer was given this record."""
-        known = self.reads.setdefault(index, {}).setdefault(offset, value)
-        if known != value:
-            raise Broken(f"{self.topic}-{index}: consumers were given {known!r} and {value!r} at {offset}")
+        known = self.reads.setdefault(index, {}).get(offset)
+        if known is None:
+            known = self.reads[index][offset] = self._told(index, offset, value, "given to a consumer")
+        if known.value != value:
+            raise Broken(f"{self.topic}-{index}: consumers were given {known.value!r} and {value!r} at {offset}")
+
+    @property
+    def forgives(self) -> bool:
+        """Whether a replica counts as in sync, or eligible, that may have lost bytes which it had."""
+        return bool(self._isr_forgiven)
 
     # ---- a node has done something ---------------------------------------------------------------------------------
 
@@ -234,11 +253,11 @@ class ReplicaChecker:
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         start = partition.log.log_start_offset
         for told, what in ((self.acks, "acknowledged"), (self.reads, "given to a consumer")):
-            for offset, value in told.get(index, {}).items():
-                if offset >= start and copy.value_at(offset) != value:
+            for offset, (value, epoch) in told.get(index, {}).items():
+                if offset >= start and epoch < partition.leader_epoch and copy.value_at(offset) != value:
                     raise Broken(
                         f"3: node {node_id} leads {partition.name} in epoch {partition.leader_epoch} without "
-                        f"{value!r} at {offset}, which was {what}"
+                        f"{value!r} at {offset}, which was {what} in epoch {epoch}"
                     )
 
     # ---- metadata, and the end -------------------------------------------------------------------------------------
@@ -267,6 +286,6 @@ class ReplicaChecker:
             if any(batches != alike[0] for batches in alike):
                 raise Broken(f"2: the replicas of {self.topic}-{index} differ at rest")
             for told in (self.acks, self.reads):
-                for offset, value in told.get(index, {}).items():
+                for offset, (value, _) in told.get(index, {}).items():
                     if offset >= start and copies[0].value_at(offset) != value:
                         raise Broken(f"3: {self.topic}-{index} has lost {value!r} at {offset}")
