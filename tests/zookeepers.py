@@ -125,7 +125,11 @@ def opened(address: str, timeout_ms: int = 2000) -> ZooKeeperStore:
 
     session = Session(ensemble_of(address), timeout_ms)
     session.open()
-    return ZooKeeperStore(session)
+    try:
+        return ZooKeeperStore(session)
+    except BaseException:
+        session.close()
+        raise
 
 
 class ZooKeepers:

@@ -195,6 +195,8 @@ def test_a_large_batch_of_a_writer_that_died_is_finished_by_who_reads_next(
             late.append(args)
             raise StoreFailed("it died")
 
+        writes = [batches.RowWrite(rows.path_of(dies._rows, "topic/0"), rows.encoded("topic/0", LARGE[0].value, 2))]
+
         monkeypatch.setattr(batches, "finish", die)
         assert dies.commit([*LARGE, Delete("gone")]) == 2
         monkeypatch.setattr(batches, "finish", finish)
@@ -202,7 +204,9 @@ def test_a_large_batch_of_a_writer_that_died_is_finished_by_who_reads_next(
             got = pool.map(lambda store: store.get_many(["topic/0", "gone", "topic/699"]), (reads, reads_too))
         assert list(got) == [[Versioned(LARGE[0].value, 2), None, Versioned(LARGE[-1].value, 2)]] * 2
         reads.commit([Put("topic/0", b"newer"), Put("gone", b"again")])
-        finish(*late[0])  # it was only slow: nothing of the batch is written over what came after it
+        finish(*late[0])
+        _, _, _, named, _ = late[0]  # it was only slow: nothing of the batch is written over what came after it
+        assert not batches._all_written(dies.session, writes, named)
         assert reads.get_many(["topic/0", "gone"]) == [Versioned(b"newer", 3), Versioned(b"again", 3)]
 
 

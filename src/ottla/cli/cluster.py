@@ -1,4 +1,4 @@
-"""`ottla cluster`: start, start-node, stop, describe a cluster of nodes on this machine.
+"""`ottla cluster`: start, start-node, stop, describe a cluster of nodes on this machine; move-metadata.
 
 Knows what a person wants of several nodes at once. Does not know how a node works, nor where its files are
 (cluster_nodes.py).
@@ -29,6 +29,7 @@ from ottla.cli.cluster_nodes import (
     supervisor,
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
+from ottla.cli.move_metadata import move_metadata
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
 
@@ -44,6 +45,10 @@ QUICK_S = 10.0
 REST_S = 2.0
 NODE_TIMEOUT_S = 5.0
 """How long a node may take to tell of its disk."""
+
+app.command(
+    "move-metadata", epilog="Example: ottla cluster move-metadata zookeeper://zk1,zk2,zk3/ottla --data /var/lib/ottla"
+)(move_metadata)
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
 

@@ -94,6 +94,23 @@ class LockedPresence:
         return incarnation
 
 
+def lock_all(directory: str) -> list[int]:
+    """Lock the files of all nodes, so that none of them starts: their descriptors. Raises ServeRefused where one runs,
+    OSError."""
+    held: list[int] = []
+    for name in sorted(os.listdir(directory), key=int):
+        held.append(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC))
+        try:
+            fcntl.fcntl(held[-1], fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
+        except OSError as error:
+            for file in held:
+                os.close(file)
+            if error.errno not in _HELD_BY_OTHERS:
+                raise
+            raise ServeRefused(f"Node {name} of this cluster runs. Stop it first.") from error
+    return held
+
+
 def _lock(kind: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
 

@@ -18,6 +18,8 @@ from ottla.protocol.uuids import uuid_text
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_ID_KEY: Final = "cluster/id"
 SECRET_KEY: Final = "cluster/secret"
+MOVED_KEY: Final = "cluster/moved-to"
+"""Where this store's rows are now: nobody may start on those that are left here."""
 
 
 class StartRefused(Exception):
@@ -26,6 +28,9 @@ class StartRefused(Exception):
 
 def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy) -> str:
     """The id of the cluster, which a fresh directory and a fresh store are given. Raises StartRefused, StoreFailed."""
+    if (moved := store.get(MOVED_KEY)) is not None:
+        place = decoded(store, MOVED_KEY, bytes.decode, moved.value)
+        raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
     path = f"{directory}/{META_PROPERTIES}"
     try:
         properties = read_properties(files, path)

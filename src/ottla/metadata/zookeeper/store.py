@@ -4,6 +4,7 @@
     ROOT/generation            GENERATION OLDEST [BATCH PARTS]: the newest commit, the oldest whose keys are known
     ROOT/changes/GENERATION    the keys that a commit wrote, for the last CHANGES_MAX of them
     ROOT/batches/...           rows of a commit that were too many for one transaction (batches.py)
+    ROOT/moving                another store's rows are on their way here (moving.py)
     ROOT/ids/...               the nodes that are there (server/zookeeper_presence.py)
 
 A commit reads the generation and the rows it expects something of, and is one transaction that names the version of the
@@ -45,6 +46,7 @@ from ottla.metadata.zookeeper.rows import BYTES_MAX, decoded, encoded, key_of, m
 from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Remove, Session, Set, Znode
 
 WAY_ON: Final = "Restore ZooKeeper's data from a backup, or stop all nodes and remove everything below this place"
+MOVING: Final = "moving"
 TRIES_S: Final = 5.0
 """How long a commit is begun anew while others are faster."""
 KEYS_BYTES_MAX: Final = 100_000
@@ -65,6 +67,15 @@ class Head(NamedTuple):
         return f"{self.generation} {self.oldest}{staged}\n".encode()
 
 
+def head_of(znode: Znode) -> Head:
+    """What the znode says. Raises ValueError where it is none."""
+    words = znode.content.decode(errors="replace").split()
+    if len(words) not in (2, 4):
+        raise ValueError(f"{znode.content!r} is no generation")
+    staged = Staged(words[2], int(words[3])) if len(words) > 2 else None
+    return Head(int(words[0]), int(words[1]), staged, znode.version)
+
+
 class ZooKeeperStore:
     """See `store.MetadataStore`, and the module's docstring. Any thread may call. The session is the store's own."""
 
@@ -82,7 +93,13 @@ class ZooKeeperStore:
         self._marked = -1
         session.make((self._rows, self._changes, self._batches))
         with _known():
-            if session.read([self._head]) == [None]:
+            head, moving = session.read([self._head, f"{root}/{MOVING}"])
+            if moving is not None:
+                raise StoreFailed(
+                    f"metadata is being moved to {self.place}, and is not all there: end that first, with the same "
+                    "`ottla cluster move-metadata`"
+                )
+            if head is None:
                 with suppress(Raced):  # another node was faster
                     session.carry_out([Create(self._head, Head(0, 1, None, 0).encoded())])
             batches.remove_left_over(session, self._batches, self._picture([])[0].staged)
@@ -176,11 +193,12 @@ class ZooKeeperStore:
         self._moves += 1
 
     def _decoded_head(self, znode: Znode | None) -> Head:
-        words = [] if znode is None else znode.content.decode(errors="replace").split()
-        if znode is None or len(words) not in (2, 4) or not all(map(str.isdigit, (*words[:2], *words[3:]))):
-            raise StoreDamaged(f"{self._head} in the metadata store {self.place} is gone or damaged. {WAY_ON}")
-        staged = Staged(words[2], int(words[3])) if len(words) > 2 else None
-        return Head(int(words[0]), int(words[1]), staged, znode.version)
+        try:
+            if znode is not None:
+                return head_of(znode)
+        except ValueError:
+            pass
+        raise StoreDamaged(f"{self._head} in the metadata store {self.place} is gone or damaged. {WAY_ON}")
 
     def _decoded(self, key: str, znode: Znode | None) -> Versioned | None:
         try:

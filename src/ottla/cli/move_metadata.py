@@ -1,0 +1,100 @@
+"""`ottla cluster move-metadata`: from the SQLite file of a node, or of the nodes of one machine, to ZooKeeper.
+
+Knows where the file is, who may use it, and what is said. Does not know how rows are moved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.cluster_nodes import METADATA
+from ottla.cli.output import Failure, NotUnderstood, say
+
+if TYPE_CHECKING:
+    from ottla.metadata.zookeeper.ensemble import Ensemble
+
+SESSION_TIMEOUT_MS = 18_000
+
+
+def move_metadata(
+    to: Annotated[str, typer.Argument(metavar="PLACE", help="zookeeper://HOST:PORT,HOST:PORT,.../PATH.")],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Data directory of the node, or directory of the cluster.")
+    ],
+) -> None:
+    """Move the metadata of a node, or of a cluster of this machine, to ZooKeeper, so that nodes of other machines can
+    join. No node may run on it meanwhile. May be interrupted, and begun again."""
+    from ottla.metadata.store import CommitUnknown, StoreFailed
+    from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
+    from ottla.server.listeners import ServeRefused
+
+    if not to.startswith(SCHEME):
+        raise NotUnderstood(f"{to!r} is no place in ZooKeeper: it begins with {SCHEME}.")
+    try:
+        ensemble = ensemble_of(to)
+    except ValueError as error:
+        raise NotUnderstood(str(error)) from None
+    directory = data.absolute()
+    if not (directory / METADATA).exists():
+        raise Failure(f"There is no {METADATA} in {directory}: --data names the directory of a node or a cluster.")
+    try:
+        with held(directory):
+            moved(directory / METADATA, ensemble)
+    except (StoreFailed, CommitUnknown, ServeRefused) as failed:
+        raise Failure(f"{str(failed)[:1].upper()}{str(failed)[1:]}") from failed
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep every node from starting on what is in this directory. Raises ServeRefused where one runs."""
+    from ottla.broker.upkeep.identity import META_PROPERTIES
+    from ottla.server.directory import DirectoryLock
+    from ottla.server.presence import lock_all
+
+    with ExitStack() as stack:
+        if (directory / META_PROPERTIES).exists():
+            stack.callback(DirectoryLock(str(directory)).release)
+        if (directory / "members").is_dir():
+            for file in lock_all(str(directory / "members")):
+                stack.callback(os.close, file)
+        yield
+
+
+def moved(path: Path, ensemble: Ensemble) -> None:
+    """Move all rows of this file, note there that they are gone, and say so. Raises StoreFailed, CommitUnknown."""
+    from ottla.broker.upkeep.identity import MOVED_KEY
+    from ottla.metadata.sqlite import SqliteStore
+    from ottla.metadata.store import Put
+    from ottla.metadata.zookeeper.moving import CLUSTER_ID_KEY, move
+    from ottla.metadata.zookeeper.session import Session
+
+    with closing(SqliteStore(str(path))) as source:
+        rows = dict(source.list(""))
+        if (known := rows.get(MOVED_KEY)) is not None:
+            say(f"The metadata in {path} was moved to {known.value.decode()} before. {way_on(known.value.decode())}")
+            return
+        if CLUSTER_ID_KEY not in rows or source.lost:
+            raise Failure(f"{path} is not as a node leaves it: start its node once more, and stop it with SIGTERM.")
+        session = Session(ensemble, SESSION_TIMEOUT_MS)
+        session.open()
+        try:
+            generation = source.generation
+            is_new = move(rows, generation, session, lambda: source.generation == generation)
+        finally:
+            session.close()
+        source.commit([Put(MOVED_KEY, str(ensemble).encode())])
+    told = "compared with the file" if is_new else "moved there before, and used since"
+    topics = sum(key.startswith("topic/") for key in rows)
+    cluster = rows[CLUSTER_ID_KEY].value.decode()
+    say(f"{len(rows)} rows of cluster {cluster}, {topics} topics among them, are at {ensemble}: {told}.")
+    say(way_on(str(ensemble)))
+
+
+def way_on(place: str) -> str:
+    return f"Start every node of it with --metadata {place}"

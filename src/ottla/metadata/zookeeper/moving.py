@@ -1,0 +1,99 @@
+"""Moves a metadata store into ZooKeeper: all rows with their versions, so that everything goes on counting.
+
+    ROOT/moving    CLUSTER GENERATION: whose rows are coming, while not all of them are there; nodes do not start on it
+
+A move that was interrupted is begun again and goes on where it stopped. Everything is read again and compared before
+the last transaction, which gives the store its generation: until then it is none, from then on it is the cluster's.
+What a move finds in ZooKeeper that is not its own it leaves alone.
+
+Knows no keys but the one of the cluster's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from ottla.metadata.store import StoreFailed, Versioned
+from ottla.metadata.zookeeper.batches import OPERATION_BYTES, RowWrite, operation
+from ottla.metadata.zookeeper.rows import BYTES_MAX, encoded, key_of, path_of, pieces
+from ottla.metadata.zookeeper.session import Create, Raced, Remove, Session, Set
+from ottla.metadata.zookeeper.store import MOVING, Head, head_of
+
+CLUSTER_ID_KEY: Final = "cluster/id"
+
+Rows = Mapping[str, Versioned]
+"""Everything that a store has, by key."""
+
+
+def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[], bool]) -> bool:
+    """Bring the rows of a store that is at this generation to ZooKeeper, if it `is_unchanged` when they are there;
+    whether they were not there before. Raises StoreFailed with a sentence, CommitUnknown: begin again."""
+    root, place = session.ensemble.root, session.ensemble
+    directory, note_path, head_path = f"{root}/rows", f"{root}/{MOVING}", f"{root}/generation"
+    writes = {path_of(directory, key): encoded(key, row.value, row.version) for key, row in rows.items()}
+    cluster, cluster_path = rows[CLUSTER_ID_KEY].value, path_of(directory, CLUSTER_ID_KEY)
+    session.make((directory, f"{root}/changes", f"{root}/batches"))
+    note, known, cluster_there = session.read([note_path, head_path, cluster_path])
+    if note is not None and note.content.split()[0] != cluster:
+        raise StoreFailed(f"the metadata of another cluster is being moved to {place}: name another path")
+    if note is None and known is not None and head_of(known).generation:
+        if cluster_there is None or cluster_there.content != writes[cluster_path]:
+            raise StoreFailed(f"the metadata of another cluster is at {place}: name another path")
+        return False
+    after = Head(generation, generation + 1, None, 0).encoded()
+    with _undisturbed(session):
+        text = b"%s %d" % (cluster, generation)
+        session.carry_out([Create(note_path, text) if note is None else Set(note_path, text)])
+        _write(session, directory, writes)
+        _compare(session, directory, writes)
+        if not is_unchanged():
+            raise StoreFailed("a node has written to the store that is moved meanwhile: stop it, and begin again")
+        last = Create(head_path, after) if known is None else Set(head_path, after, known.version)
+        session.carry_out([last, Remove(note_path)])
+    return True
+
+
+@contextmanager
+def _undisturbed(session: Session) -> Iterator[None]:
+    """Raises StoreFailed where somebody else writes."""
+    try:
+        yield
+    except Raced:
+        raise StoreFailed(f"somebody else writes to {session.ensemble}: stop that, and begin again") from None
+
+
+def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
+    """Let there be these rows below and no others. Raises StoreFailed, CommitUnknown, Raced."""
+    session.make(sorted({path.rpartition("/")[0] for path in writes}))
+    wanted = [RowWrite(path, content) for path, content in writes.items()]
+    wanted += [RowWrite(path, None) for path in _paths(session, directory) if path not in writes]
+    for places in pieces([len(path.encode()) + OPERATION_BYTES + len(it or b"") for path, it in wanted], BYTES_MAX):
+        piece = [wanted[place] for place in places]
+        there = session.read([write.path for write in piece])
+        operations = [
+            made
+            for write, row in zip(piece, there, strict=True)
+            if (row and row.content) != write.content and (made := operation(write, row)) is not None
+        ]
+        if operations:
+            session.carry_out(operations)
+
+
+def _compare(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
+    """Raises StoreFailed where not exactly these rows are there."""
+    paths = _paths(session, directory)
+    found = {path: None if row is None else row.content for path, row in zip(paths, session.read(paths), strict=True)}
+    if found != dict(writes):
+        different = sorted(path for path in found.keys() | writes.keys() if found.get(path) != writes.get(path))
+        names = [key_of(*path.split("/")[-2:]) for path in different[:3]]
+        raise StoreFailed(
+            f"{len(different)} rows at {session.ensemble} are not those that were moved there, {', '.join(names)} "
+            "among them: somebody else writes there"
+        )
+
+
+def _paths(session: Session, directory: str) -> list[str]:
+    groups = [f"{directory}/{group}" for group in session.children(directory)]
+    return [f"{group}/{name}" for group in groups for name in session.children(group)]

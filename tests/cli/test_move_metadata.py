@@ -1,0 +1,153 @@
+"""`ottla cluster move-metadata`, and one node that becomes three without losing anything."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.client import Client
+from ottla.metadata.sqlite import SqliteStore
+from ottla.metadata.store import Delete, Put
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.server.listeners import ServeRefused
+from ottla.server.presence import LockedPresence
+from ottla.testing import EmbeddedBroker, EmbeddedCluster
+from tests.cli.conftest import Run
+from tests.zookeepers import ZooKeepers, fresh
+
+RECORDS = 300
+COMMITTED = 100
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.05)
+
+
+def produce(bootstrap: str, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 1})
+    for number in range(first, first + count):
+        producer.produce("orders", key=str(number))
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str, count: int) -> list[int]:
+    """So many of the group's next records, which are committed."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["orders"])
+    keys: list[int] = []
+    until = time.monotonic() + 60
+    while len(keys) < count:
+        assert time.monotonic() < until, keys
+        for message in consumer.consume(min(50, count - len(keys)), 0.2):
+            record: Any = message
+            if record.error() is None:
+                keys.append(int(record.key()))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return keys
+
+
+def topics(cluster: EmbeddedCluster, by: int) -> dict[str, list[Any]]:
+    with Client(cluster.address_of(by)) as client:
+        return {str(topic.name): topic.partitions for topic in client.send(MetadataRequest(topics=None)).topics}
+
+
+def raise_to_three(cluster: EmbeddedCluster) -> None:
+    """Every partition of every topic, the internal ones too."""
+    wanted = [
+        ReassignableTopic(name, [ReassignablePartition(part.partition_index, [1, 2, 3]) for part in parts])
+        for name, parts in topics(cluster, 1).items()
+    ]
+    with Client(cluster.address_of(1)) as client:
+        answer = client.send(AlterPartitionReassignmentsRequest(topics=wanted))
+    assert answer.error_code == 0, answer.error_message
+    assert {part.error_code for topic in answer.responses for part in topic.partitions} == {0}
+
+
+def test_one_node_becomes_three_without_losing_anything(zookeeper: ZooKeepers, tmp_path: Path, ottla: Run) -> None:
+    own, place = tmp_path / "1", fresh(zookeeper)
+    move = ("cluster", "move-metadata", place, "--data", str(own))
+    with EmbeddedBroker(directory=own) as alone:
+        alone.create_topic("orders", partitions=3)
+        produce(alone.bootstrap_servers, 0, RECORDS)
+        read = consume(alone.bootstrap_servers, COMMITTED)
+        assert ottla(*move, code=1).err == (
+            f"ottla: The data directory {own} is locked by another node. Stop that node or choose another directory.\n"
+        )
+    found, _, rest = ottla(*move).out.partition(" rows of cluster ")
+    assert int(found) >= 4
+    assert rest.partition(", ")[2] == (
+        f"2 topics among them, are at {place}: compared with the file.\n"
+        f"Start every node of it with --metadata {place}\n"
+    )
+    again = f"The metadata in {own}/metadata.sqlite was moved to {place} before. Start every node"
+    assert ottla(*move).out.startswith(again)
+    with pytest.raises(ServeRefused, match=rf"has moved: start the node with --metadata {place}\.$"):
+        EmbeddedBroker(directory=own).start()
+    with EmbeddedCluster(directory=tmp_path, metadata=place) as cluster:
+        assert set(topics(cluster, 3)) == {"orders", "__consumer_offsets"}
+        raise_to_three(cluster)
+        soon(lambda: all(len(part.isr_nodes) == 3 for parts in topics(cluster, 2).values() for part in parts))
+        cluster.kill(1)
+        soon(lambda: all(part.leader_id in (2, 3) for parts in topics(cluster, 2).values() for part in parts))
+        produce(cluster.bootstrap_servers, RECORDS, 30)
+        rest_of_them = consume(cluster.bootstrap_servers, RECORDS + 30 - COMMITTED)
+        assert sorted(read + rest_of_them) == list(range(RECORDS + 30))
+        reader = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+        ends = [reader.get_watermark_offsets(TopicPartition("orders", part), 30)[1] for part in range(3)]
+        reader.close()
+        assert sum(ends) == RECORDS + 30
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "said"),
+    [
+        ("localhost:2181", 2, "'localhost:2181' is no place in ZooKeeper: it begins with zookeeper://."),
+        (
+            "zookeeper://a:b",
+            2,
+            "'a:b' is no server of a ZooKeeper: write zookeeper://zk1:2181,zk2:2181,zk3:2181/ottla.",
+        ),
+        ("zookeeper://a", 1, "There is no metadata.sqlite in DIR: --data names the directory of a node or a cluster."),
+    ],
+)
+def test_what_makes_no_sense_is_said(tmp_path: Path, ottla: Run, address: str, code: int, said: str) -> None:
+    ended = ottla("cluster", "move-metadata", address, "--data", str(tmp_path), code=code)
+    assert ended.err.replace(str(tmp_path), "DIR") == f"ottla: {said}\n"
+
+
+def test_a_cluster_of_one_machine_is_moved_once_all_its_nodes_have_stopped(
+    zookeeper: ZooKeepers, tmp_path: Path, ottla: Run
+) -> None:
+    place = fresh(zookeeper)
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    store.commit([Put("cluster/id", b"x"), Put("topic/t", b"{}")])
+    store.close()
+    running = [LockedPresence(str(tmp_path / "members"), number, "a", 1000) for number in (1, 2)]
+    running[0].leave()
+    move = ("cluster", "move-metadata", place, "--data", str(tmp_path))
+    assert ottla(*move, code=1).err == "ottla: Node 2 of this cluster runs. Stop it first.\n"
+    running[1].leave()
+    assert ottla(*move).out.startswith(f"2 rows of cluster x, 1 topics among them, are at {place}: compared")
+    again = SqliteStore(str(tmp_path / "metadata.sqlite"))  # as it is where the last step was not done any more
+    again.commit([Delete("cluster/moved-to")])
+    again.close()
+    assert ": moved there before, and used since.\n" in ottla(*move).out

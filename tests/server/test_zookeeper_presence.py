@@ -1,0 +1,229 @@
+"""Presence over ZooKeeper: who is missed when, who replaces whom, and since when a node may trust nothing any more."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ottla.metadata.store import CommitUnknown
+from ottla.metadata.zookeeper.session import Create, Remove
+from ottla.metadata.zookeeper.store import ZooKeeperStore
+from ottla.server import zookeeper_presence
+from ottla.server.clocks import moment
+from ottla.server.doors import Life
+from ottla.server.listeners import ServeRefused
+from ottla.server.shared_metadata import TRUST
+from ottla.server.zookeeper_presence import ZooKeeperPresence
+from tests.wires import Wire
+from tests.zookeepers import ZooKeepers, fresh, opened
+
+TIMEOUT_MS = 800
+
+
+class Entered:
+    """A node that is there: its place in ZooKeeper, and a port at which somebody listens."""
+
+    def __init__(
+        self, life: Life, store: ZooKeeperStore, presence: ZooKeeperPresence, listening: asyncio.Server
+    ) -> None:
+        self.life = life
+        self.store = store
+        self.presence = presence
+        self.listening = listening
+        self.ends: list[asyncio.StreamWriter] = []
+
+    def sees(self) -> dict[int, str]:
+        return self.presence.look()
+
+    def stop_listening(self) -> None:
+        """As the system does for a process that has ended."""
+        self.listening.close()
+        for end in self.ends:
+            end.transport.abort()
+
+
+async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+
+@asynccontextmanager
+async def node(number: int, place: str, name: str, earlier: tuple[str, ...] = ()) -> AsyncIterator[Entered]:
+    """A node at this place until the end of the block."""
+    heard: list[asyncio.StreamWriter] = []
+    listening = await asyncio.start_server(lambda _, writer: heard.append(writer), "127.0.0.1", 0)
+    life = Life(number, name, "127.0.0.1", listening.sockets[0].getsockname()[1])
+    store = opened(place, TIMEOUT_MS)
+    try:
+        entered = Entered(life, store, ZooKeeperPresence(store, life, earlier), listening)
+        entered.ends = heard
+        try:
+            yield entered
+        finally:
+            await in_thread(entered.presence.leave)
+            entered.stop_listening()
+    finally:
+        await in_thread(store.close)
+
+
+async def soon(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_nodes_see_each_other_come_and_go(zookeeper: ZooKeepers) -> None:
+    place = fresh(zookeeper)
+    async with node(1, place, "a") as one:
+        async with node(2, place, "b") as two:
+            await soon(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
+        await soon(lambda: one.sees() == {1: "a"})
+        async with node(2, place, "c"):  # another life of it
+            await soon(lambda: one.sees() == {1: "a", 2: "c"})
+
+
+async def test_a_node_whose_port_refuses_is_missed_before_its_session_expires(zookeeper: ZooKeepers) -> None:
+    place = fresh(zookeeper)
+    async with node(1, place, "a") as one, node(2, place, "b") as two:
+        await soon(lambda: one.sees() == {1: "a", 2: "b"})
+        before = two.presence.renewed_at
+        two.stop_listening()
+        await soon(lambda: two.presence.renewed_at > before)  # its session lives
+        await soon(lambda: one.sees() == {1: "a"})
+        again = await asyncio.start_server(lambda *_: None, "127.0.0.1", two.life.port)
+        await soon(lambda: one.sees() == {1: "a", 2: "b"})  # it was somebody else who refused
+        again.close()
+
+
+async def test_a_node_that_is_cut_off_trusts_nothing_before_others_miss_it_and_comes_back(
+    zookeeper: ZooKeepers,
+) -> None:
+    """Its session expires while the connection is lost; it hears of that when it has another one."""
+    place = fresh(zookeeper)
+    with Wire(zookeeper.servers[0].port) as wire:
+        behind = f"zookeeper://{wire.address}/{place.rpartition('/')[2]}"
+        async with node(1, place, "a") as one, node(2, behind, "b") as two:
+            await soon(lambda: one.sees() == {1: "a", 2: "b"} and two.presence.renewed_at > 0)
+            wire.hold()
+            begun = moment()
+            await soon(lambda: one.sees() == {1: "a"})
+            assert moment() - two.presence.renewed_at > TRUST * TIMEOUT_MS
+            assert two.presence.renewed_at <= begun
+            wire.cut()
+            wire.open()
+            await soon(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
+            await soon(lambda: two.presence.renewed_at > begun)
+
+
+async def test_who_came_while_the_watch_was_lost_is_seen(zookeeper: ZooKeepers) -> None:
+    place = fresh(zookeeper)
+    with Wire(zookeeper.servers[0].port) as wire:
+        async with node(1, f"zookeeper://{wire.address}/{place.rpartition('/')[2]}", "a") as one:
+            await soon(lambda: one.presence.renewed_at > 0)
+            wire.hold()
+            async with node(2, place, "b"):
+                wire.cut()
+                wire.open()
+                await soon(lambda: one.sees() == {1: "a", 2: "b"})
+
+
+# ---- whose place it is ---------------------------------------------------------------------------------------------
+
+
+async def test_an_earlier_life_in_the_same_directory_is_replaced_at_once(zookeeper: ZooKeepers) -> None:
+    """It listens still, or somebody else at its address."""
+    place = fresh(zookeeper)
+    async with node(1, place, "a") as one, node(2, place, "old") as old:
+        await soon(lambda: one.sees() == {1: "a", 2: "old"})
+        old.presence._left = True  # as a process that was killed: its session lives on for a while
+        async with node(2, place, "new", earlier=("older", "old")):
+            await soon(lambda: one.sees() == {1: "a", 2: "new"})
+
+
+async def test_an_earlier_life_is_replaced_where_its_port_refuses(zookeeper: ZooKeepers) -> None:
+    place = fresh(zookeeper)
+    async with node(2, place, "old") as old:
+        old.presence._left = True
+        old.stop_listening()
+        async with node(2, place, "new") as new:
+            assert new.sees() == {2: "new"}
+
+
+async def test_another_process_with_the_same_number_is_refused(
+    zookeeper: ZooKeepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_presence, "PROBE_S", 0.1)
+    place = fresh(zookeeper)
+    async with node(2, place, "a") as there:
+        store = opened(place, TIMEOUT_MS)
+        with pytest.raises(ServeRefused) as refused:
+            await in_thread(lambda: ZooKeeperPresence(store, Life(2, "b", "127.0.0.1", 1)))
+        store.close()
+        assert str(refused.value) == (
+            f"Node 2 of this cluster runs already, at 127.0.0.1:{there.life.port}. Stop it, or give this one another "
+            "--node-id."
+        )
+        before = there.presence.renewed_at
+        await soon(lambda: there.presence.renewed_at > before)
+
+
+async def test_the_znode_of_an_expired_session_of_ones_own_is_replaced(zookeeper: ZooKeepers) -> None:
+    """ZOOKEEPER-2985: it is still there, or somebody has removed it."""
+    place = fresh(zookeeper)
+    async with node(1, place, "a") as one:
+        await soon(lambda: one.presence.renewed_at > 0)
+        other, path = opened(place), f"{one.store.session.ensemble.root}/ids/1"
+        other.session.carry_out([Remove(path), Create(path, one.life.encode(), ephemeral=True)])
+        before = moment()
+        await soon(lambda: one.presence.renewed_at > before)
+        (znode,) = other.session.read([path])
+        assert znode is not None
+        assert znode.session == one.store.session.id
+        other.session.carry_out([Remove(path)])
+        before = moment()
+        await soon(lambda: one.presence.renewed_at > before)
+        other.close()
+
+
+async def test_a_place_that_somebody_else_has_taken_is_not_fought_for(
+    zookeeper: ZooKeepers, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = fresh(zookeeper)
+    async with node(1, place, "a") as one:
+        await soon(lambda: one.presence.renewed_at > 0)
+        other, path = opened(place), f"{one.store.session.ensemble.root}/ids/1"
+        taken = Life(1, "b", "127.0.0.1", 7)
+        other.session.carry_out([Remove(path), Create(path, taken.encode(), ephemeral=True)])
+        with caplog.at_level(logging.ERROR):
+            await soon(lambda: "another process has taken the place of node 1, at 127.0.0.1:7" in caplog.text)
+        since = one.presence.renewed_at
+        await asyncio.sleep(TIMEOUT_MS / 2000)
+        assert one.presence.renewed_at == since
+        (znode,) = other.session.read([path])
+        assert znode is not None
+        assert znode.content == taken.encode()
+        await in_thread(other.close)  # and is taken again when that has ended
+        await soon(lambda: one.presence.renewed_at > since)
+
+
+async def test_a_place_that_was_taken_without_an_answer_is_found_taken(
+    zookeeper: ZooKeepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = fresh(zookeeper)
+    store = opened(place, TIMEOUT_MS)
+    carry_out, calls = store.session.carry_out, 0
+
+    def and_lose_the_answer(operations: Any) -> None:
+        nonlocal calls
+        carry_out(operations)
+        calls += 1
+        if calls == 1:
+            raise CommitUnknown("lost")
+
+    monkeypatch.setattr(store.session, "carry_out", and_lose_the_answer)
+    presence = ZooKeeperPresence(store, Life(1, "a", "127.0.0.1", 1))
+    await soon(lambda: presence.renewed_at > 0)
+    await in_thread(presence.leave)
+    store.close()
