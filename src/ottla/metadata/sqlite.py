@@ -43,7 +43,9 @@ WAY_ON: Final = (
 )
 """What a person can do about a damaged store."""
 SERVING_TIMEOUT_MS: Final = 20
-"""How long a commit waits for another process's lock while clients are served."""
+"""How long a commit waits for another process's lock while clients are served, where no other process writes."""
+SHARED_TIMEOUT_MS: Final = 2_000
+"""The same where nodes share the store: their commits wait for each other, and each for the disk."""
 
 _TABLES: Final = (
     "CREATE TABLE row (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER) WITHOUT ROWID",
@@ -114,10 +116,10 @@ class SqliteStore:
     def generation(self) -> int:
         return int(self._rows("SELECT generation FROM head")[0][0])
 
-    def hurry(self) -> None:
+    def hurry(self, *, is_shared: bool = False) -> None:
         """Clients are served from now on: a lock that another process holds makes calls fail soon, with StoreBusy."""
-        self._patience_ms = SERVING_TIMEOUT_MS
-        self._wait_at_most(SERVING_TIMEOUT_MS)
+        self._patience_ms = SHARED_TIMEOUT_MS if is_shared else SERVING_TIMEOUT_MS
+        self._wait_at_most(self._patience_ms)
 
     def get(self, key: str) -> Versioned | None:
         rows = self._rows("SELECT key, value, version, crc FROM row WHERE key = ?", (key.encode(),))

@@ -21,6 +21,7 @@ from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
+from ottla.sim.workloads.run import DIRECTORY
 
 TOPIC = "replicated"
 SETTINGS = {
@@ -225,6 +226,11 @@ class Cluster:
             return f"{topic}-{index} has no leader"
         if sorted(placed.isr) != sorted(placed.replicas):
             return f"in sync in {topic}-{index} are only {placed.isr}"
+        if placed.is_moving:
+            return f"{topic}-{index} is being moved: {placed}"
+        for node_id, host in self.hosts.items():
+            if node_id not in placed.replicas and host.disk.exists(f"{DIRECTORY}/{topic}-{index}"):
+                return f"node {node_id} still has the directory of {topic}-{index}"
         replicas = [self.node(node_id).replicas.get(topic, index) for node_id in placed.replicas]
         ends = {(-1, 0) if each is None else (each.log.log_end_offset, each.log.high_watermark) for each in replicas}
         if len(ends) > 1 or any(end != mark for end, mark in ends):

@@ -2,8 +2,8 @@
 
 Trouble is of nodes (killed, also in mid-step, stopped, machine off, standing still, often beyond the lease), of their
 disks (slow, full, with syncs that fail), of their clocks, of paths between them (cut one way, parted, slow), of the way
-to the metadata store (slow, cut, answers lost), and of leaders and controllers that move. Each kind comes or not, by
-the seed.
+to the metadata store (slow, cut, answers lost), and of leaders, replicas and controllers that move. Each kind comes or
+not, by the seed.
 
 With page-cache durability a machine goes off only while every replica is in sync, none of them has lost anything, and
 no disk ails: more may lose what was acknowledged, as in Kafka. With fsync any of them may, all at once too, and nothing
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.sim.clients.reassigners import Reassigner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.workloads.elected_cluster import ElectedCluster
@@ -83,6 +84,7 @@ class Trouble:
             node_id: HostFaults(host, self.rng, power_cuts=False, start=partial(cluster.begin, node_id))
             for node_id, host in cluster.hosts.items()
         }
+        self.reassigner = Reassigner(cluster, self.rng)
         self.active = False
         self._names = [host.name for host in cluster.hosts.values()]
         self._gap_us = self.rng.choice((300, 900, 2_000)) * MS
@@ -103,6 +105,7 @@ class Trouble:
             *(self._ail_at_the_store,) * 2,
             self._leap,
             *(self._elect,) * 2,
+            *(self.reassigner.move,) * 3,
             self._lull,
             partial(self.paths.cut_path, self._names),
             partial(self.paths.part, self._names),

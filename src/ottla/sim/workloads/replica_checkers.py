@@ -141,6 +141,9 @@ class ReplicaChecker:
     def look(self, node: Node, image: MetadataImage) -> None:
         """Look at every partition of the topic on this node. Raises Broken."""
         local = node.replicas.by_name.get(self.topic)
+        for place in [place for place in self.copies if place[0] == node.node_id]:
+            if local is None or place[1] not in local.partitions:
+                del self.copies[place]  # its replica was moved away; one that comes back begins anew
         for index, partition in ({} if local is None else local.partitions).items():
             copy = self.copies.setdefault((node.node_id, index), Copy())
             self._read(node.node_id, index, partition, copy)

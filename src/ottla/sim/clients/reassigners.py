@@ -1,0 +1,58 @@
+"""An admin of a simulated cluster who has the replicas of partitions moved to other nodes, and changes his mind.
+
+He asks any node, waits for no answer, and never wants fewer replicas than may be lost one by one without losing what
+was acknowledged. What becomes of a move the checkers of metadata and of replicas see.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ottla.metadata.image import MetadataImage
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+CANCELS = 0.2
+REPLICAS_MAX = 4
+
+
+class MovableCluster(Protocol):
+    """A cluster whose replicas can be moved."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def hosts(self) -> Mapping[int, object]: ...
+
+    @property
+    def min_isr(self) -> int: ...
+
+    def ask(self, node_id: int, message: Any) -> None: ...
+
+
+class Reassigner:
+    """See the module's docstring."""
+
+    def __init__(self, cluster: MovableCluster, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+
+    def move(self) -> None:
+        """One partition of any topic goes elsewhere, or shall be again where it was."""
+        cluster, rng = self._cluster, self._rng
+        name = rng.choice(sorted(cluster.image.topics))
+        index = rng.randrange(len(cluster.image.topics[name].partitions))
+        nodes = list(cluster.hosts)
+        size = rng.randrange(cluster.min_isr, min(len(nodes), REPLICAS_MAX) + 1)
+        self.ask(name, index, None if rng.random() < CANCELS else rng.sample(nodes, size))
+
+    def ask(self, name: str, index: int, target: Sequence[int] | None) -> None:
+        """Have this partition moved to these nodes; None: where it was."""
+        asked = ReassignablePartition(index, None if target is None else list(target))
+        node_id = self._rng.choice(list(self._cluster.hosts))
+        topics = [ReassignableTopic(name, [asked])]
+        self._cluster.ask(node_id, AlterPartitionReassignmentsRequest(topics=topics))
