@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.cluster.duties import duties
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
+from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.nodes import NodeRecord, NodeState
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import PartitionRecord, TopicRecord
 from ottla.protocol.errors import ErrorCode as E
 
 ALL = Standing(frozenset((1, 2, 3)))
@@ -88,6 +90,18 @@ def test_the_first_of_the_assignment_is_preferred_where_it_may_lead() -> None:
     assert preferred(elsewhere, ALL).leader == 1
     assert preferred(elsewhere, active(2, 3)) is elsewhere
     assert preferred(replace(elsewhere, isr=(2, 3)), ALL) == replace(elsewhere, isr=(2, 3))
+
+
+def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lead() -> None:
+    """Its next registration in the same life does not say so any more."""
+    alone = PartitionRecord((1, 2), (1,), 1, 5, 9, elr=(2,))
+    node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False)
+    topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
+    image = MetadataImage(topics={"t": topic}, nodes={"1": NodeRecord("a", 1, incarnation="first"), "2": node})
+    rows = duties(image, {1: "first"}, lambda _: TWO)
+    assert [row.key for row in rows] == ["nodes/2", "topic/t"]
+    assert isinstance(rows[1].record, TopicRecord)
+    assert rows[1].record.partitions[0].elr == ()
 
 
 ids = st.frozensets(st.integers(1, 3))

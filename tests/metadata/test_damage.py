@@ -3,6 +3,7 @@
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -187,6 +188,17 @@ def test_a_damaged_number_says_nothing(path: Path, content: bytes) -> None:
 
 
 # ---- locked by somebody --------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_share_a_store_wait_for_each_others_commits(path: Path) -> None:
+    with closing(SqliteStore(str(path), is_shared=True)) as store:
+        store.hurry()
+        with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            ending = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+            ending.start()
+            store.commit([Put("k", b"")])
+            ending.join()
 
 
 def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(path: Path) -> None:

@@ -69,12 +69,14 @@ _DAMAGED: Final = (11, 26)
 
 
 class SqliteStore:
-    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed."""
+    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: by the
+    nodes of a cluster, whose commits wait for each other."""
 
     __slots__ = (
         "_connection",
         "_failure",
         "_floor",
+        "_is_shared",
         "_mark",
         "_one",
         "_patience_ms",
@@ -84,9 +86,10 @@ class SqliteStore:
         "way_on",
     )
 
-    def __init__(self, path: str, *, busy_timeout_ms: int = 10_000) -> None:
+    def __init__(self, path: str, *, busy_timeout_ms: int = 10_000, is_shared: bool = False) -> None:
         import sqlite3
 
+        self._is_shared = is_shared
         self.place = path
         self.way_on = WAY_ON
         self._one = threading.Lock()
@@ -116,9 +119,9 @@ class SqliteStore:
     def generation(self) -> int:
         return int(self._rows("SELECT generation FROM head")[0][0])
 
-    def hurry(self, *, is_shared: bool = False) -> None:
+    def hurry(self) -> None:
         """Clients are served from now on: a lock that another process holds makes calls fail soon, with StoreBusy."""
-        self._patience_ms = SHARED_TIMEOUT_MS if is_shared else SERVING_TIMEOUT_MS
+        self._patience_ms = SHARED_TIMEOUT_MS if self._is_shared else SERVING_TIMEOUT_MS
         self._wait_at_most(self._patience_ms)
 
     def get(self, key: str) -> Versioned | None:

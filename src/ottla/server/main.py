@@ -212,7 +212,7 @@ class Server:
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
-            store.hurry(is_shared=shared is not None)
+            store.hurry()
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
             if shared is not None:
                 from ottla.server.following import Following

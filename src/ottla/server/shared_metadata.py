@@ -69,7 +69,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     presence = LockedPresence(f"{os.path.dirname(path)}/members", node_id, incarnation, lease_ms)
     try:
-        return SqliteStore(path), presence
+        return SqliteStore(path, is_shared=True), presence
     except BaseException:
         presence.leave()
         raise

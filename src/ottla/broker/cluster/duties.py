@@ -82,8 +82,8 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
         if not is_here or record.state is NodeState.STARTING:
             failed.add(node_id)
             states[node_id] = NodeState.ACTIVE if is_here else NodeState.FENCED
-            if is_here and not record.intact:
-                damaged.add(node_id)
+            if record.state is NodeState.STARTING and not record.intact:
+                damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:
