@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ID_MAX = 60
-_SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs")
+MANY, AT_ONCE = 100, 50
+"""Where a file has so many tests, so many of them are handed to a process at once."""
+_SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs", "server", "bench", "cli")
 SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
 """Directories whose tests take long: begun early, they end with the others."""
 
@@ -55,7 +58,10 @@ SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Spread the tests: those with a Spark session go to one process, those with the ZooKeeper to one, those that share
-    a fixture of their file stay together, every other one goes wherever there is room."""
+    a fixture of their file stay together, every other one goes wherever there is room: to ask for each of the thousands
+    of small ones would cost more than they do, so those of a file go some at a time."""
+    of_file = Counter(item.path for item in items)
+    placed: Counter[Path] = Counter()
     for item in items:
         assert isinstance(item, pytest.Function)
         if "spark" in item.fixturenames:
@@ -64,6 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(ON_ZOOKEEPER)
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif of_file[item.path] > MANY:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{placed[item.path] // AT_ONCE}"))
+            placed[item.path] += 1
     items.sort(key=rank)
     yield
     if getattr(config.option, "loadgroup", False):
@@ -71,10 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert not apart, f"this pytest-xdist does not group tests with this pytest: {apart[0]}"
 
 
-def rank(item: pytest.Item) -> tuple[bool, int]:
-    """Where a test stands in the run: the Spark session's first, then by directory."""
+def rank(item: pytest.Item) -> tuple[int, int]:
+    """Where a test stands in the run: the Spark session's first, then those with the ZooKeeper, then by directory."""
+    group = item.get_closest_marker("xdist_group")
     room = item.path.relative_to(Path(__file__).parent).parts[0]
-    return "spark" not in getattr(item, "fixturenames", ()), SLOW_FIRST.get(room, len(SLOW_FIRST))
+    alone = ("spark", "zookeeper")
+    first = alone.index(group.args[0]) if group is not None and group.args[0] in alone else len(alone)
+    return first, SLOW_FIRST.get(room, len(SLOW_FIRST))
 
 
 @pytest.fixture(scope="session")

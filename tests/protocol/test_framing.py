@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader
 from kio.serial import entity_reader
@@ -21,8 +23,8 @@ from ottla.protocol.framing import (
     encode_response,
 )
 
-REQUESTS = [case for case in cases() if case.schema.name.endswith("Request")]
-RESPONSES = [case for case in cases() if case.schema.name.endswith("Response")]
+REQUESTS = [case for case in cases() if case.name.endswith("Request")]
+RESPONSES = [case for case in cases() if case.name.endswith("Response")]
 
 
 def header_of(case: Case, client_id: str | None = "a client") -> RequestHeader:
@@ -119,7 +121,8 @@ def test_response_headers_cut_short_are_malformed() -> None:
 
 
 def test_kios_own_header_bytes_are_read() -> None:
-    theirs = kio_bytes(KioHeader(request_api_key=1, request_api_version=17, correlation_id=-5, client_id="ü"))
+    header: Any = {"request_api_key": 1, "request_api_version": 17, "correlation_id": -5, "client_id": "ü"}
+    theirs = kio_bytes(KioHeader(**header))
     assert decode_request_header(theirs) == (RequestHeader(1, 17, -5, "ü"), len(theirs))
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, to_ours
+from kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, schemas, to_ours
 
 CASES = list(cases())
+
+
+def test_every_message_that_kio_describes_is_a_case() -> None:
+    described = [each for messages in schemas().values() for each in messages]
+    versions = [(each.name, version) for each in described for version in range(each.versions[0], each.versions[1] + 1)]
+    assert sorted((case.name, case.version) for case in CASES) == sorted(versions)
+
+
 EXAMPLES = settings(
     max_examples=6,
     deadline=None,
     database=None,
     derandomize=True,
     phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
 )
 
 

@@ -190,7 +190,7 @@ def test_one_long_request_leaves_the_others_their_turn(
     seen.must_be_fair(idle)
 
 
-MANY = 20_000
+MANY = 10_000
 
 
 def framed(version: int, message: Message) -> bytes:

@@ -20,7 +20,7 @@ from tests.server.fairness import NodeProcess, Probe, Waits, running_node
 from tests.server.test_connection import read_frame
 
 PARTITIONS = 20
-MANY_PARTITIONS = 100
+MANY_PARTITIONS = 30
 STREAM_S = 0.7
 MEMORY_MAX = 100_000_000
 NOW = int(time.time() * 1000)

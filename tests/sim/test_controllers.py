@@ -18,7 +18,7 @@ FOUND = [2, 5, 40, 103]
 joined the in-sync ones that had registered anew, topics were changed behind the loop."""
 
 
-@pytest.mark.parametrize("seed", [*FOUND, 101, 102, 104])
+@pytest.mark.parametrize("seed", [*FOUND, 101])
 def test_a_cluster_holds_together(seed: int) -> None:
     cluster = ControllerCluster(seed, nodes=3 if seed % 2 else 5)
     cluster.run()

@@ -15,12 +15,12 @@ FOUND = (3, 10, 35, 233, 260, 265, 5_037)
 """Seeds that once failed: a start offset that went back behind a pending write, and the checkers' own mistakes."""
 
 
-@pytest.mark.parametrize("seed", [*FOUND, *range(6)])
+@pytest.mark.parametrize("seed", [*FOUND, *range(2)])
 def test_every_promise_holds(seed: int) -> None:
     assert ShareRun(seed).outcome().failure is None
 
 
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", range(100, 103))
 def test_every_promise_holds_where_batches_are_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.broker.delivery.reading.CUT_BYTES_MIN", 0)
     assert ShareRun(seed).outcome().failure is None
