@@ -14,6 +14,13 @@ readers of committed records,
 
 or when the node logs an error of its own. Whether a commit that was never answered took place nobody knows, but it did
 so in all partitions or in none.
+
+The clients are told `metadata.recovery.strategy=none`, as an application with transactions has to where all its brokers
+may be away at once. By default librdkafka bootstraps anew then, drops the brokers it knew, and with them a request to a
+coordinator that waits: `send_offsets_to_transaction` does not return, whatever its time-out. Seen in librdkafka 2.16.0
+against Ottla and against Apache Kafka 4.3.1 alike, by a proxy that cuts every connection when it sees AddOffsetsToTxn
+and takes none for 1.5 s: with a time-out of 5 s no return in 45 s, where with `none` the transaction is through 0.1 s
+after the proxy is back.
 """
 
 from __future__ import annotations
@@ -35,14 +42,20 @@ WRITERS = 2
 LOOPS = 2
 WAIT_S = 60.0
 SOON_S = 5.0
-"""librdkafka forgets an offset commit whose coordinator dies before it is sent, and waits for it to the end."""
+"""How long offsets may take: a node that was killed is back by then, or the loop begins anew."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "log.segment.bytes": "1048576",
 }
-QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+QUICK = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "metadata.recovery.strategy": "none",
+    "log_level": 0,
+}
+"""Without re-bootstrapping: see the module's docstring."""
 
 
 def new_producer(bootstrap: str, name: str) -> Producer:
