@@ -1,10 +1,21 @@
 """Real processes: coordinators on three nodes, and the node of one killed under the clients that work with it."""
 
 import threading
+import time
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, KafkaException, Producer, ShareConsumer
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client
@@ -172,3 +183,98 @@ def test_what_a_share_group_has_accepted_never_comes_again(cluster: EmbeddedClus
     assert [member.failure for member in members] == [None, None]
     assert not again
     assert accepted == set(range(sent))
+
+
+# ---- consumer groups -----------------------------------------------------------------------------------------------
+
+
+class Reading(threading.Thread):
+    """A member of a consumer group, which commits each record before it takes the next. `acknowledged`: by partition,
+    the greatest offset whose commit was answered; `times`: when each record came."""
+
+    def __init__(self, bootstrap: str, protocol: str, group: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.done = threading.Event()
+        self.failure: BaseException | None = None
+        self.acknowledged: dict[int, int] = {}
+        self.went_back: list[tuple[int, int, int]] = []
+        self.times: list[float] = []
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+            "log_level": 0,
+        }
+        self._topic = topic
+
+    def run(self) -> None:
+        consumer = Consumer(self._settings)
+        try:
+            consumer.subscribe([self._topic])
+            while not self.done.is_set():
+                message = consumer.poll(0.1)
+                if message is not None and not message.error():
+                    self._take(consumer, message)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            consumer.close()
+
+    def _take(self, consumer: Consumer, message: Any) -> None:
+        self.times.append(time.monotonic())
+        partition, offset = message.partition(), message.offset() + 1
+        known = self.acknowledged.get(partition, 0)
+        if offset <= known:
+            self.went_back.append((partition, offset, known))
+        try:
+            consumer.commit(message=message, asynchronous=False)
+        except KafkaException:
+            return  # it comes again, or it does not
+        self.acknowledged[partition] = max(known, offset)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_whose_coordinator_is_killed(cluster: EmbeddedCluster, protocol: str) -> None:
+    """And what it has committed never goes back."""
+    topic, group = f"read-{protocol}", f"readers-{protocol}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(20)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1})
+    stop = threading.Event()
+
+    def produce() -> None:
+        sent = 0
+        while not stop.is_set():
+            producer.produce(topic, str(sent).encode(), partition=sent % 3)
+            sent += 1
+            producer.poll(0.005)
+
+    writing = threading.Thread(target=produce, daemon=True)
+    writing.start()
+    member = Reading(cluster.bootstrap_servers, protocol, group, topic)
+    member.start()
+    try:
+        soon(lambda: len(member.times) > 100)
+        victim = coordinator(cluster, GROUP, group)
+        cluster.kill(victim)
+        killed = time.monotonic()
+        before = len(member.times)
+        soon(lambda: len(member.times) > before + 100)
+        gap = max(b - a for a, b in pairwise(each for each in member.times if each > killed - 1))
+        print(f"{protocol}: longest gap {gap:.2f} s")
+        cluster.start_node(victim)
+    finally:
+        stop.set()
+        member.done.set()
+        writing.join()
+        member.join(60)
+    assert producer.flush(60) == 0
+    assert member.failure is None
+    assert not member.went_back
+    asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(3)])]
+    kept = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
+    assert {each.partition: each.offset for each in kept} == member.acknowledged
