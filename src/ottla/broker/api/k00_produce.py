@@ -293,7 +293,7 @@ def receive(
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     if transactional_id is not None:
         opening = _opening(node, now, session, version, transactional_id, cast(list[TransactionalAppend], appends))
-        if opening:
+        if opening and not _verified_at_once(node, now, version, transactional_id, opening):
             if acks == 0:
                 _charge(node, now, session, frame)
             request = _request_of(session, version, correlation_id, now, frame)
@@ -410,6 +410,36 @@ def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
     return error, None
 
 
+def _asked_of(node: Node, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
+    """Whose transaction it is, by producer id and epoch, and the places of the appends in their order."""
+    header = peek(cast(memoryview, opening[0].records))
+    places = [(node.image.name_of(append.topic) or "", append.index) for append in opening]
+    return (header.producer_id, header.producer_epoch), places
+
+
+def _refuse_those_of(
+    errors: Errors, places: list[tuple[str, int]], opening: list[TransactionalAppend], version: int
+) -> None:
+    for place, append in zip(places, opening, strict=True):
+        if errors[place]:
+            append.refuse(*_refusal_of(errors[place], version))
+
+
+def _verified_at_once(
+    node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
+) -> bool:
+    """Whether the coordinator is this node and has said which of the appends are in the transaction: nothing can come
+    between its word and the append."""
+    if version >= _ADDS_PARTITIONS_SINCE:
+        return False
+    producer, places = _asked_of(node, opening)
+    errors = node.verifier.at_once(now, transactional_id, producer, dict.fromkeys(places))
+    if errors is None:
+        return False
+    _refuse_those_of(errors, places, opening, version)
+    return True
+
+
 class VerifiedProduce(SlicedProduce):
     """A produce request that opens transactions: nothing of it is appended before the coordinator has answered."""
 
@@ -429,21 +459,11 @@ class VerifiedProduce(SlicedProduce):
         self._opening = opening
 
     def _work(self, request: Request) -> Work:
-        node, opening = self._node, self._opening
-        names = [node.image.name_of(append.topic) or "" for append in opening]
-        places = [(name, append.index) for name, append in zip(names, opening, strict=True)]
-        header = peek(cast(memoryview, opening[0].records))
-        question = Verification(
-            node.verifier,
-            self._transactional_id,
-            (header.producer_id, header.producer_epoch),
-            dict.fromkeys(places),
-            adds=request.version >= _ADDS_PARTITIONS_SINCE,
-        )
+        producer, places = _asked_of(self._node, self._opening)
+        adds = request.version >= _ADDS_PARTITIONS_SINCE
+        question = Verification(self._node.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds)
         errors: Errors = yield Piece(request, None, question.begin)
-        for place, append in zip(places, opening, strict=True):
-            if errors[place]:
-                append.refuse(*_refusal_of(errors[place], request.version))
+        _refuse_those_of(errors, places, self._opening, request.version)
         return (yield from super()._work(request))
 
 

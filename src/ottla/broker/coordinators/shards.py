@@ -408,6 +408,18 @@ class ShardHost:
         asked.steps.append(step)
         self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
 
+    def at_once(self, now: Millis, index: int, call: Call) -> object | None:
+        """The reply to a question that changes nothing and is answered without waiting; None where it has to be asked
+        like any other: of another node, of a shard that is loading, or behind records that are not committed."""
+        hosted = self._hosted.get(index)
+        if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
+            return None
+        log = hosted.partition.log
+        if log.high_watermark < log.log_end_offset:
+            return None
+        (answer,) = hosted.shard.decide(now, NO_STEP, call).answers
+        return answer.reply
+
     def forget(self, step: Ticket) -> None:
         """The client of this step is gone."""
         known = self._steps.pop(step, None)

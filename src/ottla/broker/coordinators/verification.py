@@ -12,7 +12,7 @@ Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
@@ -20,11 +20,12 @@ from ottla.broker.coordinators.shards import ShardHost
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.requests import Parked, Request
-from ottla.machine import Millis, Ticket
+from ottla.machine import Call, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
@@ -63,6 +64,17 @@ class Verifier:
             self._transactions.topic_name, self._transactions.partition_for(transactional_id)
         )
         return None if leader is None or leader[0] < 0 else leader[0]
+
+    def at_once(
+        self, now: Millis, transactional_id: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]]
+    ) -> Errors | None:
+        """The errors by partition where this node coordinates the id and they were to be added before; None where the
+        coordinator has to be asked."""
+        index = self._transactions.partition_for(transactional_id)
+        asked = _question(transactional_id, producer, partitions, adds=False)
+        call = Call(AddPartitionsToTxnRequest.API_KEY, AddPartitionsToTxnRequest.MAX_VERSION, "", "", asked)
+        result = self._transactions.at_once(now, index, call)
+        return None if result is None else _told_in(cast(AddPartitionsToTxnResult, result))
 
 
 class Verification(ParkedWork):
@@ -110,15 +122,7 @@ class Verification(ParkedWork):
         if node_id is None:
             self._wait(now)
             return
-        topics: dict[str, list[int]] = {}
-        for topic, index in self._partitions:
-            topics.setdefault(topic, []).append(index)
-        asked = AddPartitionsToTxnTransaction(
-            self._transactional_id,
-            *self._producer,
-            not self._adds,
-            [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in topics.items()],
-        )
+        asked = _question(self._transactional_id, self._producer, self._partitions, adds=self._adds)
         self._verifier.peers.ask(now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self)
 
     def answered(self, now: Millis, answer: object) -> None:
@@ -135,9 +139,7 @@ class Verification(ParkedWork):
         if isinstance(answer, AddPartitionsToTxnResponse):
             overall = ErrorCode.INVALID_TXN_STATE
             for transaction in answer.results_by_transaction:
-                for topic in transaction.topic_results:
-                    for each in topic.results_by_partition:
-                        told[topic.name, each.partition_index] = ErrorCode(each.partition_error_code)
+                told |= _told_in(transaction)
         return {each: told.get(each, overall) for each in self._partitions}
 
     def _wait(self, now: Millis) -> None:
@@ -161,3 +163,21 @@ class Verification(ParkedWork):
     def abandon(self, ticket: Ticket) -> None:
         """The client is gone: nothing is appended for it."""
         self._piece.take_answer(dict.fromkeys(self._partitions, ErrorCode.NETWORK_EXCEPTION))
+
+
+def _question(
+    transactional_id: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]], *, adds: bool
+) -> AddPartitionsToTxnTransaction:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    named = [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in topics.items()]
+    return AddPartitionsToTxnTransaction(transactional_id, *producer, not adds, named)
+
+
+def _told_in(result: AddPartitionsToTxnResult) -> Errors:
+    return {
+        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        for topic in result.topic_results
+        for each in topic.results_by_partition
+    }
