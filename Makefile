@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: help setup test test-long explore ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its 
 	$(PYTHON) -m tools.crash_pipelines --pipeline commit-transactions $(ARGS)
 	$(PYTHON) -m tools.crash_pipelines --pipeline archive $(ARGS)
 	$(PYTHON) -m tests.spark.tracker.tracker_kill_loop
+
+crash-streams: setup  ## kill -9 a Kafka Streams word count (exactly_once_v2) and its node (ARGS="--libs DIR", the jars of kafka-streams)
+	$(PYTHON) -m tools.crash_streams $(ARGS)
 
 fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) -m tools.fuzz_node $(ARGS)

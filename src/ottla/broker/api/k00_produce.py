@@ -293,7 +293,7 @@ def receive(
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     if transactional_id is not None:
         opening = _opening(node, now, session, version, transactional_id, cast(list[TransactionalAppend], appends))
-        if opening and not _verified_at_once(node, now, version, transactional_id, opening):
+        if opening and not _verified_here(node, now, version, transactional_id, opening):
             if acks == 0:
                 _charge(node, now, session, frame)
             request = _request_of(session, version, correlation_id, now, frame)
@@ -425,7 +425,7 @@ def _refuse_those_of(
             append.refuse(*_refusal_of(errors[place], version))
 
 
-def _verified_at_once(
+def _verified_here(
     node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
 ) -> bool:
     """Whether the coordinator is this node and has said which of the appends are in the transaction: nothing can come
@@ -433,7 +433,7 @@ def _verified_at_once(
     if version >= _ADDS_PARTITIONS_SINCE:
         return False
     producer, places = _asked_of(node, opening)
-    errors = node.verifier.at_once(now, transactional_id, producer, dict.fromkeys(places))
+    errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places))
     if errors is None:
         return False
     _refuse_those_of(errors, places, opening, version)

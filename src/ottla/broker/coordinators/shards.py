@@ -408,7 +408,7 @@ class ShardHost:
         asked.steps.append(step)
         self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
 
-    def at_once(self, now: Millis, index: int, call: Call) -> object | None:
+    def answer_here(self, now: Millis, index: int, call: Call) -> object | None:
         """The reply to a question that changes nothing and is answered without waiting; None where it has to be asked
         like any other: of another node, of a shard that is loading, or behind records that are not committed."""
         hosted = self._hosted.get(index)

@@ -65,7 +65,7 @@ class Verifier:
         )
         return None if leader is None or leader[0] < 0 else leader[0]
 
-    def at_once(
+    def verify_here(
         self, now: Millis, transactional_id: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]]
     ) -> Errors | None:
         """The errors by partition where this node coordinates the id and they were to be added before; None where the
@@ -73,7 +73,7 @@ class Verifier:
         index = self._transactions.partition_for(transactional_id)
         asked = _question(transactional_id, producer, partitions, adds=False)
         call = Call(AddPartitionsToTxnRequest.API_KEY, AddPartitionsToTxnRequest.MAX_VERSION, "", "", asked)
-        result = self._transactions.at_once(now, index, call)
+        result = self._transactions.answer_here(now, index, call)
         return None if result is None else _told_in(cast(AddPartitionsToTxnResult, result))
 
 
