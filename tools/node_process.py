@@ -17,7 +17,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -45,6 +46,21 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def held_ports(count: int) -> Iterator[int]:
+    """The first of so many ports in a row, kept for us as `held_port` does."""
+    with ExitStack() as held:
+        while True:
+            first = held.enter_context(held_port()).getsockname()[1]
+            try:
+                for port in range(first + 1, first + count):
+                    held.enter_context(held_port(port))
+                break
+            except (OSError, OverflowError):
+                held.close()
+        yield first
 
 
 class NodeProcess:

@@ -13,37 +13,20 @@ from typing import Any
 
 import pytest
 
+from tools.node_process import held_ports
+
 
 def ottla(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "ottla", *words], capture_output=True, text=True, timeout=120)
-
-
-def three_ports() -> int:
-    """The first of three ports in a row that were free a moment ago."""
-    while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-        held = []
-        try:
-            for each in range(port, port + 3):
-                one = socket.socket()
-                held.append(one)
-                one.bind(("127.0.0.1", each))
-            return port
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for one in held:
-                one.close()
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A directory and a port for a cluster, which is stopped afterwards."""
     directory = str(tmp_path / "cluster")
-    yield directory, three_ports()
-    ottla("cluster", "stop", "--data", directory)
+    with held_ports(3) as port:
+        yield directory, port
+        ottla("cluster", "stop", "--data", directory)
 
 
 def described(port: int) -> dict[str, Any]:

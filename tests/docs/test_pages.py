@@ -5,11 +5,14 @@ The pages that need Spark are followed in tests/spark/test_written_pages.py.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ottla.testing import EmbeddedBroker
+from tools.node_process import held_ports
 
 from .reader import READ_ONLY, TOP, Reader, blocks_of
 
@@ -35,6 +38,21 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
             reader.leave()
 
 
+OF_CLUSTERS = ["docs/cluster.md"]
+
+
+@pytest.mark.parametrize("page", OF_CLUSTERS)
+def test_a_page_that_starts_a_cluster_can_be_followed(page: str, tmp_path: Path) -> None:
+    with held_ports(4) as port:
+        reader = Reader(tmp_path, f"localhost:{port}")
+        try:
+            for block in blocks_of(page):
+                reader.paste(block)
+        finally:
+            subprocess.run([sys.executable, "-m", "ottla", "cluster", "stop", "--data", "cluster"], cwd=tmp_path)
+            reader.leave()
+
+
 PROVEN_ELSEWHERE = {
     "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
 }
@@ -45,4 +63,4 @@ def test_every_page_is_followed_somewhere() -> None:
 
     pages = [str(path.relative_to(TOP)) for path in [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]]
     with_blocks = [page for page in pages if any(block.language not in READ_ONLY for block in blocks_of(page))]
-    assert sorted([*PAGES, *OF_SPARK, *PROVEN_ELSEWHERE]) == sorted(with_blocks)
+    assert sorted([*PAGES, *OF_CLUSTERS, *OF_SPARK, *PROVEN_ELSEWHERE]) == sorted(with_blocks)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from ottla.cli.cluster_nodes import (
     running,
     supervisor,
 )
+from ottla.cli.cluster_rebalance import rebalance
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.move_metadata import move_metadata
 from ottla.cli.options import with_shared_options
@@ -84,11 +86,18 @@ def start_node(
     number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Start one node of a cluster that has ended; return once it serves."""
+    """Start one node of a cluster that has ended, or the next new one; return once it serves.
+
+    Nobody watches over it but you: what dies is started again by who has started it.
+    """
     directory = data.absolute()
     plan = read_plan(directory)
+    if number > plan.nodes + 1:
+        raise Failure(f"The cluster in {directory} has nodes 1 to {plan.nodes}: the next new one is {plan.nodes + 1}.")
     if number > plan.nodes:
-        raise Failure(f"The cluster in {directory} has nodes 1 to {plan.nodes}.")
+        checked(plan.listen, number)
+        plan = replace(plan, nodes=number)
+        plan.write(directory)
     if (pid := running(directory, number)) is not None:
         raise Failure(f"Node {number} runs already (process {pid}).")
     with open(directory / f"{number}.log", "a+") as log:
@@ -117,6 +126,8 @@ def stop(data: Data = DEFAULT_DATA) -> None:
             end(pid, f"Node {number}")
     say(f"Stopped {'node' if len(found) == 1 else 'nodes'} {', '.join(map(str, found)) or 'none'}.")
 
+
+app.command(epilog="Example: ottla cluster rebalance --execute --throttle 50000000")(rebalance)
 
 NODE_COLUMNS = (
     *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),

@@ -19,6 +19,7 @@ from ottla.cli import (
     groups,
     kmq,
     log,
+    nodes,
     pipeline,
     produce,
     records,
@@ -69,10 +70,9 @@ def completion_of(name: str, choices: Iterable[str] | None) -> Callable[[str], l
 
 run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined]
 app.command("serve", add_help_option=False)(run_node)
-app.add_typer(cluster.app, name="cluster")
 
 
-for noun in (topics, groups, share_groups, transactions, kmq, pipeline, records, configs, log):
+for noun in (cluster, nodes, topics, groups, share_groups, transactions, kmq, pipeline, records, configs, log):
     app.add_typer(noun.app, name=noun.__name__.rsplit(".", 1)[-1].replace("_", "-"))
 for verb in (produce, consume, ship, demo):
     app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))

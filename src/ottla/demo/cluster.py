@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class ThreeNodes:
         self.address = ""
         self.start_ms = 0
         self._admin: Any = None
+        self._ports = ExitStack()
 
     def start(self) -> None:
         """Start all nodes; return when clients can connect. Raises NodeFailed."""
@@ -43,7 +44,7 @@ class ThreeNodes:
             "--nodes",
             str(len(NODES)),
             "--listen",
-            f"127.0.0.1:{free_ports()}",
+            f"127.0.0.1:{hold_ports(self._ports)}",
             "--no-restart",
             "--detach",
         ]
@@ -90,6 +91,8 @@ class ThreeNodes:
         if self.address:
             with suppress(NodeFailed, subprocess.TimeoutExpired):
                 self._run("stop")
+            self.address = ""
+        self._ports.close()
 
     def _run(self, verb: str, *words: str) -> str:
         command = [sys.executable, "-m", "ottla", "cluster", verb, *words, "--data", str(self.directory)]
@@ -99,19 +102,20 @@ class ThreeNodes:
         return done.stdout
 
 
-def free_ports() -> int:
-    """The first of as many ports in a row as there are nodes, all of them free a moment ago."""
+def hold_ports(held: ExitStack) -> int:
+    """The first of as many ports in a row as there are nodes. They are ours as long as `held` is open: nodes may listen
+    there, and nobody else's connection is given one while a node is dead."""
     while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-        held = [socket.socket() for _ in NODES]
-        try:
-            for offset, each in enumerate(held):
-                each.bind(("127.0.0.1", port + offset))
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for each in held:
-                each.close()
-        return port
+        first = hold(held, 0)
+        with suppress(OSError, OverflowError):
+            for offset in range(1, len(NODES)):
+                hold(held, first + offset)
+            return first
+        held.close()
+
+
+def hold(held: ExitStack, port: int) -> int:
+    holder = held.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", port))
+    return int(holder.getsockname()[1])

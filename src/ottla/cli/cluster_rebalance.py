@@ -1,0 +1,129 @@
+"""`ottla cluster rebalance`: shows or makes the moves that spread leaders, replicas and bytes over the nodes.
+
+Knows what a person wants to see before anything moves. Does not know how a plan is made (balance.py), nor how it is
+carried out (moving.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli import balance, moving
+from ottla.cli.balance import Move, Replicas
+from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Format, print_json, print_rows, say
+
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+]
+ROWS_MAX = 20
+NODE_COLUMNS = ("NODE", "RACK", "LEADERS", "THEN", "REPLICAS", "THEN", "BYTES", "THEN")
+MOVE_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
+
+
+@with_shared_options
+def rebalance(
+    execute: Annotated[bool, typer.Option("--execute", help="Make the moves, and wait for their end.")] = False,
+    throttle: Throttle = None,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show the moves that spread replicas and their bytes over the nodes and racks, and leaders over the replicas; with
+    --execute make them.
+
+    Moves that are under way are waited for first. Whose replicas are spread already is left alone; what only changes
+    its preferred leader copies nothing.
+    """
+    properties = client_properties(cluster)
+    with plain_failures(), own_clients(properties)() as client:
+        if execute:
+            moving.finish_earlier(client)
+        racks, places = moving.where(
+            client, lambda address: own_clients({**properties, "bootstrap.servers": address})()
+        )
+        moves = balance.balanced(racks, places)
+        told = plan(racks, places, moves)
+        if format is Format.TABLE:
+            show(told)
+        if execute:
+            moving.carry_out(client, moves, throttle)
+            told["done"] = True
+    if format is Format.JSON:
+        print_json(told)
+    elif execute:
+        say(f"Done: {len(moves)} partitions are where they are to be." if moves else "Nothing was to be done.")
+
+
+def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Sequence[Move]) -> dict[str, Any]:
+    """What the plan does, as JSON would have it."""
+    after = {move.place: move.after for move in moves}
+    then = [each._replace(nodes=after.get(each.place, each.nodes)) for each in places]
+    now_of, then_of = shares(places), shares(then)
+    return {
+        "nodes": [
+            {
+                "node": node,
+                "rack": racks[node],
+                "leaders": [now_of[0][node], then_of[0][node]],
+                "replicas": [now_of[1][node], then_of[1][node]],
+                "bytes": [now_of[2][node], then_of[2][node]],
+            }
+            for node in sorted(racks)
+        ],
+        "moves": [
+            {
+                "topic": move.place[0],
+                "partition": move.place[1],
+                "before": list(move.before),
+                "after": list(move.after),
+                "bytes": move.bytes_moved,
+            }
+            for move in moves
+        ],
+        "bytes": sum(move.bytes_moved for move in moves),
+        "done": False,
+    }
+
+
+def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Counter[int]]:
+    """Of how many partitions each node is the preferred leader, how many replicas it has, and their bytes."""
+    leaders, replicas, size = Counter[int](), Counter[int](), Counter[int]()
+    for each in places:
+        leaders[each.nodes[0]] += 1
+        for node in each.nodes:
+            replicas[node] += 1
+            size[node] += each.bytes
+    return leaders, replicas, size
+
+
+def show(told: dict[str, Any]) -> None:
+    """The plan for a person: each node before and after, the moves, and their sum."""
+    rows = [(node["node"], node["rack"], *node["leaders"], *node["replicas"], *node["bytes"]) for node in told["nodes"]]
+    print_rows(NODE_COLUMNS, rows, Format.TABLE)
+    moves = told["moves"]
+    if not moves:
+        say("\nEverything is spread already.")
+        return
+    say("")
+    shown = [
+        (each["topic"], each["partition"], joined(each["before"]), joined(each["after"]), each["bytes"])
+        for each in moves[:ROWS_MAX]
+    ]
+    print_rows(MOVE_COLUMNS, shown, Format.TABLE)
+    if len(moves) > ROWS_MAX:
+        say(f"and {len(moves) - ROWS_MAX} more: --format json shows all.")
+    copied = sum(each["bytes"] > 0 or set(each["before"]) != set(each["after"]) for each in moves)
+    say(
+        f"\n{copied} partitions get replicas on other nodes, {told['bytes']} bytes in all; {len(moves) - copied} get "
+        "another preferred leader only. --execute does it."
+    )
+
+
+def joined(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))

@@ -1,0 +1,108 @@
+"""`ottla nodes`: drain and remove nodes of a cluster.
+
+Knows what is asked of the cluster before a node goes. Does not know how replicas are moved (moving.py), nor where to
+(balance.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli import balance, moving
+from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Failure, Format, print_done
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+
+app = typer.Typer(help="Empty nodes of a cluster, and take them out.", no_args_is_help=True)
+
+NAMES_MAX = 5
+LED_S = 10.0
+"""How long others have to take over a leadership."""
+
+Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's number.")]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+]
+
+
+@app.command(epilog="Example: ottla nodes drain 3 --replicas --throttle 50000000")
+@with_shared_options
+def drain(
+    node: Node,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Move its replicas to other nodes too.")] = False,
+    throttle: Throttle = None,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Have others lead what a node leads, and with --replicas hold what it holds; return when that is so.
+
+    Without --replicas it stays a follower, the last one to be preferred as leader; `ottla cluster rebalance` gives
+    it its share again.
+    """
+    properties = client_properties(cluster)
+    with plain_failures(), own_clients(properties)() as client:
+        require_known(client, node)
+        racks, places = moving.where(
+            client, lambda address: own_clients({**properties, "bootstrap.servers": address})()
+        )
+        try:
+            moves = balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node])
+        except balance.Impossible as why:
+            raise Failure(f"Node {node} can't be emptied: {why}") from None
+        moving.carry_out(client, moves, throttle)
+        await_led_by_others(client, node, [move.place for move in moves])
+    left = "nothing is on it any more" if replicas else "it leads nothing any more"
+    copied = sum(move.bytes_moved for move in moves)
+    print_done(f"Drained node {node}: {left}.", format, drained=node, moved=len(moves), bytes=copied)
+
+
+@app.command(epilog="Example: ottla nodes remove 3")
+@with_shared_options
+def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
+    """Let the cluster forget a node that has stopped and holds no replica; one that starts again comes back."""
+    from ottla.client import ErrorAnswer
+    from ottla.client.errors import check
+    from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
+
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
+        require_known(client, node)
+        answer = client.send(UnregisterBrokerRequest(broker_id=node))
+        try:
+            check(answer.error_code, f"node {node}", answer.error_message)
+        except ErrorAnswer:
+            advice = f" `ottla nodes drain {node} --replicas` does that." if "replicas" in answer.error_message else ""
+            raise Failure(f"{answer.error_message}{advice}") from None
+    print_done(f"Removed node {node}.", format, removed=node)
+
+
+def require_known(client: Client, node: int) -> None:
+    """Raise Failure where the cluster has no such node."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    seen = client.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers
+    known = sorted(broker.broker_id for broker in seen)
+    if node not in known:
+        raise Failure(f"The cluster has no node {node}: it has {', '.join(map(str, known))}.")
+
+
+def await_led_by_others(client: Client, node: int, moved: list[balance.Place]) -> None:
+    """Return when this node leads nothing. Raises Failure naming what it leads still."""
+    until = time.monotonic() + LED_S
+    while (led := moving.led_by(client, node)) and {(part.topic, part.partition) for part in led} & set(moved):
+        if time.monotonic() > until:
+            break
+        time.sleep(moving.LOOK_S)
+    if led:
+        names = ", ".join(f"{part.topic}-{part.partition}" for part in led[:NAMES_MAX])
+        more = f" and {len(led) - NAMES_MAX} more" if len(led) > NAMES_MAX else ""
+        raise Failure(
+            f"Node {node} still leads {names}{more}: no other replica is in sync. Add --replicas, or wait until "
+            "`ottla cluster describe` shows others in sync."
+        )
