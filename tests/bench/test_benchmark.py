@@ -61,6 +61,14 @@ def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     assert len(re.findall(r"restart after kill -9 s +ottla +[\d.]+\n", ended.stdout)) == 2
 
 
+def test_a_cluster_is_measured_with_its_kills(tmp_path: Path) -> None:
+    ended = run("cluster", "--quick", "--data", str(tmp_path), "--partitions", "30", "--only", "failover", "growth")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"SIGTERM of kill -9 +ottla +[\d.e-]+\n", ended.stdout)
+    assert re.search(r"1,000: a node dies: each node follows ms +ottla +[\d.]+\n", ended.stdout)
+    assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
+
+
 def test_a_peer_that_does_not_answer_is_told_and_ends_with_1(tmp_path: Path) -> None:
     ended = run("node", "--quick", "--only", "raw-produce-1x200B", "--peer", "127.0.0.1:1", "--data", str(tmp_path))
     assert ended.returncode == 1

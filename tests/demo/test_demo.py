@@ -47,6 +47,7 @@ def three_nodes(printed: str) -> None:
     """The second half: a leader is killed, all that was acknowledged is read, and no money is lost."""
     assert len(re.findall(r"kill -9 node [123]", printed)) == 2
     assert len(re.findall(r"Node [123] is back, and in sync again", printed)) == 2
+    assert "All 200 jobs are done" in printed
     acknowledged, read = re.findall(r"([\d,]+) records acknowledged, ([\d,]+) read, the same checksum", printed)[0]
     assert acknowledged == read != "0"
     looks = dict(re.findall(r"read_(committed|uncommitted) +│ +\d+ │ +(\d+) │", printed))

@@ -201,6 +201,20 @@ def test_nodes_that_share_a_store_wait_for_each_others_commits(path: Path) -> No
             ending.join()
 
 
+def test_a_store_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself refuses at once there: several nodes that start together are such processes."""
+    other = sqlite3.connect(tmp_path / "metadata.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE unlike_ours (a)")
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+    release.start()
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    release.join()
+    assert store.commit([Put("a", b"1")]) == 1
+    store.close()
+    other.close()
+
+
 def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(path: Path) -> None:
     store = SqliteStore(str(path))
     store.hurry()

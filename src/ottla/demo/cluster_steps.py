@@ -10,13 +10,14 @@ from ottla.demo import events
 from ottla.demo.cluster import ThreeNodes
 from ottla.demo.demonstration import Demonstration, StepFailed
 from ottla.demo.group import Group
+from ottla.demo.jobs import JOBS, Jobs
 from ottla.demo.money import LEDGER, TOTAL, Auditor, Teller
 from ottla.demo.producer import Stream
 
 RATE = 2_000.0
 TOPICS = {events.PAGE_VIEWS: 6, events.ERRORS: 3}
 PARTITIONS = sum(TOPICS.values())
-READERS = 2
+READERS, WORKERS, JOB_COUNT = 2, 4, 200
 WAIT_S = 30.0
 SETTLE_S = 0.5
 """How long readers have for the last transfers."""
@@ -32,7 +33,7 @@ def start_cluster(demo: Demonstration) -> None:
 
 
 def kill_a_leader(demo: Demonstration) -> None:
-    """A leader is killed under load: producer and group go on, and every record is accounted for."""
+    """A leader is killed under load: producer, group and job queue go on, and every record is accounted for."""
     cluster = demo.cluster
     assert cluster is not None
     stream = demo.stream = Stream(cluster.address, events.made_up(2), RATE)
@@ -40,25 +41,41 @@ def kill_a_leader(demo: Demonstration) -> None:
     demo.groups = [group]
     for number in range(READERS):
         group.join(f"reader-{number + 1}")
+    jobs = demo.jobs = Jobs(cluster.address)
+    jobs.set_up()
+    jobs.start_workers(WORKERS)
     stream.start()
     demo.show()
     await_(demo, "The group did not share out all partitions", lambda: len(group.owned()) == PARTITIONS)
-    await_(demo, "The copies did not come in sync", lambda: cluster.is_in_sync((*TOPICS, LEDGER)))
-    await_(demo, "The group read nothing", lambda: group.tally.records > RATE)
-    victim = cluster.partitions((events.PAGE_VIEWS,))[events.PAGE_VIEWS, 0].leader
+    await_(demo, "Not every worker of the queue began", lambda: hear(jobs) and all(each.ready for each in jobs.workers))
+    await_(demo, "The copies did not come in sync", lambda: cluster.is_in_sync((*TOPICS, LEDGER, JOBS)))
+    jobs.produce(["good"] * JOB_COUNT)
+    await_(demo, "The queue did no job", lambda: hear(jobs) and jobs.settled() >= JOB_COUNT // 10)
+    victim = cluster.partitions((JOBS,))[JOBS, 0].leader
     led = [place for place, part in cluster.partitions(tuple(TOPICS)).items() if part.leader == victim]
     ends = {place: stream.tally.next_offsets.get(place, 0) for place in led}
     cluster.kill(victim)
     killed_at = time.monotonic()
-    demo.say(f"[red]kill -9 node {victim}[/red]: it led {len(led)} of the {PARTITIONS} partitions.")
+    demo.say(f"[red]kill -9 node {victim}[/red]: it led the jobs, and {len(led)} of the {PARTITIONS} other partitions.")
 
     def taken_over() -> bool:
         return all(stream.tally.next_offsets.get(place, 0) > end for place, end in ends.items())
 
     await_(demo, "What the killed node led was not led by others", taken_over)
     demo.say(f"Others lead them: records are acknowledged again {time.monotonic() - killed_at:.1f} s after the kill.")
-    bring_back(demo, victim, tuple(TOPICS))
+    await_(demo, "The queue stood still", lambda: hear(jobs) and jobs.settled() == JOB_COUNT)
+    again = sum(count - 1 for count in jobs.done.values())
+    demo.say(f"All {JOB_COUNT} jobs are done, {again} of them twice: a worker could not say so before the kill.")
+    bring_back(demo, victim, (*TOPICS, JOBS))
     account(demo, stream, group)
+    await_(demo, "The nodes say that jobs are left", lambda: jobs.lag() == 0)
+    jobs.stop()
+
+
+def hear(jobs: Jobs) -> bool:
+    """Take in what the workers tell; true, to be followed by a condition."""
+    jobs.listen()
+    return True
 
 
 def account(demo: Demonstration, stream: Stream, group: Group) -> None:

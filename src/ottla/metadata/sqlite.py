@@ -18,6 +18,7 @@ import contextlib
 import os
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
@@ -46,6 +47,8 @@ SERVING_TIMEOUT_MS: Final = 20
 """How long a commit waits for another process's lock while clients are served, where no other process writes."""
 SHARED_TIMEOUT_MS: Final = 2_000
 """The same where nodes share the store: their commits wait for each other, and each for the disk."""
+
+RETRY_S: Final = 0.005
 
 _TABLES: Final = (
     "CREATE TABLE row (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER) WITHOUT ROWID",
@@ -103,7 +106,7 @@ class SqliteStore:
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
             connection.text_factory = bytes  # a damaged type must not be decoded
-            connection.execute("PRAGMA journal_mode = WAL")
+            self._keep_a_log(time.monotonic() + busy_timeout_ms / 1000)
             connection.execute("PRAGMA synchronous = FULL")
             self._upgrade()
             # Before the head is read: another process may commit in between, and its mark comes after its commit.
@@ -219,6 +222,18 @@ class SqliteStore:
         self._connection.execute("UPDATE head SET generation = ?, digest = ?, crc = ?", values)
 
     # ---- opening and reading ---------------------------------------------------------------------------------------
+
+    def _keep_a_log(self, until: float) -> None:
+        """Write to a log from now on, as every process here does. Where several of them make the file at once, SQLite
+        refuses this to one at once, whatever it was told of waiting: it is tried again."""
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except self._failure as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
 
     def _upgrade(self) -> None:
         """Make the tables of a new file, or the checksums of one of format 1. Raises StoreFailed for a newer format."""
