@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vulture import Vulture
 
+from ottla.cli.nouns import NOUNS
 from tests.sources import FORM, text_of, tree_of
 
 pytestmark = FORM
@@ -75,6 +76,7 @@ FROM_OUTSIDE = {
 
 STARTED = {"ottla.__main__", "ottla.sim.__main__", "ottla.demo.member", "ottla.testing.plugin"}
 STARTED |= {"ottla.spark.codec.decode_kernels", "ottla.spark.codec.encode_kernels"}
+STARTED |= {f"ottla.cli.{noun.replace('-', '_')}" for noun in NOUNS}
 """Modules that Python and pytest run, or that are imported by name."""
 
 

@@ -96,6 +96,7 @@ def test_an_interrupt_stops_all_in_order(place: tuple[str, int]) -> None:
 def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
     directory, port = place
     with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the fixture keeps the port, and nobody listens
         held.bind(("127.0.0.1", port + 1))
         held.listen()
         failed = ottla("cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach")

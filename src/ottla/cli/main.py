@@ -51,11 +51,10 @@ def run(arguments: list[str]) -> int:
     import signal
 
     from ottla.cli.output import Failure
-    from ottla.cli.tree import command, not_understood
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        code = command()(args=arguments, prog_name="ottla", standalone_mode=False)
+        code = parsed(arguments)
         if sys.stdout is not None:  # closed by who started this
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
@@ -67,11 +66,31 @@ def run(arguments: list[str]) -> int:
         tell(str(failure))
         return failure.code
     except Exception as error:
+        from ottla.cli.tree import not_understood
+
         sentence = not_understood(error)
         if sentence is None:
             raise
         tell(sentence)
         return NOT_UNDERSTOOD
+
+
+def parsed(arguments: list[str]) -> object:
+    """Run what the arguments name, and return what it returned. Of a noun's commands the noun alone is loaded: loading
+    all of them takes three times as long."""
+    from ottla.cli.nouns import HELP, NOUNS
+
+    if arguments and arguments[0] in NOUNS:
+        from importlib import import_module
+
+        from typer.main import get_command
+
+        noun = import_module(f"ottla.cli.{arguments[0].replace('-', '_')}")
+        name = f"ottla {arguments[0]}"
+        return get_command(noun.app)(args=arguments[1:], prog_name=name, standalone_mode=False, **HELP)
+    from ottla.cli.tree import command
+
+    return command()(args=arguments, prog_name="ottla", standalone_mode=False)
 
 
 def tell(sentence: str) -> None:

@@ -5,31 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
 
 from ottla import __version__
-from ottla.cli import (
-    cluster,
-    configs,
-    consume,
-    demo,
-    groups,
-    kmq,
-    log,
-    nodes,
-    pipeline,
-    produce,
-    records,
-    serve,
-    share_groups,
-    ship,
-    topics,
-    transactions,
-)
+from ottla.cli import consume, demo, produce, serve, ship
 from ottla.cli.completing import complete_broker_settings, starting
+from ottla.cli.nouns import HELP, NOUNS
 
 app = typer.Typer(
     name="ottla",
@@ -37,7 +22,7 @@ app = typer.Typer(
     epilog="Start with: ottla demo. A node: ottla serve --data ./data. Then: ottla topics create clicks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 
 
@@ -72,8 +57,8 @@ run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined
 app.command("serve", add_help_option=False)(run_node)
 
 
-for noun in (cluster, nodes, topics, groups, share_groups, transactions, kmq, pipeline, records, configs, log):
-    app.add_typer(noun.app, name=noun.__name__.rsplit(".", 1)[-1].replace("_", "-"))
+for noun in NOUNS:
+    app.add_typer(import_module(f"ottla.cli.{noun.replace('-', '_')}").app, name=noun)
 for verb in (produce, consume, ship, demo):
     app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))
 
