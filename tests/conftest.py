@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):  # in the process that has the workers, of a run of many tests
         config.stash[ARCHIVING] = java_archive.begin_to_make()
     hypothesis.settings.register_profile(
-        "same", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )  # a change fails by its own fault only, not by a busy machine's
     hypothesis.settings.load_profile("default" if config.getoption("explore") else "same")
 
