@@ -7,8 +7,6 @@ import pytest
 from ottla.broker.cluster import isr_changes
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
-from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.effects import CommitOutcome, NotCommitted, OutcomeUnknown
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.placement import Placement
@@ -16,7 +14,10 @@ from ottla.log.log import Log
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.replica.fetcher import Fetcher, Position
 from ottla.replica.followers import Followers
+from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster_run import ClusterRun
+from tests.sim import test_cluster_scenarios as by_hand
+from tests.sim import test_cluster_scenarios_elected as elected
 
 SEEDS_MAX = 40
 
@@ -129,16 +130,6 @@ def joins_as_an_earlier_life(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def lost_answer_taken_for_failure(patch: pytest.MonkeyPatch) -> None:
-    """Where nobody knows what became of a commit, it is taken for not done."""
-    committed = Metadata.committed
-
-    def wrong(self: Metadata, now: int, token: int, outcome: CommitOutcome) -> None:
-        committed(self, now, token, NotCommitted("lost") if isinstance(outcome, OutcomeUnknown) else outcome)
-
-    patch.setattr(Metadata, "committed", wrong)
-
-
 def fences_itself_never(patch: pytest.MonkeyPatch) -> None:
     """A node whose lease has run out answers as if nothing were."""
     patch.setattr(Membership, "is_fresh", lambda self, now: True)
@@ -171,3 +162,19 @@ def test_a_planted_bug_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> No
             print(f"{bug.__name__}: seed {seed}: {failure.splitlines()[-1]}")
             return
     pytest.fail(f"not found by {SEEDS_MAX} seeds")
+
+
+STORIES: dict[Any, Any] = {
+    joins_below_the_beginning_of_the_epoch: by_hand.test_an_outsider_joins_only_behind_the_beginning_of_the_epoch,
+    joins_as_an_earlier_life: elected.test_a_replica_joins_by_what_its_present_life_has,
+    fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
+    writes_without_its_claim: elected.test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it,
+}
+"""Bugs that need more luck than a run has, each with the story that meets it."""
+
+
+@pytest.mark.parametrize("bug", STORIES, ids=lambda bug: bug.__name__)
+def test_a_story_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises((Broken, AssertionError)):
+        STORIES[bug](0)

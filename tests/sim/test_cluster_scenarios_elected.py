@@ -8,7 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from ottla.broker.partitions.partition import Partition
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.network import Weather
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 
@@ -105,4 +108,211 @@ def test_with_fsync_nothing_acknowledged_is_lost_where_every_machine_goes_off(se
     cluster.until(more_is_acknowledged(cluster, 5))
     for node_id in cluster.up:
         cluster.kill(node_id, power_cut=True)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_last_in_sync_replica_loses_its_end_and_an_eligible_one_leads(seed: int) -> None:
+    """It must not lead, and cut everybody else (KIP-966)."""
+    cluster = running(seed)
+    first, *others = cluster.image.topics[TOPIC].partitions[0].replicas
+    for node_id in others:
+        cluster.kill(node_id)
+    cluster.until(lambda: cluster.isr() == (first,))
+    cluster.kill(first, power_cut=True)
+    cluster.run(200)
+    cluster.begin(first)
+    cluster.run(500)
+    assert cluster.leader() is None, "it has lost bytes, and who is eligible is down"
+    cluster.begin(others[0])
+    cluster.until(lambda: cluster.leader() in others)
+    cluster.settle()
+
+
+# ---- controllers and the store -------------------------------------------------------------------------------------
+
+
+def controller_of(cluster: ElectedCluster) -> int:
+    controller = cluster.image.controller
+    assert controller is not None
+    return controller.node_id
+
+
+def place_led_elsewhere(cluster: ElectedCluster) -> int:
+    """A partition whose leader is not the controller."""
+    for index in range(cluster.partitions):
+        if cluster.leader(index) != controller_of(cluster):
+            return index
+    raise AssertionError("the controller leads everything")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_controller_that_stood_still_writes_nothing_behind_its_successor(seed: int) -> None:
+    """KAFKA-6082."""
+    cluster = running(seed)
+    first = controller_of(cluster)
+    life = cluster.hosts[first].life
+    assert life is not None
+    life.pause()
+    cluster.until(lambda: controller_of(cluster) != first)
+    cluster.kill(next(node_id for node_id in cluster.up if node_id not in (first, controller_of(cluster))))
+    life.resume()
+    cluster.run(500)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it(seed: int) -> None:
+    """The claim guards rows too that the successor has not touched."""
+    cluster = running(seed)
+    first = controller_of(cluster)
+    life, way = cluster.hosts[first].life, cluster.ways[first]
+    assert life is not None
+    way.latency = lambda at_most_us: 3_000 * MS  # type: ignore[method-assign]
+    cluster.ask(first, CreateTopicsRequest(topics=[CreatableTopic("late", 1, 3)]))
+    life.pause()
+    cluster.until(lambda: controller_of(cluster) != first)
+    cluster.run(2_000)
+    del way.latency
+    life.resume()
+    assert "late" not in cluster.image.topics
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_commit_whose_answer_is_lost_counts_once(seed: int) -> None:
+    """Of elections and in-sync sets alike: done or not, the store is read again (KAFKA-1188)."""
+    cluster = running(seed)
+    for way in cluster.ways.values():
+        way.lost_answers = 0.7
+    for _ in range(3):
+        dying = led(cluster)
+        cluster.kill(dying)
+        cluster.until(lambda dying=dying: cluster.leader() not in (dying, None))  # type: ignore[misc]
+        cluster.until(more_is_acknowledged(cluster, 5))
+        cluster.begin(dying)
+        cluster.until(lambda: sorted(cluster.isr()) == [1, 2, 3])
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_joins_by_what_its_present_life_has(seed: int) -> None:
+    """What the last life fetched says nothing of the next one, which has lost its end (KIP-903, KAFKA-14139)."""
+    cluster = ElectedCluster(seed, partitions=3)
+    cluster.start()
+    index = place_led_elsewhere(cluster)
+    cluster.produce(index)
+    leader, controller = cluster.leader(index), controller_of(cluster)
+    assert leader is not None
+    (joiner,) = {1, 2, 3} - {leader, controller}
+    cluster.until(lambda: acknowledged(cluster) > 20)
+    cluster.ways[joiner].is_cut = True
+    cluster.until(lambda: joiner not in cluster.isr(index))
+    late = Weather(latency_min_us=400 * MS, latency_max_us=401 * MS)
+    cluster.world.network.weathers[f"node-{leader}", f"node-{controller}"] = late
+    cluster.ways[joiner].heal()
+    followers = cluster.node(leader).replicas.by_name[TOPIC].partitions[index].followers
+    assert followers is not None
+    cluster.until(lambda: followers.proposal is not None and joiner in dict(followers.proposal.isr))
+    cluster.world.network.cut_path(f"node-{leader}", f"node-{joiner}")
+    cluster.kill(joiner, power_cut=True)
+    cluster.begin(joiner)
+    cluster.run(1_000)
+    assert joiner not in cluster.isr(index)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one(seed: int) -> None:
+    """A replica slept meanwhile, with the old one on its disk."""
+    cluster = running(seed)
+    for client in cluster.clients:
+        client.running = False
+        client.hang_up()
+    cluster.producers.clear()
+    cluster.readers.clear()
+    sleeper = next(node_id for node_id in cluster.up if node_id != controller_of(cluster))
+    cluster.kill(sleeper)
+    old = cluster.topic_id(TOPIC)
+    cluster.ask(controller_of(cluster), DeleteTopicsRequest(topics=[DeleteTopicState(TOPIC)]))
+    cluster.until(lambda: TOPIC not in cluster.image.topics)
+    cluster.run(100)
+    cluster.ask(controller_of(cluster), CreateTopicsRequest(topics=[CreatableTopic(TOPIC, 1, 2)]))
+    cluster.until(lambda: TOPIC in cluster.image.topics)
+    assert cluster.topic_id(TOPIC) != old
+    cluster.produce()
+    cluster.read()
+    cluster.until(lambda: acknowledged(cluster) > 5)
+    cluster.begin(sleeper)
+    cluster.settle()
+
+
+# ---- leases, pauses and coordinators -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("who", ["leader", "controller", "both"])
+def test_who_stands_still_beyond_its_lease_answers_nothing_old(seed: int, who: str) -> None:
+    """Others lead meanwhile; readers and committers hold what it says then against what they know (KIP-207)."""
+    cluster = running(seed)
+    victims = {"leader": [led(cluster)], "controller": [controller_of(cluster)]}
+    victims["both"] = [*victims["leader"], *victims["controller"]]
+    lives = [life for node_id in dict.fromkeys(victims[who]) if (life := cluster.hosts[node_id].life) is not None]
+    before = led(cluster)
+    for life in lives:
+        life.pause()
+    cluster.run(2_500)
+    for life in lives:
+        life.resume()
+    cluster.run(300)
+    assert who == "controller" or cluster.leader() != before
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_does_not_reach_the_store_answers_no_reader(seed: int) -> None:
+    """Clients reach it, and so do its followers until another leads: it counts its own lease (self-fencing)."""
+    cluster = running(seed)
+    first = led(cluster)
+    for _ in range(4):
+        cluster.read().pace_us = 10 * MS
+    cluster.ways[first].is_cut = True
+    cluster.until(lambda: cluster.leader() != first)
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.run(2_000)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clocks_that_leap_move_nothing(seed: int) -> None:
+    """Leases and lags go by clocks that nobody sets."""
+    cluster = running(seed)
+    epoch = cluster.image.topics[TOPIC].partitions[0].leader_epoch
+    for by_ms, host in zip((3_600_000, -3_600_000, 60_000), cluster.hosts.values(), strict=True):
+        host.clock.wall_off_ms += by_ms
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.run(3_000)
+    assert cluster.image.topics[TOPIC].partitions[0].leader_epoch == epoch
+    assert sorted(cluster.isr()) == [1, 2, 3]
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_coordinator_moves_while_it_loads_and_comes_back(seed: int) -> None:
+    """What was committed is never older again, whoever coordinates, and an old coordinator says nothing (KAFKA-10614,
+    18137)."""
+    cluster = running(seed)
+    for _ in range(4):
+        placed = cluster.image.partition(*cluster.others[0].place)
+        assert placed is not None
+        life = cluster.hosts[placed.leader].life
+        if life is not None and cluster.rng.random() < 0.5:
+            life.pause()
+            cluster.run(2_300)
+            life.resume()
+        elif life is not None:
+            cluster.kill(placed.leader)
+            cluster.run(100)
+            cluster.begin(placed.leader)
+        cluster.run(400)
     cluster.settle()

@@ -76,8 +76,10 @@ class Copy:
 class ReplicaChecker:
     """The promises of one topic of a cluster, by partition index."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, topic_id: bytes | None = None) -> None:
         self.topic = topic
+        self._topic_id = topic_id
+        """Which topic of that name it is now: one that is made anew has nothing to do with the old one."""
         self.copies: dict[tuple[int, int], Copy] = {}
         """By node and partition."""
         self.acks: dict[int, dict[int, Told]] = {}
@@ -136,7 +138,7 @@ class ReplicaChecker:
         places = [place for place in self.copies if place[0] == node_id]
         self._cut_forgiven.update(places)
         if in_sync_too:
-            self._isr_forgiven.update(places)
+            self._isr_forgiven.update(place for place in places if node_id in self._in_sync.get(place[1], ()))
 
     def look(self, node: Node, image: MetadataImage) -> None:
         """Look at every partition of the topic on this node. Raises Broken."""
@@ -144,7 +146,9 @@ class ReplicaChecker:
         for place in [place for place in self.copies if place[0] == node.node_id]:
             if local is None or place[1] not in local.partitions:
                 del self.copies[place]  # its replica was moved away; one that comes back begins anew
-        for index, partition in ({} if local is None else local.partitions).items():
+        if local is None or local.id != self._topic_id:
+            return
+        for index, partition in local.partitions.items():
             copy = self.copies.setdefault((node.node_id, index), Copy())
             self._read(node.node_id, index, partition, copy)
             self._look_at_offsets(node.node_id, index, partition, copy)
@@ -268,6 +272,8 @@ class ReplicaChecker:
     def look_at_metadata(self, image: MetadataImage) -> None:
         """The controller has committed something. Raises Broken."""
         topic = image.topics.get(self.topic)
+        if topic is not None and topic.id != self._topic_id:
+            ReplicaChecker.__init__(self, self.topic, topic.id)
         for index, placed in enumerate(() if topic is None else topic.partitions):
             if not set(placed.isr) <= set(placed.replicas) or set(placed.isr) & set(placed.elr):
                 raise Broken(f"7: {self.topic}-{index}: {placed}")
