@@ -93,5 +93,5 @@ def test_who_is_too_far_behind_reads_everything() -> None:
 def test_a_node_tells_which_of_its_logs_take_nothing() -> None:
     whole = NodeRecord("there", 9092)
     assert b"offline" not in whole.encode()
-    failing = replace(whole, offline=((bytes(range(16)), 3),))
+    failing = replace(whole, offline=((bytes(range(16)), 3),), by_fsync=True)
     assert NodeRecord.decode(failing.encode()) == failing

@@ -55,7 +55,7 @@ from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
-from ottla.broker.upkeep.identity import identify, shared_secret
+from ottla.broker.upkeep.identity import identify, is_identified, shared_secret
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
@@ -198,6 +198,7 @@ class Node:
         """
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
+        was_here = is_identified(files, directory)
         self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy)
         secret = self.settings["ottla.cluster.secret"]
         if secret or not self.members.is_alone:
@@ -213,7 +214,8 @@ class Node:
                 getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
-            self.membership.join(now, intact=clean or self.environment.same_boot)
+            intact = clean or self.environment.same_boot
+            self.membership.join(now, intact=intact, by_fsync=self.upkeep.commits.by_fsync, same_disk=was_here)
 
     def _membership(self, joining: Joining) -> Membership:
         from ottla.broker.cluster.elections import Rules

@@ -41,8 +41,9 @@ class NodeRecord:
 
     `incarnation` names the life of the node. `intact`: it has every byte that it ever stored. `broker_epoch`: the
     generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
-    `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `version` is that
-    of the row, and stands in none.
+    `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `by_fsync`: it
+    says to have only what is on its disk, so that its next life is intact whatever happens to its power. `version` is
+    that of the row, and stands in none.
     """
 
     host: str
@@ -55,6 +56,7 @@ class NodeRecord:
     broker_epoch: int = 0
     version: int = 0
     offline: tuple[Place, ...] = ()
+    by_fsync: bool = False
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -69,6 +71,8 @@ class NodeRecord:
         }
         if self.offline:
             row["offline"] = [(uuid_text(topic_id), index) for topic_id, index in self.offline]
+        if self.by_fsync:
+            row["by_fsync"] = True
         return json.dumps(row).encode()
 
     @staticmethod
@@ -89,4 +93,5 @@ class NodeRecord:
             bool(row.get("intact", True)),
             int(row.get("broker_epoch", 0)),
             offline=tuple((parse_uuid(topic_id), int(index)) for topic_id, index in row.get("offline", ())),
+            by_fsync=bool(row.get("by_fsync", False)),
         )

@@ -68,6 +68,8 @@ class Membership:
         self._notes = notes
         self._rack = rack
         self._intact = True
+        self._by_fsync = False
+        self._same_disk = True
         self._is_leaving = False
         self._is_writing = False
         self._retry_at: Millis | None = None
@@ -83,9 +85,12 @@ class Membership:
         record = self._metadata.image.nodes.get(str(self.members.node_id))
         return record if record is not None and record.incarnation == self.joining.incarnation else None
 
-    def join(self, now: Millis, *, intact: bool) -> None:
-        """Register: the logs are open. `intact`: they have every byte that an earlier life has stored."""
+    def join(self, now: Millis, *, intact: bool, by_fsync: bool, same_disk: bool) -> None:
+        """Register: the logs are open. `intact`: they have every byte that an earlier life has stored. `by_fsync`: this
+        life says to have only what is on its disk; `same_disk`: an earlier life was in this directory."""
         self._intact = intact
+        self._by_fsync = by_fsync
+        self._same_disk = same_disk
         self._write(now)
 
     def confirmed(self, at: Millis) -> None:
@@ -177,8 +182,9 @@ class Membership:
             joining.endpoints,
             joining.incarnation,
             NodeState.STARTING,
-            self._intact or record is not None,
+            self._intact or record is not None or (self._same_disk and known is not None and known.by_fsync),
             offline=offline,
+            by_fsync=self._by_fsync,
         )
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 

@@ -26,6 +26,11 @@ class StartRefused(Exception):
     """The node can't start on this directory; one sentence why."""
 
 
+def is_identified(files: FileSystem, directory: str) -> bool:
+    """Whether an earlier life of a node was in this directory."""
+    return files.exists(f"{directory}/{META_PROPERTIES}")
+
+
 def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy) -> str:
     """The id of the cluster, which a fresh directory and a fresh store are given. Raises StartRefused, StoreFailed."""
     if (moved := store.get(MOVED_KEY)) is not None:

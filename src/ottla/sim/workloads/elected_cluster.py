@@ -41,7 +41,7 @@ DRIFT_PPM_MAX = 200
 
 class ElectedCluster(Cluster):
     """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; else when its lease
-    has run out. `fsync`: what is acknowledged is on the disks, and no power cut takes it."""
+    has run out. `fsync`: what is acknowledged is on the disks, and no power cut takes it. `replicas`: of each topic."""
 
     def __init__(
         self,
@@ -50,14 +50,16 @@ class ElectedCluster(Cluster):
         nodes: int = 3,
         by_locks: bool = True,
         fsync: bool = False,
+        replicas: int = REPLICAS_MAX,
         settings: Mapping[str, str] | None = None,
         **given: Any,
     ) -> None:
         self.fsync = fsync
+        self.replicas = min(nodes, replicas)
         mine = {
             "ottla.durability": "fsync" if fsync else "page-cache",
             "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
-            "offsets.topic.replication.factor": str(min(nodes, REPLICAS_MAX)),
+            "offsets.topic.replication.factor": str(self.replicas),
             "group.initial.rebalance.delay.ms": "0",
         }
         self._image = MetadataImage()
@@ -141,7 +143,7 @@ class ElectedCluster(Cluster):
         missing = [name for name in (TOPIC, CONSUMER_OFFSETS_TOPIC) if name not in self.image.topics]
         node_id = self.rng.choice(list(self.hosts))
         if TOPIC in missing:
-            topic = CreatableTopic(TOPIC, self.partitions, min(len(self.hosts), REPLICAS_MAX))
+            topic = CreatableTopic(TOPIC, self.partitions, self.replicas)
             self.ask(node_id, CreateTopicsRequest(topics=[topic]))
         elif missing:
             self.ask(node_id, FindCoordinatorRequest(key_type=0, coordinator_keys=["any"]))
