@@ -25,14 +25,16 @@ FAILURES = ("process", "power", "all power", "disk")
 
 
 class Told(ReplicatedProducer):
-    """Remembers the last record that was acknowledged to it, whatever its acks."""
+    """Remembers the last record of each batch that was acknowledged to it, whatever its acks."""
 
-    told: tuple[int, bytes] | None = None
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.told: list[tuple[int, bytes]] = []
 
     def _produced(self, answer: Any) -> bool:
         value, part = self.pending[-1] if self.pending else b"", answer.responses[0].partition_responses[0]
         if not part.error_code:
-            self.told = part.base_offset + len(self.pending) - 1, value
+            self.told.append((part.base_offset + len(self.pending) - 1, value))
         self.acks, acks = 1, self.acks  # the checkers are not asked: here records may be lost
         try:
             return super()._produced(answer)
@@ -84,11 +86,11 @@ def is_kept(seed: int, acks: str, replicas: int, fsync: bool, failure: str) -> b
         for node_id, other in cluster.hosts.items():
             if node_id != leader:
                 cluster.world.network.cut_path(cluster.hosts[leader].name, other.name)
-    producer.told = None
-    while producer.told is None:
+    producer.told.clear()
+    while not producer.told:
         cluster.world.run(cluster.world.clock.now_us + MS // 10)
     fail(cluster, leader, failure)
-    offset, value = producer.told
+    offset, value = producer.told[-1]
     producer.running = False
     producer.hang_up()
     cluster.producers.clear()
