@@ -1,9 +1,10 @@
 """Three processes: replicas move under a producer with acks=all, become more and fewer, also of internal topics."""
 
 import json
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from ottla.broker.config.broker_table import RACK_AWARE_SELECTOR
+from ottla.cli.main import main
 from ottla.client import Client
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -207,3 +209,86 @@ def test_consumers_read_at_the_replica_in_their_rack(cluster: EmbeddedCluster, c
     finally:
         consumer.close()
         cluster.start_node(3)
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------
+
+
+Ottla = Callable[..., str]
+
+
+@pytest.fixture
+def ottla(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ottla:
+    """Run a command in this process; what it printed."""
+    monkeypatch.setenv("OTTLA_BOOTSTRAP", cluster.bootstrap_servers)
+
+    def run(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        ended = main(list(words))
+        sys.stdout.flush()
+        out, err = capsys.readouterr()
+        assert ended == code, out + err
+        return out if code == 0 else err
+
+    return run
+
+
+def test_a_topic_is_reassigned_from_the_command_line(
+    cluster: EmbeddedCluster, client: Client, ottla: Ottla, tmp_path: Path
+) -> None:
+    create(client, "cli", [1], [1], [2])
+    plan = tmp_path / "plan.json"
+    shown = ottla("topics", "reassign", "cli", "--replication-factor", "3")
+    assert [line.split()[2] for line in shown.splitlines()[1:]] == ["1", "1", "2"]
+    plan.write_text(ottla("topics", "reassign", "cli", "-r", "3", "--format", "json"))
+    assert part(client, "cli").replica_nodes == [1], "only shown"
+    ottla("topics", "reassign", "--plan", str(plan), "--execute", "--throttle", "10000000")
+    for index in range(3):
+        assert sorted(part(client, "cli", index).replica_nodes) == [1, 2, 3]
+    assert len({part(client, "cli", index).leader_id for index in range(3)}) == 2, "the order is as it was"
+    ottla("topics", "reassign", "cli", "--brokers", "2,3", "-r", "1", "--execute")
+    assert {part(client, "cli", index).replica_nodes[0] for index in range(3)} == {2, 3}
+    assert "at least" not in ottla("topics", "reassign", "cli", "--list")
+    assert "no topic nosuch" in ottla("topics", "reassign", "nosuch", "-r", "2", code=1)
+    assert "can't have 4 replicas on 3 nodes" in ottla("topics", "reassign", "cli", "-r", "4", code=1)
+    ottla("topics", "reassign", "cli", code=2)
+    ottla("topics", "reassign", "cli", "--brokers", "1,x", code=2)
+
+
+def test_what_is_moved_is_listed_taken_back_and_lacks_a_replica(
+    cluster: EmbeddedCluster, client: Client, ottla: Ottla
+) -> None:
+    create(client, "held", [1, 2])
+    cluster.kill(3)
+    try:
+        soon(lambda: 3 not in cluster.active(1))
+        (refused,) = move_all(client, "held", [1, 3])
+        assert refused is None
+        rows = ottla("topics", "reassign", "--list").splitlines()[1:]
+        assert [row.split() for row in rows] == [["held", "0", "1,3,2", "3", "2"]]
+        lacking = ottla("topics", "describe", "held", "--under-replicated").splitlines()[1:]
+        assert [row.split()[:5] for row in lacking] == [["held", "0", "1", "1,3,2", "1,2"]]
+        assert ottla("topics", "describe", "held", "--unavailable").splitlines()[1:] == []
+        assert "Cancelled held-0" in ottla("topics", "reassign", "held", "--cancel")
+        assert ottla("topics", "reassign", "--list").splitlines()[1:] == []
+        assert part(client, "held").replica_nodes == [1, 2]
+    finally:
+        cluster.start_node(3)
+
+
+def test_leaders_are_elected_from_the_command_line(cluster: EmbeddedCluster, client: Client, ottla: Ottla) -> None:
+    create(client, "led", [1, 2], [2, 1])
+    (refused,) = move_all(client, "led", [2, 1])
+    assert refused is None
+    assert part(client, "led").leader_id == 1
+    assert "Elected leaders of led-0." in ottla("topics", "elect-leaders", "led")
+    soon(lambda: part(client, "led").leader_id == 2)
+    assert "nothing" in ottla("topics", "elect-leaders", "led")
+    ottla("topics", "elect-leaders", "--unclean", code=2)
+
+
+def move_all(client: Client, name: str, target: list[int]) -> list[str | None]:
+    """The first partition of the topic moves; why not."""
+    asked = ReassignableTopic(name, [ReassignablePartition(0, target)])
+    answer = client.send(AlterPartitionReassignmentsRequest(topics=[asked]))
+    return [each.error_message for each in answer.responses[0].partitions]

@@ -1,7 +1,8 @@
-"""Finds out how far the logs of partitions reach and what they weigh on disk, for people who look at topics.
+"""Finds out how far the logs of partitions reach, what they weigh on disk and who else may lead them, for people who
+look at topics.
 
-Knows ListOffsets and DescribeLogDirs (which confluent-kafka lacks). What a partition or a cluster does not say, a
-partition out of service or one behind SASL, stays unknown and spoils nothing of the others.
+Knows ListOffsets, DescribeLogDirs and DescribeTopicPartitions (of which confluent-kafka lacks two). What a partition or
+a cluster does not say, a partition out of service or one behind SASL, stays unknown and spoils nothing of the others.
 """
 
 from __future__ import annotations
@@ -66,6 +67,34 @@ def known_sizes(given: dict[str, Any], leaders: dict[Partition, int | None]) -> 
                         for part in topic.partitions:
                             if not part.is_future_key:
                                 found[topic.name, part.partition_index] = part.partition_size
+    except (ClientFailure, Failure):
+        pass
+    return found
+
+
+def known_eligible(given: dict[str, Any], topics: list[str]) -> dict[Partition, list[int]]:
+    """Who may lead a partition without being in sync (KIP-966), where the cluster says it."""
+    from ottla.client import ClientFailure
+    from ottla.protocol.messages.describe_topic_partitions import (
+        DescribeTopicPartitionsRequest,
+        RequestCursor,
+        TopicRequest,
+    )
+
+    found: dict[Partition, list[int]] = {}
+    cursor: RequestCursor | None = None
+    try:
+        with own_clients(given)() as client:
+            while topics:
+                asked = DescribeTopicPartitionsRequest([TopicRequest(name) for name in topics], cursor=cursor)
+                answer = client.send(asked)
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        found[topic.name or "", part.partition_index] = list(part.eligible_leader_replicas or ())
+                if answer.next_cursor is None:
+                    break
+                cursor = RequestCursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+                topics = [name for name in topics if name >= cursor.topic_name]
     except (ClientFailure, Failure):
         pass
     return found

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.cli.balance import Move, Place, Replicas
 from ottla.cli.cluster_facts import Placed, placed_of
@@ -31,6 +31,14 @@ BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1
 RATES: tuple[str, ...] = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS: tuple[str, ...] = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+class Moved(NamedTuple):
+    """A partition that is being moved: all replicas it has now, those that come, and those that will go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
 
 
 def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int, str | None], list[Replicas]]:
@@ -78,6 +86,18 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None) -> No
 
 def begin(client: Client, moves: Sequence[Move]) -> None:
     """Have the controller begin these moves. Raises Failure with the first that it refuses."""
+    ask(client, [(move.place, move.after) for move in moves])
+
+
+def cancel(client: Client, moved: Mapping[Place, Moved]) -> None:
+    """Have these replicas back where they were, and take the limits away. Raises Failure."""
+    if moved:
+        ask(client, [(place, None) for place in sorted(moved)])
+        unlimit(client, {name for name, _ in moved})
+
+
+def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -> None:
+    """Have the replicas of these partitions moved there; None: where they were. Raises Failure."""
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
@@ -85,14 +105,16 @@ def begin(client: Client, moves: Sequence[Move]) -> None:
         ReassignableTopic,
     )
 
-    for some in cut(moves, PARTITIONS_ASKED):
+    for some in cut(targets, PARTITIONS_ASKED):
         asked: dict[str, list[ReassignablePartition]] = {}
-        for move in some:
-            asked.setdefault(move.place[0], []).append(ReassignablePartition(move.place[1], list(move.after)))
+        for (name, index), target in some:
+            wanted = None if target is None else list(target)
+            asked.setdefault(name, []).append(ReassignablePartition(index, wanted))
         topics = [ReassignableTopic(name, partitions) for name, partitions in asked.items()]
         answer = client.send(AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=30_000))
         told = [(topic.name, part) for topic in answer.responses for part in topic.partitions]
-        failed = [(f"{name}-{part.partition_index}", part) for name, part in told if part.error_code]
+        ended = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        failed = [(f"{name}-{part.partition_index}", part) for name, part in told if part.error_code not in (0, ended)]
         if answer.error_code or failed:
             name, at_fault = failed[0] if failed else ("nothing", answer)
             why = at_fault.error_message or ErrorCode(at_fault.error_code).message
@@ -124,7 +146,7 @@ def finish_earlier(client: Client) -> None:
         unlimit(client, {name for name, _ in moved})
 
 
-def under_way(client: Client) -> dict[Place, tuple[int, ...]]:
+def under_way(client: Client) -> dict[Place, Moved]:
     """The partitions that are being moved, and their replicas. Raises ClientFailure, Failure."""
     from ottla.client.errors import check
     from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
@@ -132,7 +154,11 @@ def under_way(client: Client) -> dict[Place, tuple[int, ...]]:
     answer = client.send(ListPartitionReassignmentsRequest(topics=None, timeout_ms=30_000))
     check(answer.error_code, "moves under way", answer.error_message)
     return {
-        (topic.name, part.partition_index): tuple(part.replicas) for topic in answer.topics for part in topic.partitions
+        (topic.name, part.partition_index): Moved(
+            tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+        )
+        for topic in answer.topics
+        for part in topic.partitions
     }
 
 

@@ -25,10 +25,12 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
+from ottla.cli.electing import elect_leaders
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
-from ottla.cli.extents import Extent, extents
+from ottla.cli.extents import Extent, extents, known_eligible
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
+from ottla.cli.reassign import reassign
 from ottla.cli.resets import Partition
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
 
-PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "EARLIEST", "LATEST", "SIZE")
+PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "ELIGIBLE", "EARLIEST", "LATEST", "SIZE")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
@@ -62,34 +64,46 @@ def list_topics(
 @with_shared_options
 def describe(
     topics: MaybeTopics = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions that lack a replica in sync.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show partitions, leaders, replicas, offsets, bytes on disk and the configs set on topics; all topics when none
-    is named."""
+    """Show partitions, leaders, replicas, who is in sync and who may lead without being it, offsets, bytes on disk and
+    the configs set on topics; all topics when none is named, internal ones too where only some partitions are asked
+    for."""
     admin = connect(cluster)
-    found = topics_of(admin, topics or None, internal=bool(topics))
+    found = topics_of(admin, topics or None, internal=bool(topics) or under_replicated or unavailable)
+    for name, topic in list(found.items()):
+        if under_replicated:
+            topic.partitions = [part for part in topic.partitions if len(part.isr) < len(part.replicas)]
+        if unavailable:
+            topic.partitions = [part for part in topic.partitions if not part.leader]
+        if not topic.partitions:
+            del found[name]
     configs = own_entries(admin, "topic", list(found))
     leaders = {
         (name, part.id): part.leader.id if part.leader else None
         for name, topic in found.items()
         for part in topic.partitions
     }
-    reach = extents(admin, client_properties(cluster), leaders)
-    described = [describe_topic(topic, configs[name], reach) for name, topic in sorted(found.items())]
+    given = client_properties(cluster)
+    reach, eligible = extents(admin, given, leaders), known_eligible(given, sorted(found))
+    described = [describe_topic(topic, configs[name], reach, eligible) for name, topic in sorted(found.items())]
     if format is Format.JSON:
         print_json(described)
+        return
+    if under_replicated or unavailable:
+        print_rows(PARTITION_COLUMNS, [row for each in described for row in partition_rows(each)], format)
         return
     for each in described:
         settings = ",".join(f"{key}={value}" for key, value in each["configs"].items())
         head = ("TOPIC", "TOPIC-ID", "PARTITION-COUNT", "REPLICATION-FACTOR", "CONFIGS")
         counts = (each["topic"], each["topic_id"], len(each["partitions"]), each["replication_factor"], settings)
         print_rows(head, [counts], format)
-        rows = [
-            (each["topic"], *(join(cell) if isinstance(cell, list) else cell for cell in part.values()))
-            for part in each["partitions"]
-        ]
-        print_rows(PARTITION_COLUMNS, rows, format)
+        print_rows(PARTITION_COLUMNS, partition_rows(each), format)
         say("")
 
 
@@ -167,6 +181,10 @@ def delete(
     print_done(f"Deleted {', '.join(wanted) or 'nothing: none is there'}.", format, deleted=wanted)
 
 
+app.command(epilog="Example: ottla topics reassign clicks --brokers 1,2,3 --execute --throttle 50000000")(reassign)
+app.command(epilog="Example: ottla topics elect-leaders clicks")(elect_leaders)
+
+
 @app.command(epilog="Example: ottla topics add-partitions clicks --total 12")
 @with_shared_options
 def add_partitions(
@@ -206,7 +224,9 @@ def replication_factor(topic: Any) -> int:
     return len(topic.partitions[0].replicas)
 
 
-def describe_topic(topic: Any, configs: dict[str, str], reach: dict[Partition, Extent]) -> dict[str, Any]:
+def describe_topic(
+    topic: Any, configs: dict[str, str], reach: dict[Partition, Extent], eligible: dict[Partition, list[int]]
+) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": str(topic.topic_id),
@@ -219,11 +239,20 @@ def describe_topic(topic: Any, configs: dict[str, str], reach: dict[Partition, E
                 "leader": each.leader.id if each.leader else None,
                 "replicas": [node.id for node in each.replicas],
                 "isr": [node.id for node in each.isr],
+                "eligible": eligible.get((topic.name, each.id)),
                 **reach[topic.name, each.id]._asdict(),
             }
             for each in sorted(topic.partitions, key=lambda part: part.id)
         ],
     }
+
+
+def partition_rows(described: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The partitions of a topic for a table."""
+    return [
+        (described["topic"], *(join(cell) if isinstance(cell, list) else cell for cell in part.values()))
+        for part in described["partitions"]
+    ]
 
 
 def join(numbers: list[int]) -> str:

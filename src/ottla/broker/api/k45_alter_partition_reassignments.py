@@ -92,7 +92,7 @@ def _result(
         partitions = changed.get(name, list(topic.partitions))
         after = _moved(node, topic, index, partitions[index], asked.replicas, body.allow_replication_factor_change)
     except TopicRefused as refused:
-        return ReassignablePartitionResponse(index, refused.error_code, refused.sentence or refused.error_code.message)
+        return ReassignablePartitionResponse(index, refused.error_code, refused.sentence)
     if after is not partitions[index]:
         partitions[index] = after
         changed[name] = partitions
@@ -127,9 +127,10 @@ def _moved(
     from ottla.broker.cluster.reassignments import cancelled, reassigned  # only in a cluster
 
     controller = node.membership.controller
+    nodes = controller.nodes_at(topic, index)
     if target is not None:
-        return reassigned(placed, target, controller.nodes)
-    back = cancelled(placed, controller.nodes, controller.rules_of(topic))
+        return reassigned(placed, target, nodes)
+    back = cancelled(placed, nodes, controller.rules_of(topic))
     if back is None:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

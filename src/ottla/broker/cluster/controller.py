@@ -69,15 +69,14 @@ class Controller:
             if any(each.leader != NOBODY and is_concerned(each, nodes) for each, nodes in placed):
                 self.look(now)
 
-    @property
-    def nodes(self) -> Standing:
-        """How the nodes stand, as far as this one knows."""
-        return turnover(self._metadata.image, self.present or {}).before
+    def nodes_at(self, topic: TopicImage, index: int) -> Standing:
+        """How the nodes stand for this partition, as far as this one knows."""
+        return turnover(self._metadata.image, self.present or {}).at((topic.id, index))[0]
 
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
         """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
         than now where that can be."""
-        nodes, _ = turnover(self._metadata.image, self.present or {}).at((topic.id, index))
+        nodes = self.nodes_at(topic, index)
         if not unclean:
             return preferred(placed, nodes)
         return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
@@ -102,7 +101,7 @@ class Controller:
     def _returning(self, now: Millis) -> Planned:
         """The plan to have partitions led by their preferred replicas again."""
         if self._members.is_controller:
-            rows = returned(self._metadata.image, self.nodes)
+            rows = returned(self._metadata.image, turnover(self._metadata.image, self.present or {}))
             if rows:
                 yield Batch(rows, (), self._members.guards())
                 self._notes(f"leaders of {len(rows)} topics are the preferred replicas again")

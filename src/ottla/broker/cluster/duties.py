@@ -124,7 +124,7 @@ def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[Ro
     return rows
 
 
-def returned(image: MetadataImage, nodes: Standing) -> list[RowChange]:
+def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
     """The rows with which partitions are led by their preferred replicas again, where these may lead; where they are
     very many, those of some."""
     rows: list[RowChange] = []
@@ -132,7 +132,7 @@ def returned(image: MetadataImage, nodes: Standing) -> list[RowChange]:
     for topic in image.topics.values():
         if all(placed.leader == placed.replicas[0] for placed in topic.partitions):
             continue
-        partitions = [preferred(placed, nodes) for placed in topic.partitions]
+        partitions = [preferred(placed, turn.at((topic.id, index))[0]) for index, placed in enumerate(topic.partitions)]
         moved = sum(after is not before for before, after in zip(topic.partitions, partitions, strict=True))
         if moved:
             rows.append(topic_row(topic, partitions))

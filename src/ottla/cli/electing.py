@@ -1,0 +1,86 @@
+"""`ottla topics elect-leaders`: has the preferred replicas lead again, or any where none in sync is left.
+
+Knows the request of Kafka's kafka-leader-election (confluent-kafka 2.x refuses its own arguments for it). Does not know
+who may lead: the cluster does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.balance import Place
+from ottla.cli.cluster_facts import placed_of
+from ottla.cli.connection import (
+    HERE,
+    Cluster,
+    Output,
+    client_properties,
+    complete_topics,
+    named,
+    own_clients,
+    plain_failures,
+    with_done,
+)
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+@with_shared_options
+def elect_leaders(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+    ] = None,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Any replica where none in sync is there: records that it lacks are lost."),
+    ] = False,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Have partitions led by the first of their replicas again, of all topics when none is named.
+
+    With --unclean partitions of the named topics that have no leader are led by any replica that is there.
+    """
+    if unclean and not topics:
+        raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
+        places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
+        missing = sorted(set(topics or ()) - {name for name, _ in places})
+        if missing:
+            raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+        elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
+    if failures:
+        raise Failure(with_done(failures, "Elected leaders of", elected))
+    told = ", ".join(elected) or "nothing: all are led as they shall be"
+    print_done(f"Elected leaders of {told}.", format, elected=elected)
+
+
+def elect(client: Client, places: list[Place], kind: int) -> tuple[list[str], list[str]]:
+    """The partitions that have another leader now, and those that can't have the one they shall, with why."""
+    from ottla.client.errors import check
+    from ottla.protocol.errors import ErrorCode
+    from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+    asked: dict[str, list[int]] = {}
+    for name, index in places:
+        asked.setdefault(name, []).append(index)
+    topics = [TopicPartitions(name, partitions) for name, partitions in asked.items()]
+    answer = client.send(ElectLeadersRequest(kind, topics))
+    check(answer.error_code, "the elections")
+    elected: list[str] = []
+    failures: list[str] = []
+    for topic in answer.replica_election_results:
+        for part in topic.partition_result:
+            code, place = ErrorCode(part.error_code), f"{topic.topic}-{part.partition_id}"
+            if code is ErrorCode.NONE:
+                elected.append(place)
+            elif code is not ErrorCode.ELECTION_NOT_NEEDED:
+                failures.append(f"{place}: {(part.error_message or code.message).rstrip('.')} ({code.name}).")
+    return elected, failures

@@ -1,0 +1,192 @@
+"""`ottla topics reassign`: shows or makes the moves that put topics on other nodes, or change how many replicas they
+have; lists what is being moved, and takes it back.
+
+Knows what a person asks for and the file that Kafka's kafka-reassign-partitions reads and writes. Does not know how a
+plan is made (resizing.py), nor how it is carried out (moving.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli import moving
+from ottla.cli.balance import Impossible, Move, Place, Replicas
+from ottla.cli.connection import (
+    HERE,
+    Cluster,
+    Output,
+    client_properties,
+    complete_topics,
+    named,
+    own_clients,
+    plain_failures,
+)
+from ottla.cli.existing import REPLICAS_MAX
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
+from ottla.cli.plans import Execute, tell_unchanged
+from ottla.cli.resizing import placed_anew
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+
+VERSION = 1
+"""Of the file."""
+PLAN_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
+MOVING_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING")
+
+Topics = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+]
+Nodes = Annotated[str | None, typer.Option("--brokers", metavar="ID,ID,...", help="Where the replicas shall be.")]
+Factor = Annotated[
+    int | None,
+    typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX, help="How many replicas there shall be."),
+]
+Plan = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Moves to make, as --format json or Kafka's tool prints them."),
+]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Take back what is being moved, of these topics or of all.")]
+List = Annotated[bool, typer.Option("--list", help="Show what is being moved, of these topics or of all.")]
+
+
+@with_shared_options
+def reassign(
+    topics: Topics = None,
+    brokers: Nodes = None,
+    replication_factor: Factor = None,
+    plan: Plan = None,
+    execute: Execute = False,
+    throttle: Throttle = None,
+    cancel: Cancel = False,
+    list: List = False,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show the moves that put topics on these brokers, or give them so many replicas; with --execute make them.
+
+    As little as possible is copied. Kafka's kafka-reassign-partitions reads what --format json prints, and --plan what
+    it prints.
+    """
+    asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list]
+    if sum(asked) != 1:
+        raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list or --cancel.")
+    properties = client_properties(cluster)
+    with plain_failures(), own_clients(properties)() as client:
+        if list or cancel:
+            found = {
+                place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics
+            }
+            if cancel:
+                moving.cancel(client, found)
+                told = [f"{name}-{index}" for name, index in sorted(found)]
+                print_done(f"Cancelled {', '.join(told) or 'nothing: nothing is being moved'}.", format, cancelled=told)
+            else:
+                rows = [(*place, *map(joined, each)) for place, each in sorted(found.items())]
+                print_rows(MOVING_COLUMNS, rows, format)
+            return
+        moves = planned(client, properties, topics or [], brokers, replication_factor, plan)
+        show(moves, format)
+        if execute:
+            moving.carry_out(client, moves, throttle)
+            if format is Format.TABLE:
+                print_done(f"Done: {len(moves)} partitions are where they are to be." if moves else "", format)
+        elif moves:
+            tell_unchanged(execute, format)
+
+
+def planned(
+    client: Client,
+    properties: dict[str, Any],
+    topics: Sequence[str],
+    brokers: str | None,
+    factor: int | None,
+    plan: Path | None,
+) -> list[Move]:
+    """The moves that are asked for. Raises Failure, ClientFailure."""
+    racks, everything = moving.where(client, connecting(properties))
+    places = {each.place: each for each in everything}
+    if plan is not None:
+        return moves_of(read_plan(plan), places)
+    if not topics:
+        raise NotUnderstood("Name the topics that shall be moved.")
+    missing = sorted(set(topics) - {name for name, _ in places})
+    if missing:
+        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+    chosen = [each for place, each in sorted(places.items()) if place[0] in topics]
+    try:
+        return placed_anew(racks, chosen, None if brokers is None else node_ids(brokers), factor)
+    except Impossible as impossible:
+        raise Failure(str(impossible)) from None
+
+
+def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
+    """What makes a client for one node's address."""
+    return lambda address: own_clients({**properties, "bootstrap.servers": address})()
+
+
+def node_ids(text: str) -> list[int]:
+    """The nodes of `1,2,3`. Raises NotUnderstood."""
+    try:
+        ids = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise NotUnderstood(f"{text!r} is no list of brokers: write their ids, as in 1,2,3.") from None
+    if len(set(ids)) < len(ids):
+        raise NotUnderstood(f"{text!r} names a broker twice.")
+    return ids
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
+    """The replicas that a file names, by partition. Raises Failure."""
+    try:
+        read = json.loads(path.read_text())
+        return {
+            (str(each["topic"]), int(each["partition"])): tuple(map(int, each["replicas"]))
+            for each in read["partitions"]
+        }
+    except OSError as error:
+        raise Failure(f"{path} can't be read: {error.strerror or error}.") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Failure(
+            f'{path} is no plan: {{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": '
+            "[1, 2]}]} is one."
+        ) from None
+
+
+def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas]) -> list[Move]:
+    """What is to be done for these partitions to be there. Raises Failure."""
+    missing = sorted(targets.keys() - places.keys())
+    if missing:
+        raise Failure(f"There is no partition {missing[0][0]}-{missing[0][1]}.")
+    known = [(places[place], target) for place, target in sorted(targets.items())]
+    return [Move(each.place, each.nodes, target, each.bytes) for each, target in known if each.nodes != target]
+
+
+# ---- what a person sees --------------------------------------------------------------------------------------------
+
+
+def show(moves: Sequence[Move], format: Format) -> None:
+    """The plan: a table for a person, Kafka's file for a program."""
+    if format is Format.JSON:
+        partitions = [{"topic": move.place[0], "partition": move.place[1], "replicas": [*move.after]} for move in moves]
+        print_json({"version": VERSION, "partitions": partitions})
+        return
+    rows = [(*move.place, joined(move.before), joined(move.after), move.bytes_moved) for move in moves]
+    print_rows(PLAN_COLUMNS, rows, format)
+
+
+def joined(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
