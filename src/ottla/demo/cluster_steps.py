@@ -65,7 +65,8 @@ def kill_a_leader(demo: Demonstration) -> None:
     demo.say(f"Others lead them: records are acknowledged again {time.monotonic() - killed_at:.1f} s after the kill.")
     await_(demo, "The queue stood still", lambda: hear(jobs) and jobs.settled() == JOB_COUNT)
     again = sum(count - 1 for count in jobs.done.values())
-    demo.say(f"All {JOB_COUNT} jobs are done, {again} of them twice: a worker could not say so before the kill.")
+    twice = f", {again} of them twice: a worker could not say so before the kill" if again else ", each once"
+    demo.say(f"All {JOB_COUNT} jobs are done{twice}.")
     bring_back(demo, victim, (*TOPICS, JOBS))
     account(demo, stream, group)
     await_(demo, "The nodes say that jobs are left", lambda: jobs.lag() == 0)
