@@ -11,6 +11,7 @@ from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.store import Put
 from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.broker.test_leading import SECRET, part_of, partition_of, place
 from tests.broker.test_leading import fetch as followers_fetch
@@ -114,3 +115,13 @@ def test_a_replica_that_has_not_heard_of_its_cluster_sends_consumers_away(stage:
     place(stage, leader=2, leader_epoch=2)
     stage.node.leadership.suspended = True
     assert part_of(consume(stage)).error_code == E.NOT_LEADER_OR_FOLLOWER
+
+
+def test_who_asks_a_node_whose_lease_has_run_out_for_records_asks_others_next(stage: NodeStage) -> None:
+    """It is answered, and hung up on: it would ask here who leads instead, and what is known here may be old."""
+    connections = stage.connections
+    stage.node.leadership.suspended = True
+    assert part_of(consume(stage)).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert stage.clients[connections].channel.closing
+    assert stage.send(DescribeClusterRequest()).answer.cluster_id == stage.node.cluster_id
+    assert not stage.clients[stage.connections].channel.closing

@@ -3,6 +3,7 @@
 One start for all tests; each leaves the cluster whole.
 """
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +15,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client
 from ottla.metadata.store import CommitUnknown, Put, StoreFailed
+from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
+from tests.wires import Wire
 from tests.zookeepers import ZooKeepers, fresh, opened
+
+SESSION_MS = 2500
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,8 @@ def ensemble() -> Iterator[ZooKeepers]:
 
 @pytest.fixture(scope="module")
 def cluster(ensemble: ZooKeepers) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(settings={"min.insync.replicas": 2}, metadata=fresh(ensemble)) as nodes:
+    settings = {"min.insync.replicas": 2, "broker.session.timeout.ms": SESSION_MS}
+    with EmbeddedCluster(settings=settings, metadata=fresh(ensemble)) as nodes:
         yield nodes
 
 
@@ -165,6 +173,100 @@ def test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed(
         soon(lambda: in_sync(cluster, alive, "goes-on"))
         acknowledged = load.end()
     assert acknowledged <= set(read_all(cluster, "goes-on", 1))
+
+
+def test_a_node_that_stands_still_is_given_up_and_comes_back(cluster: EmbeddedCluster) -> None:
+    """Its port accepts connections all the while: only its session tells."""
+    create(cluster, "paused", 1)
+    with Load(cluster, "paused") as load:
+        load.goes_on()
+        victim = parts_of(cluster, 1, "paused")[0].leader_id
+        alive = next(node for node in cluster.nodes if node != victim)
+        cluster.pause(victim)
+        soon(lambda: parts_of(cluster, alive, "paused")[0].leader_id not in (victim, -1))
+        assert victim not in cluster.active(alive)
+        cluster.resume(victim)
+        soon(lambda: in_sync(cluster, alive, "paused"))
+        load.goes_on()
+        acknowledged = load.end()
+    found = read_all(cluster, "paused", 1)
+    assert acknowledged <= set(found)
+    assert len(found) == len(set(found))
+
+
+def test_a_node_that_is_cut_off_from_zookeeper_stops_leading_before_another_begins(
+    cluster: EmbeddedCluster, ensemble: ZooKeepers
+) -> None:
+    """Clients and the other nodes reach it all the while."""
+    create(cluster, "cut-off", 1)
+    victim = parts_of(cluster, 1, "cut-off")[0].leader_id
+    alive = next(node for node in cluster.nodes if node != victim)
+    with Wire(ensemble.servers[0].port) as wire:
+        cluster.stop_node(victim)
+        behind, cluster._metadata = cluster._metadata, f"zookeeper://{wire.address}/{path_in(cluster)}"
+        cluster.start_node(victim)
+        cluster._metadata = behind
+        soon(lambda: in_sync(cluster, alive, "cut-off"))
+        elect = ElectLeadersRequest(topic_partitions=[TopicPartitions("cut-off", [0])])
+        soon(lambda: ask(cluster, alive, elect).error_code == 0 and leader(cluster, alive, "cut-off") == victim)
+        with Load(cluster, "cut-off") as load:
+            load.goes_on()
+            wire.hold()
+            refused = False
+            while leader(cluster, alive, "cut-off") == victim:
+                refused = listed(cluster, victim, "cut-off") == E.NOT_LEADER_OR_FOLLOWER
+            assert refused, "it still answered when another led already"
+            load.goes_on()
+            wire.cut()
+            wire.open()
+            soon(lambda: victim in cluster.active(alive) and in_sync(cluster, alive, "cut-off"))
+            acknowledged = load.end()
+        found = read_all(cluster, "cut-off", 1)
+        assert acknowledged <= set(found)
+        assert len(found) == len(set(found))
+        cluster.stop_node(victim)
+    cluster.start_node(victim)
+
+
+def test_without_zookeeper_nodes_serve_for_a_while_then_nobody_and_go_on_when_it_is_back(
+    cluster: EmbeddedCluster, ensemble: ZooKeepers
+) -> None:
+    create(cluster, "outage", 1)
+    with Load(cluster, "outage") as load:
+        load.goes_on()
+        for server in ensemble.servers:
+            server.send(signal.SIGSTOP)
+        try:
+            load.goes_on()  # on what they know
+            soon(lambda: all(listed(cluster, by, "outage") == E.NOT_LEADER_OR_FOLLOWER for by in cluster.nodes))
+            assert len(parts_of(cluster, 1, "outage")) == 1  # what is known is told
+            made = ask(cluster, 2, CreateTopicsRequest(topics=[CreatableTopic("never", 1, 3)], timeout_ms=3000)).topics[
+                0
+            ]
+            assert made.error_code in (E.REQUEST_TIMED_OUT, E.NOT_CONTROLLER, E.KAFKA_STORAGE_ERROR), made.error_code
+        finally:
+            for server in ensemble.servers:
+                server.send(signal.SIGCONT)
+        load.goes_on()
+        soon(lambda: in_sync(cluster, 1, "outage"))
+        acknowledged = load.end()
+    found = read_all(cluster, "outage", 1)
+    assert acknowledged <= set(found)
+    assert len(found) == len(set(found))
+
+
+def leader(cluster: EmbeddedCluster, by: int, name: str) -> int:
+    return int(parts_of(cluster, by, name)[0].leader_id)
+
+
+def listed(cluster: EmbeddedCluster, node: int, name: str) -> int:
+    """The error that this node answers to who asks for the end of partition 0."""
+    asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, [ListOffsetsPartition(0, -1, -1)])])
+    return int(ask(cluster, node, asked).topics[0].partitions[0].error_code)
+
+
+def path_in(cluster: EmbeddedCluster) -> str:
+    return cluster._metadata.rpartition("/")[2]
 
 
 def test_commits_go_on_when_the_leader_is_killed_and_none_is_lost(ensemble: ZooKeepers) -> None:

@@ -39,7 +39,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, topic_value
-from ottla.broker.effects import CommitOutcome, Effect, Outbox, Part, Reading, Unread
+from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Part, Reading, Unread
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.forwarding import Forwarding
@@ -88,6 +88,9 @@ _WITH_OFFSETS: Final = frozenset((78, 79, 83, 85))
 """Those of share groups, which name ranges of offsets."""
 _WITH_BLOBS: Final = frozenset((0, 11, 14))
 _READ_BY_THEMSELVES: Final = frozenset((0, 18))
+_OF_LEADERS: Final = frozenset((0, 1, 2, 8, 9, 11, 12, 14, 22, 24, 25, 26, 28, 68, 76, 78, 79))
+"""What only a leader or coordinator answers. While the node's lease has run out such a request is refused, and its
+connection ends: a client would ask here who leads instead, as librdkafka asks the broker that it used last."""
 _PREFIX = struct.Struct(">hhi")
 _COORDINATORS: Final = {
     CONSUMER_OFFSETS_TOPIC: "groups",
@@ -387,6 +390,8 @@ class Node:
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
+        if self.leadership.suspended and api_key in _OF_LEADERS:
+            self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
         served = self._served.get(api_key)
         if served is None:
             raise Refused(f"API key {api_key} is not served")
