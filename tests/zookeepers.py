@@ -39,23 +39,26 @@ def free_ports(count: int) -> list[int]:
 
 class ZooKeeperServer:
     """One server process. `peers`: the ports of the servers of its ensemble for each other, two each; none where it is
-    alone."""
+    alone. `settings`: what its zoo.cfg says in place of what is usual here, but for its directory and port."""
 
-    def __init__(self, port: int, number: int = 1, peers: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        port: int,
+        number: int = 1,
+        peers: Sequence[tuple[int, int]] = (),
+        settings: Sequence[str] = (
+            f"tickTime={TICK_MS}",
+            "initLimit=50",
+            "syncLimit=10",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=*",
+        ),
+    ) -> None:
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-zookeeper-"))
         self._process: subprocess.Popen[bytes] | None = None
-        lines = [
-            f"tickTime={TICK_MS}",
-            f"dataDir={self.directory}",
-            f"clientPort={port}",
-            "clientPortAddress=127.0.0.1",
-            "admin.enableServer=false",
-            "4lw.commands.whitelist=*",
-            "initLimit=50",
-            "syncLimit=10",
-        ]
+        lines = [*settings, f"dataDir={self.directory}", f"clientPort={port}", "clientPortAddress=127.0.0.1"]
         lines += [f"server.{at}=127.0.0.1:{one}:{two}" for at, (one, two) in enumerate(peers, 1)]
         (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
         (self.directory / "myid").write_text(f"{number}\n")
@@ -133,12 +136,12 @@ def opened(address: str, timeout_ms: int = 2000) -> ZooKeeperStore:
 
 
 class ZooKeepers:
-    """An ensemble of servers, or one that is alone; a context manager."""
+    """An ensemble of servers, or one that is alone; a context manager. `settings`: as a server's."""
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int = 1, **settings: Sequence[str]) -> None:
         ports = free_ports(3 * count)
         peers = [(ports[count + 2 * at], ports[count + 2 * at + 1]) for at in range(count)] if count > 1 else []
-        self.servers = [ZooKeeperServer(ports[at], at + 1, peers) for at in range(count)]
+        self.servers = [ZooKeeperServer(ports[at], at + 1, peers, **settings) for at in range(count)]
 
     def at(self, path: str) -> str:
         """The address of a store at this path, as --metadata takes it."""

@@ -54,6 +54,7 @@ def test_a_page_that_starts_a_cluster_can_be_followed(page: str, tmp_path: Path)
 
 
 PROVEN_ELSEWHERE = {
+    "docs/machines.md": "test_machines_page.py has its three machines",
     "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
 }
 

@@ -20,7 +20,7 @@ from ottla.server.zookeeper_presence import ZooKeeperPresence
 from tests.wires import Wire
 from tests.zookeepers import ZooKeepers, fresh, opened
 
-TIMEOUT_MS = 800
+TIMEOUT_MS = 1500
 
 
 class Entered:

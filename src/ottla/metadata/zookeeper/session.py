@@ -23,15 +23,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kazoo.client import KazooClient  # pyright: ignore[reportMissingImports]
 from kazoo.exceptions import (  # pyright: ignore[reportMissingImports]
     BadVersionError,
+    ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler  # pyright: ignore[reportMissingImports]
 from kazoo.protocol.states import KazooState  # pyright: ignore[reportMissingImports]
@@ -47,6 +49,9 @@ READS_AT_ONCE: Final = 100
 ANY_VERSION: Final = -1
 
 _RACED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
+_LOST = (ConnectionLoss, SessionExpiredError)
+
+_T = TypeVar("_T")
 
 
 class Raced(Exception):
@@ -191,24 +196,24 @@ class Session:
     def read(self, paths: Sequence[str], watch: Callable[[Any], None] | None = None) -> list[Znode | None]:
         """What stands in these znodes, read in this order; None for one that is not there. `watch` is called once when
         the first is written or the connection is lost. Raises StoreFailed."""
+        return self._tried("read", lambda: self._read(paths, watch))
+
+    def _read(self, paths: Sequence[str], watch: Callable[[Any], None] | None) -> list[Znode | None]:
         found: list[Znode | None] = []
-        with self._failures("read"):
-            self._barrier()
-            for begin in range(0, len(paths), READS_AT_ONCE):
-                asked = [
-                    self._client.get_async(path, watch if begin == place == 0 else None)
-                    for place, path in enumerate(paths[begin : begin + READS_AT_ONCE])
-                ]
-                found += [self._znode(each) for each in asked]
+        for begin in range(0, len(paths), READS_AT_ONCE):
+            asked = [
+                self._client.get_async(path, watch if begin == place == 0 else None)
+                for place, path in enumerate(paths[begin : begin + READS_AT_ONCE])
+            ]
+            found += [self._znode(each) for each in asked]
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """The names of the znodes below, in order; none where there is no such znode. Raises StoreFailed."""
-        with self._failures("read"):
-            self._barrier()
-            with contextlib.suppress(NoNodeError):
-                return sorted(self._answer(self._client.get_children_async(path, watch)))
-        return []
+        try:
+            return sorted(self._tried("read", lambda: self._answer(self._client.get_children_async(path, watch))))
+        except NoNodeError:
+            return []
 
     def clock_ms(self) -> int:
         """ZooKeeper's own clock, in milliseconds since 1970, as the last connection was made. Raises StoreFailed."""
@@ -226,16 +231,14 @@ class Session:
 
     def make(self, paths: Iterable[str]) -> None:
         """Let there be these znodes, and those above them; empty where they were not there. Raises StoreFailed."""
-        with self._failures("written"):
-            for path in paths:
-                with contextlib.suppress(NodeExistsError):
-                    self._answer(self._client.create_async(path, b"", makepath=True))
+        for path in paths:
+            with contextlib.suppress(NodeExistsError):
+                self._tried("written", lambda path=path: self._answer(self._client.create_async(path, makepath=True)))
 
     def carry_out(self, operations: Sequence[Operation]) -> None:
         """Do all of these or none. Raises Raced where a znode is not as expected, CommitUnknown where nobody knows
         whether they were done, StoreFailed."""
-        with self._failures("written"):
-            self._barrier()
+        self._tried("written", lambda: None)
         transaction = self._client.transaction()
         for each in operations:
             match each:
@@ -296,14 +299,20 @@ class Session:
                 raise _Silent
         return asked.get(block=False)
 
-    @contextlib.contextmanager
-    def _failures(self, done: str) -> Any:
-        """Raises StoreFailed for what ZooKeeper refuses."""
-        self._connected()
-        try:
-            yield
-        except (KazooException, _Silent) as error:
-            raise StoreFailed(f"{self._place} can't be {done}: {_sentence(error)}") from error
+    def _tried(self, done: str, call: Callable[[], _T]) -> _T:
+        """What a call gives that may be made again, once a connection is there that sees everything before it. Raises
+        what the call raises of `_RACED`, StoreFailed for all else."""
+        until = time.monotonic() + self.timeout_s
+        while True:
+            self._connected()
+            try:
+                self._barrier()
+                return call()
+            except _RACED:
+                raise
+            except (KazooException, _Silent) as error:
+                if not isinstance(error, _LOST) or time.monotonic() > until:
+                    raise StoreFailed(f"{self._place} can't be {done}: {_sentence(error)}") from error
 
 
 class _Silent(Exception):
