@@ -58,6 +58,10 @@ class ClusterView(Protocol):
         """Where a client goes that asks some node who leads this partition; None: it does not know yet."""
         ...
 
+    def believed_replica(self, place: Place) -> Endpoint | None:
+        """Where a client goes that asks some node who has a replica of this partition."""
+        ...
+
     def topic_id(self, name: str) -> bytes | None: ...
 
 
@@ -234,13 +238,16 @@ class Reader(LeaderClient):
         topic_id = self.cluster.topic_id(self.place[0])
         if topic_id is None:
             return None
-        if self.rng.random() < ASKS_FOR_THE_END:
+        if self._asks_for_the_end():
             self._end_min = max(self.position, self.cluster.checker.acknowledged_end(self.place[1]))
             where = ListOffsetsTopic(self.place[0], [ListOffsetsPartition(self.place[1], -1, LATEST)])
             return ListOffsetsRequest(topics=[where]), LIST_OFFSETS_VERSION, self._ended
         asked = FetchPartition(self.place[1], -1, self.position, partition_max_bytes=1 << 20)
         topic = FetchTopic(topic_id=topic_id, partitions=[asked])
         return FetchRequest(max_wait_ms=200, min_bytes=1, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION, self._read
+
+    def _asks_for_the_end(self) -> bool:
+        return self.rng.random() < ASKS_FOR_THE_END
 
     def _ended(self, answer: Any) -> bool:
         """A record that was acknowledged, or read, lies before the end: whoever leads has to know it (KIP-207)."""
@@ -263,3 +270,13 @@ class Reader(LeaderClient):
                     self.cluster.checker.exposed(self.place[1], note.offset, batch.leader_epoch, note.value or b"")
             self.position = max(self.position, batch.last_offset + 1)
         return True
+
+
+class NearbyReader(Reader):
+    """The same at any replica, that leads or follows: each serves what it knows to be committed (KIP-392)."""
+
+    def endpoint(self) -> Endpoint | None:
+        return self.cluster.believed_replica(self.place)
+
+    def _asks_for_the_end(self) -> bool:
+        return False  # only the leader knows it

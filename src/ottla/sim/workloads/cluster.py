@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from ottla.broker.node import Node
 from ottla.metadata.image import MetadataImage
-from ottla.sim.clients.replicated import LeaderClient, Place, Reader, ReplicatedProducer
+from ottla.sim.clients.replicated import LeaderClient, NearbyReader, Place, Reader, ReplicatedProducer
 from ottla.sim.kernel.clock import MS, HostClock
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
@@ -146,6 +146,13 @@ class Cluster:
         placed = image.partition(*place)
         return None if placed is None or placed.leader not in self.hosts else self.hosts[placed.leader].endpoint
 
+    def believed_replica(self, place: Place) -> Endpoint | None:
+        """Where a client goes that asks some node who has a replica of this partition."""
+        if not self.up:
+            return None
+        placed = self.node(self.rng.choice(self.up)).image.partition(*place)
+        return None if placed is None else self.hosts[self.rng.choice(placed.replicas)].endpoint
+
     def topic_id(self, name: str) -> bytes | None:
         topic = self.image.topics.get(name)
         return None if topic is None else topic.id
@@ -158,9 +165,10 @@ class Cluster:
         producer.go()
         return producer
 
-    def read(self, index: int = 0) -> Reader:
-        """A reader of this partition, which begins now."""
-        reader = Reader(self, f"reader-{len(self.readers)}", (TOPIC, index))
+    def read(self, index: int = 0, *, nearby: bool = False) -> Reader:
+        """A reader of this partition, which begins now; `nearby`: at any replica."""
+        kind = NearbyReader if nearby else Reader
+        reader = kind(self, f"reader-{len(self.readers)}", (TOPIC, index))
         self.readers.append(reader)
         reader.go()
         return reader

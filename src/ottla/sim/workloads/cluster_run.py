@@ -67,6 +67,7 @@ class ClusterRun:
             acks = rng.choice((-1, 1, 0))
             cluster.produce(index, acks=acks, idempotent=acks != 0 and rng.random() < 0.3)
             cluster.read(index)
+            cluster.read(index, nearby=True)
         for group in ("alpha", "beta"):
             cluster.commit_offsets(group)
         for client in cluster.clients:
