@@ -178,7 +178,9 @@ class ReplicaChecker:
                 self._count(node_id, index, batch, copy)
                 copy.batches.append(batch)
                 at = batch.last_offset + 1
-        if copy.batches is not before and before:
+        # One that is not in sync may take back what an fsync did not cover: it has told nobody that it had it.
+        took_back = partition.fsyncs_each and node_id not in self._in_sync.get(index, ())
+        if copy.batches is not before and before and not took_back:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
 
