@@ -12,7 +12,7 @@ import pytest
 from ottla.sim.workloads.cluster_run import ClusterRun
 from tests.sim.test_seeds import kept
 
-FRESH = range(1_000, 1_004)
+FRESH = range(1_000, 1_002)
 
 
 @pytest.mark.parametrize("seed", [*kept("cluster"), *FRESH])

@@ -1,5 +1,11 @@
 """What has gone wrong in systems like this one, each as a story of a few nodes. The checkers look at every step, so
 most of these tests only tell the story; the numbers of issues are Kafka's.
+
+Here the metadata is changed by hand. Stories with an elected controller, a far store, disks that fail and leases that
+run out stand in test_cluster_scenarios_elected.py, those of moving replicas in test_moving.py, of transactions in
+test_cluster_transactions.py, of epochs and logs that a power cut tore in test_seeds.py and test_found.py. What no story
+is told of yet: an unclean election that cuts a transaction's marker (KAFKA-20716), a batch that arrives damaged or from
+a later epoch than was asked for (KAFKA-18723), a writer of a SQLite store that stops in the middle of a transaction.
 """
 
 from itertools import permutations
