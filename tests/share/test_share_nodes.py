@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.requests import NODE_REQUEST
+from ottla.machine import Call
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -31,13 +35,27 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.write_share_group_state import (
+    PartitionData,
+    StateBatch,
+    WriteShareGroupStateRequest,
+    WriteStateData,
+)
 from ottla.protocol.records.record import Record, build_batch, decode_records
+from ottla.share.state import coordinator_key
 from tests.node_pair import NodePair
-from tests.share.share_stage import ACCEPT, REJECT, RELEASE, Member
+from tests.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 READS, KEEPS = 1, 2
 GROUP = 32
 PRODUCE = 0
+
+
+class FromHere(CoordinatorRequest):
+    """What a node asks by itself."""
+
+    __slots__ = ()
+    goes_elsewhere = True
 
 
 class SharePair(NodePair):
@@ -197,9 +215,13 @@ def test_dead_letters_wait_for_the_node_that_takes_them(pair: SharePair) -> None
     pair.lose()
     pair.run(100)
     assert not pair.letters()
+    ((_, kept),) = pair.states()[0].items()
+    assert kept[2] == 0, "nothing is let go of before its letter is there"
     pair.held.clear()
     pair.run(2_000)
     assert len(pair.letters()) == 1
+    ((_, kept),) = pair.states()[0].items()
+    assert kept[2] == 1
 
 
 def test_a_letter_that_is_too_large_elsewhere_goes_without_its_value(tmp_path: Path) -> None:
@@ -268,3 +290,42 @@ def test_the_state_of_a_deleted_topic_goes(pair: SharePair) -> None:
     pair.ask(1, DeleteTopicsRequest(topics=[DeleteTopicState("jobs")]))
     pair.run(100)
     assert not pair.states()
+
+
+def test_the_state_of_a_deleted_topic_goes_also_where_nobody_has_read_since_the_start(tmp_path: Path) -> None:
+    stage = ShareStage(tmp_path)
+    topic_id = stage.topic()
+    stage.configure("g", share_auto_offset_reset="earliest")
+    stage.produce(1)
+    member = stage.member(topic_id)
+    assert member.fetch() == [(0, 0, 1)]
+    assert member.said((0, 0, [ACCEPT])) == E.NONE
+    stage.restart()
+    assert [shard for shard in stage.node.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
+    stage.delete("jobs")
+    stage.run(100)
+    assert not [shard for shard in stage.node.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
+
+
+def test_no_request_holds_two_writes_of_one_share_partition(pair: SharePair) -> None:
+    """If the first of them failed and the second did not, sending the first again would undo the second."""
+    pair.produce(b"a", b"b")
+    member = pair.member("m")
+    assert pair.fetch(member) == [(0, 1, 1)]
+    pair.away.add(KEEPS)
+    states = pair.stages[READS].node.share_state
+    body = WriteShareGroupStateRequest(
+        "g", [WriteStateData(pair.id, [PartitionData(0, -1, -1, 0, -1, [StateBatch(0, 0, 2, 1)])])]
+    )
+    index = states.partition_for(coordinator_key("g", pair.id, 0))
+    for _ in range(3):
+        asked = FromHere([(index, Call(body.API_KEY, body.MAX_VERSION, "", "", body))])
+        states.submit(pair.stages[READS].now, NODE_REQUEST, asked)
+    pair.run(0)
+    (ask,) = pair.stages[READS].asks
+    header, position = decode_request_header(memoryview(ask.frame)[4:])
+    sent, _ = WriteShareGroupStateRequest.decode(memoryview(ask.frame)[4:], position, header.api_version)
+    assert len(sent.topics[0].partitions) == 1
+    pair.away.clear()
+    pair.run(100)
+    states.check()
