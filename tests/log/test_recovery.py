@@ -311,13 +311,17 @@ def test_aborted_transactions_are_found_again() -> None:
         put(log, batch(b"a", producer_id=7, producer_epoch=0, base_sequence=number, transactional=True))
         put(log, marker(7, commit=False), origin=Origin.COORDINATOR)
     expected = log.segments[0].txn_index.aborted()
-    for damage in ("lost", "torn", "zeros"):
+    for damage in ("lost", "torn", "zeros", "half an entry"):
         copy = files.clone(random.Random(1))
         path = f"{ACTIVE}.txnindex"
         if damage == "lost":
             copy.unlink(path)
         elif damage == "torn":
             copy.open(path).truncate(50)
+        elif damage == "half an entry":  # the sector that it ends in was written, the one that it begins in was not
+            octets = copy.open(path).read(0, 102)
+            copy.open(path).truncate(34)
+            copy.open(path).write(bytes(18) + octets[34 + 18 :])
         else:
             copy.open(path).truncate(34)
             copy.open(path).write(bytes(68))

@@ -185,6 +185,42 @@ def test_epochs_that_are_used_up_go_on_under_another_id(stage: Stage) -> None:
     assert stage.end((50, LAST), version=5) == (E.NONE, 100, 0)
 
 
+def ongoing(stage: Stage, epoch: int, version: int) -> Producer:
+    """A producer with a transaction open in partition 0, in this epoch."""
+    stage.put(Transaction(50, epoch, 60_000, last_update_ms=AHEAD))  # type: ignore[arg-type]
+    producer = Producer(50, epoch)
+    assert stage.add(producer, 0, version=4 if version == 2 else 3) is E.NONE
+    return producer
+
+
+def test_a_time_out_in_the_last_epoch_leaves_none_behind_it(stage: Stage) -> None:
+    """The producer goes on under another id, as it would have after any other end."""
+    producer = ongoing(stage, LAST, version=2)
+    stage.pass_time(60_000)
+    assert stage.state.state is State.PREPARE_ABORT
+    assert stage.end(producer, commit=False, version=5)[0] is E.CONCURRENT_TRANSACTIONS
+    stage.marked()
+    assert (stage.state.producer_id, stage.state.producer_epoch) == (100, 0)
+    stage.restart()
+    assert stage.end(producer, commit=False, version=5) == (E.NONE, 100, 0)
+    assert stage.end(producer, commit=True, version=5)[0] is E.INVALID_TXN_STATE
+    assert stage.add((100, 0), 1, version=4) is E.NONE
+
+
+def test_the_epoch_behind_the_last_one_begins_nothing(stage: Stage) -> None:
+    """It is for fencing only: who has it takes another id, and its end can't be asked for beyond it."""
+    producer = ongoing(stage, LAST, version=1)
+    stage.pass_time(60_000)
+    stage.marked()
+    assert stage.state.producer_epoch == LAST + 1
+    assert stage.end(producer) is E.PRODUCER_FENCED
+    behind = Producer(50, LAST + 1)
+    assert stage.add(behind, 0) is E.PRODUCER_FENCED
+    assert stage.add(behind, 0, version=4) is E.PRODUCER_FENCED
+    assert stage.end(behind, commit=False, version=5) == (E.NONE, 100, 0)
+    assert stage.state.producer_id == 100
+
+
 def known(state: State, version: int, epoch: int = 7) -> Transaction:
     partitions = (
         () if state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT) else (TopicPartition("t", 0),)

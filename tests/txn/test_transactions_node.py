@@ -4,10 +4,14 @@ The scenarios bear the numbers of the faults that Kafka had (KAFKA-nnnn).
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from node_stage import DiskStage, NodeStage
 
+from ottla.log.answers import Appended, StorageFailed
+from ottla.log.log import Log
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -42,11 +46,10 @@ class Producer:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        for _ in range(2):
+        answer = self.stage.ask(InitProducerIdRequest(NAME, 60_000), 5)
+        if answer.error_code == E.CONCURRENT_TRANSACTIONS:  # what was open is aborted first
             answer = self.stage.ask(InitProducerIdRequest(NAME, 60_000), 5)
-            if answer.error_code == E.NONE:
-                break
-            assert answer.error_code == E.CONCURRENT_TRANSACTIONS
+        assert answer.error_code == E.NONE
         self.id, self.epoch, self.sequence = answer.producer_id, answer.producer_epoch, 0
 
     def add(self, index: int = 0) -> E:
@@ -222,6 +225,48 @@ def test_a_prepared_transaction_ends_after_a_power_cut(syncs: int) -> None:
     assert producer.state == "CompleteCommit"
     last_stable_offset, high_watermark = stable(stage)
     assert last_stable_offset == high_watermark >= 2  # the marker may have been written twice
+
+
+def test_without_verification_the_second_version_still_adds_its_partitions(tmp_path: Path) -> None:
+    """Else nobody would end what it writes. In the first version the partition takes what comes, as Kafka's."""
+    stage = NodeStage(tmp_path, transaction_partition_verification_enable="false")
+    stage.create(TOPIC, 2, {})
+    stage.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]), 4)
+    second = Producer(stage, 2)
+    assert second.write(b"a") is second.commit_offset(3) is second.end() is E.NONE
+    assert stable(stage) == (2, 2)
+    assert committed(stage) == (3, E.NONE)
+    first = Producer(stage)
+    assert first.write(b"b") is E.NONE
+    assert stable(stage) == (2, 3)
+
+
+def test_a_disk_that_is_full_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that can't write that a transaction is complete starts over, and comes to the same point."""
+    stage = DiskStage()
+    stage.create(TOPIC, 2, {})
+    producer = Producer(stage)
+    producer.add()
+    producer.write(b"a")
+    index = stage.node.transactions.partition_for(NAME)
+    states = stage.node.replicas.get(TRANSACTION_STATE_TOPIC, index).log  # type: ignore[union-attr]
+    written, original = 0, Log.append_as_leader
+
+    def append(self: Log, batch: memoryview, **named: Any) -> Appended:
+        nonlocal written
+        written += self is states
+        if self is states and 1 < written <= 20:
+            raise StorageFailed("no space left on device")
+        return original(self, batch, **named)
+
+    monkeypatch.setattr(Log, "append_as_leader", append)
+    assert producer.end() is E.NONE
+    stage.run(450)
+    assert 2 < written < 10
+    stage.run(5_000)
+    assert written == 21
+    assert producer.state == "CompleteCommit"
+    assert stable(stage) == (2 + 19, 2 + 19)  # each time its marker was written once more
 
 
 def test_a_reader_of_committed_records_waits_while_a_transaction_is_open(stage: NodeStage) -> None:

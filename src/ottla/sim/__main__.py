@@ -11,10 +11,18 @@ import time
 from collections.abc import Sequence
 
 from ottla.sim.workloads.cluster_run import ClusterRun
+from ottla.sim.workloads.groups_run import GroupsRun
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_run import ShareRun
+from ottla.sim.workloads.transactions_run import TransactionsRun
 
-WORKLOADS: dict[str, type[Run] | type[ClusterRun]] = {"log": Run, "share": ShareRun, "cluster": ClusterRun}
+WORKLOADS: dict[str, type[Run] | type[ClusterRun]] = {
+    "log": Run,
+    "share": ShareRun,
+    "transactions": TransactionsRun,
+    "groups": GroupsRun,
+    "cluster": ClusterRun,
+}
 TAIL_LINES = 30
 
 
@@ -37,13 +45,14 @@ def _run_seeds(workload: str, seeds: Sequence[int], *, traced: bool) -> bool:
     """Run these seeds of one workload; whether all of them passed."""
     began = time.monotonic()
     failed: list[int] = []
-    lives = acknowledged = deliveries = simulated_ms = 0
+    lives = acknowledged = deliveries = transactions = simulated_ms = 0
     outcome: Outcome | None = None
     for seed in seeds:
         outcome = WORKLOADS[workload](seed, keep_all=traced).outcome()
         lives += outcome.lives
         acknowledged += outcome.acknowledged
         deliveries += outcome.deliveries
+        transactions += outcome.transactions
         simulated_ms += outcome.simulated_ms
         if traced:
             print(*outcome.lines, sep="\n")
@@ -52,9 +61,10 @@ def _run_seeds(workload: str, seeds: Sequence[int], *, traced: bool) -> bool:
             _tell(workload, outcome, traced=traced)
     seconds = time.monotonic() - began
     delivered = f", {deliveries} delivered to share groups" if deliveries else ""
+    committed = f", {transactions} transactions committed" if transactions else ""
     print(
         f"{workload}: {len(seeds)} seeds, {len(failed)} failed; {lives} lives of the node, {acknowledged} records "
-        f"acknowledged{delivered}, {simulated_ms // 1000} s simulated in {seconds:.1f} s "
+        f"acknowledged{delivered}{committed}, {simulated_ms // 1000} s simulated in {seconds:.1f} s "
         f"({1000 * seconds / max(1, len(seeds)):.0f} ms a seed)"
     )
     if outcome is not None and len(seeds) == 1:

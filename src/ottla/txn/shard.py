@@ -306,9 +306,18 @@ class TransactionShard:
     # ---- the end of a transaction ----------------------------------------------------------------------------------
 
     def _abort(self, now: Millis, transactional_id: str, known: Transaction, decision: _Building) -> None:
-        """Abort what is open, in the name of nobody."""
+        """Abort what is open, in the name of nobody.
+
+        A client of the second version asks under which epoch it goes on. Where all are used up and no other id is at
+        hand, it is told the last one, in which nothing can begin, and has to initialize.
+        """
         self._last_epochs.pop(transactional_id, None)
-        self._prepare(now, transactional_id, fenced(known, self._settings.version, self._at(now)), decision)
+        version, next_producer_id = self._settings.version, None
+        if known.is_exhausted and known.client_version >= 2 and version >= 2:
+            next_producer_id = self._node.new_producer_id()
+        if next_producer_id is None:
+            next_producer_id = NO_ID
+        self._prepare(now, transactional_id, fenced(known, version, next_producer_id, self._at(now)), decision)
 
     def _prepare(self, now: Millis, transactional_id: str, after: Transaction, decision: _Building) -> None:
         """The result stands: write it down, and ask for the markers once it is committed."""
@@ -477,7 +486,7 @@ class TransactionShard:
         ]
         return ListTransactionsResponse(transaction_states=listed)
 
-    def image(self) -> object:
+    def image(self) -> dict[str, Transaction]:
         """The durable state as plain values; two shards that applied the same log have equal images."""
         return dict(self._known)
 

@@ -28,6 +28,8 @@ NO_EPOCH: Final = -1
 NO_TIME: Final = WallMillis(-1)
 EXHAUSTED_EPOCH: Final = 2**15 - 2
 """A producer id that has come to this epoch gets a successor: the one epoch behind it is left for fencing it."""
+FENCING_EPOCH: Final = EXHAUSTED_EPOCH + 1
+"""The last epoch there is: nothing may begin in it, as nothing could end it."""
 
 
 class State(IntEnum):
@@ -178,7 +180,7 @@ def error_of(known: Transaction | None, producer: Producer) -> ErrorCode:
     """Whether this producer may add partitions to the transaction, or verify that they are in it."""
     if known is None or known.producer_id != producer.id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if known.producer_epoch != producer.epoch:
+    if known.producer_epoch != producer.epoch or producer.epoch == FENCING_EPOCH:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
 
@@ -254,7 +256,7 @@ def prepared(
     bumps = client_version >= 2
     return replace(
         known,
-        producer_epoch=known.producer_epoch + bumps,
+        producer_epoch=min(known.producer_epoch + bumps, FENCING_EPOCH),
         state=State.PREPARE_COMMIT if commits else State.PREPARE_ABORT,
         partitions=known.partitions if known.state is State.ONGOING else (),
         start_ms=known.start_ms if known.state is State.ONGOING else wall_ms,
@@ -264,13 +266,14 @@ def prepared(
     )
 
 
-def fenced(known: Transaction, server_version: int, wall_ms: WallMillis) -> Transaction:
+def fenced(known: Transaction, server_version: int, next_producer_id: int, wall_ms: WallMillis) -> Transaction:
     """The coordinator aborts the transaction, in the next epoch, so that whoever wrote it is heard no more."""
     return replace(
         known,
         producer_epoch=known.producer_epoch + 1,
         state=State.PREPARE_ABORT,
         last_update_ms=wall_ms,
+        next_producer_id=next_producer_id,
         client_version=server_version,
     )
 

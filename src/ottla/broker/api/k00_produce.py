@@ -381,20 +381,21 @@ def _opening(
         _refuse_all(cast(list[PartitionAppend], appends), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return []
     opening: list[TransactionalAppend] = []
+    second_version = version >= _ADDS_PARTITIONS_SINCE
     for append in appends:
         partition = node.leadership.led(append.topic, append.index)
         if append.error or isinstance(partition, ErrorCode) or not append.is_transactional:
             continue
         assert append.records is not None
         try:
-            append.guard = partition.guard_for(now, append.records, second_version=version >= _ADDS_PARTITIONS_SINCE)
+            append.guard = partition.guard_for(now, append.records, second_version=second_version)
         except AppendRefused as refused:
             append.refuse(refused.error_code, refused.sentence)
         else:
             append.leader_epoch = partition.leader_epoch
             if append.guard is not None:
                 opening.append(append)
-    return opening if node.verifier.needed else []
+    return opening if node.verifier.asks(second_version=second_version) else []
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
@@ -530,7 +531,7 @@ def append_one(
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
     try:
-        if transactional is None or not node.verifier.needed:
+        if transactional is None or not node.verifier.asks(second_version=version >= _ADDS_PARTITIONS_SINCE):
             appended = partition.append(now, records)
         elif transactional.leader_epoch != partition.leader_epoch:
             append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile

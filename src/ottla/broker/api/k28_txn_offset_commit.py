@@ -102,14 +102,11 @@ def handle(node: Node, request: Request) -> Any:
 def _guard(node: Node, request: Request, partition: Partition) -> Guard | None:
     """What the commit has to bring along if it opens the transaction in the group's partition."""
     body: TxnOffsetCommitRequest = request.body
+    second_version = request.version >= _ADDS_PARTITION_SINCE
     guard = partition.log.producers.guard(
-        body.producer_id,
-        body.producer_epoch,
-        0,
-        node.wall.at(request.now),
-        second_version=request.version >= _ADDS_PARTITION_SINCE,
+        body.producer_id, body.producer_epoch, 0, node.wall.at(request.now), second_version=second_version
     )
-    return guard if node.verifier.needed else None
+    return guard if node.verifier.asks(second_version=second_version) else None
 
 
 def _verified(
@@ -145,7 +142,7 @@ def _commit(node: Node, request: Request, partition: Partition, asked: _Commit, 
     producer_id, producer_epoch = asked.whole.producer_id, asked.whole.producer_epoch
     producers = partition.log.producers
     try:
-        if node.verifier.needed:
+        if node.verifier.asks(second_version=request.version >= _ADDS_PARTITION_SINCE):
             producers.verify_guard(producer_id, producer_epoch, 0, 0, guard)
         else:
             producers.verify(producer_id, producer_epoch, -1, transactional=True, client=False)

@@ -62,6 +62,10 @@ from ottla.protocol.records.record import Record, build_batch, decode_records
 LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
 
+LOAD_AGAIN_MS: Final = 100
+"""A shard whose log took no record, and again none so soon after, is not loaded before this time has passed: it comes
+to the same record at once."""
+
 SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
 """The setting with which an operator gives up what can't be read."""
 
@@ -205,9 +209,10 @@ class Held(NamedTuple):
 
 
 class Hosted:
-    """One shard with its partition. `replay`: how far it has read; `loaded`: it has seen the log's end."""
+    """One shard with its partition. `replay`: how far it has read; `loaded`: it has seen the log's end; `loads_from`:
+    when to begin."""
 
-    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "partition", "replay", "shard")
+    __slots__ = ("after_load", "host", "leader_epoch", "loaded", "loads_from", "partition", "replay", "shard")
 
     def __init__(self, host: ShardHost, partition: Partition, shard: Shard) -> None:
         self.host = host
@@ -216,6 +221,7 @@ class Hosted:
         self.leader_epoch = partition.leader_epoch
         self.replay = Replay(partition.log)
         self.loaded = False
+        self.loads_from: Millis = 0
         self.after_load: list[Call] = []
 
     @property
@@ -281,6 +287,8 @@ class ShardHost:
         self._loading: deque[Hosted] = deque()
         self._damaged: dict[int, Partition] = {}
         """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
+        self._failed: dict[int, Millis] = {}
+        """When the logs of these partitions took no record last."""
         self._timers: Timers[int] = Timers()
         self._gone: list[str] = []
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
@@ -299,15 +307,17 @@ class ShardHost:
 
     def deadline(self) -> Millis | None:
         """The next deadline of any shard; at once while one loads."""
-        if self._loading or self._gone:
+        if self._gone:
             return 0
-        times = (self._timers.deadline(), None if self.elsewhere is None else self.elsewhere.deadline())
+        times = [self._timers.deadline(), None if self.elsewhere is None else self.elsewhere.deadline()]
+        if self._loading:
+            times.append(min(hosted.loads_from for hosted in self._loading))
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
         """One slice of loading, and one step of every shard whose deadline has come."""
-        if self._loading:
-            hosted = self._loading[0]
+        hosted = next((hosted for hosted in self._loading if hosted.loads_from <= now), None)
+        if hosted is not None:
             self._load_slice(now, hosted)
         if self._gone:
             gone, self._gone = self._gone, []
@@ -396,7 +406,7 @@ class ShardHost:
         if hosted is None:
             asked.put(at, self.shard_class.refuse(call, ErrorCode.NOT_COORDINATOR))
             return
-        if not hosted.loaded:
+        if not hosted.loaded and hosted.loads_from <= now:
             self._load_slice(now, hosted)
         if not hosted.loaded:
             loading = self._hosted.get(index) is hosted
@@ -522,6 +532,10 @@ class ShardHost:
         for answer in decision.answers:
             self._refuse(now, answer.ticket, error)
         self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
+        again, index = self._hosted.get(hosted.index), hosted.index
+        if again is not None and now <= self._failed.get(index, -LOAD_AGAIN_MS) + LOAD_AGAIN_MS:
+            again.loads_from = now + LOAD_AGAIN_MS
+        self._failed[index] = now
 
     def _refuse(self, now: Millis, step: Ticket, error: ErrorCode) -> None:
         known = self._steps.pop(step, None)

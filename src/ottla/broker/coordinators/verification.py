@@ -53,10 +53,10 @@ class Verifier:
         self._transactions = transactions
         self._leadership = leadership
 
-    @property
-    def needed(self) -> bool:
-        """Whether this node verifies at all."""
-        return bool(self.settings["transaction.partition.verification.enable"])
+    def asks(self, *, second_version: bool) -> bool:
+        """Whether this node asks about producers of this version: always in the second, where asking is what adds the
+        partition to the transaction."""
+        return second_version or bool(self.settings["transaction.partition.verification.enable"])
 
     def coordinator_of(self, transactional_id: str) -> int | None:
         """The node that coordinates this id; None while there is none."""

@@ -18,7 +18,10 @@ from ottla.sim.kernel.trace import Broken
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")
 _GZIP = 1
+_TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_COMMIT = b"\0\1"
+"""The type of a marker, in the second half of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as a client reads it. A control batch has no notes."""
+    """One batch as a client reads it. A control batch has no notes; `commits` says how a transaction ends with it."""
 
     base_offset: int
     last_offset: int
@@ -42,6 +45,8 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     notes: tuple[Note, ...]
+    transactional: bool = False
+    commits: bool | None = None
 
 
 def _write_varint(out: bytearray, value: int) -> None:
@@ -68,6 +73,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     gzip: bool = False,
+    transactional: bool = False,
 ) -> bytes:
     """A batch of (key, value) pairs, all stamped `now_ms`."""
     records = bytearray()
@@ -83,7 +89,7 @@ def encode_batch(
     payload = _gzip(bytes(records)) if gzip else bytes(records)
     body = (
         _BODY.pack(
-            _GZIP if gzip else 0,
+            (_GZIP if gzip else 0) | (_TRANSACTIONAL if transactional else 0),
             len(notes) - 1,
             now_ms,
             now_ms,
@@ -128,10 +134,16 @@ def _decode_batch(octets: bytes) -> Batch:
         payload = zlib.decompress(payload, 31)
     elif attributes & 7:
         raise Broken(f"a codec that nobody wrote with: {attributes & 7}")
-    notes = () if attributes & _CONTROL else _decode_notes(payload, count, base_offset, base_ms)
+    notes = _decode_notes(payload, count, base_offset, base_ms)
     if notes and notes[-1].offset > base_offset + last_delta:
         raise Broken(f"the batch at offset {base_offset} holds a record beyond its end")
-    return Batch(base_offset, base_offset + last_delta, leader_epoch, producer_id, epoch, sequence, notes)
+    commits: bool | None = None
+    if attributes & _CONTROL:
+        commits = (notes[0].key or b"")[2:4] == _COMMIT if notes else None
+        notes = ()
+    transactional = bool(attributes & _TRANSACTIONAL)
+    end = base_offset + last_delta
+    return Batch(base_offset, end, leader_epoch, producer_id, epoch, sequence, notes, transactional, commits)
 
 
 def _decode_notes(payload: bytes, count: int, base_offset: int, base_ms: int) -> tuple[Note, ...]:

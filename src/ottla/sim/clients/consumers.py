@@ -261,6 +261,10 @@ class GroupMember(Reader):
         self.state = "stable"
         self.positions.clear()
         self._committed.clear()
+        self.assigned(mine)
+
+    def assigned(self, mine: list[TopicPartition]) -> None:
+        """These are the member's from now on: go on where the group has come to."""
         if mine:
             self._fetch_offsets(mine)
 
@@ -365,7 +369,7 @@ class GroupMember(Reader):
         found = {(topic.name, part.partition_index): part for topic in answer.topics for part in topic.partitions}
         code = code or next((part.error_code for part in found.values() if part.error_code), 0)
         if code:
-            if code not in COORDINATOR_AWAY:
+            if code not in COORDINATOR_AWAY and code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 raise Broken(f"{self.name}: OffsetFetch answers {code}")
             self.after(RETRY_US, self._fetch_offsets_again, mine, self._round)
             return
@@ -373,11 +377,15 @@ class GroupMember(Reader):
             part = found.get(where)
             if part is None:
                 raise Broken(f"{self.name}: OffsetFetch does not answer for {where}")
-            self.history.fetch_commit(begun_us, self.group, where, part.committed_offset)
+            self.found_committed(begun_us, where, part.committed_offset)
             self.positions[where] = part.committed_offset
             if part.committed_offset >= 0:
                 self._committed[where] = part.committed_offset
         self.fetch()
+
+    def found_committed(self, begun_us: Micros, where: TopicPartition, offset: int) -> None:
+        """What an OffsetFetch sent at `begun_us` has answered."""
+        self.history.fetch_commit(begun_us, self.group, where, offset)
 
     def _fetch_offsets_again(self, mine: list[TopicPartition], round_: int) -> None:
         if round_ == self._round and self.state == "stable":

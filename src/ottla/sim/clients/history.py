@@ -30,12 +30,14 @@ Content: TypeAlias = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """What holds for a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays."""
+    """What holds for a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays.
+    `transactional`: records of transactions are in it."""
 
     name: str
     partitions: int
     dense: bool = False
     compacted: bool = False
+    transactional: bool = False
 
     @property
     def sparse(self) -> bool:
@@ -69,6 +71,8 @@ class History:
         self.rules = {rule.name: rule for rule in rules}
         self.groups_vanish = groups_vanish
         """The node sweeps up groups without members and offsets while we look."""
+        self.groups_of_both: set[str] = set()
+        """Groups in which an older epoch may commit what it was given in it (KIP-1251); `ownership` watches these."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
         self.groups: dict[str, GroupHistory] = {}
@@ -153,7 +157,7 @@ class History:
 
     def check_fenced(self, group: str, member: str, generation: int, newest_at_begin: int) -> None:
         """A commit was accepted: its generation must not have been superseded before it was sent."""
-        if group in self.groups and generation < newest_at_begin:
+        if group in self.groups and group not in self.groups_of_both and generation < newest_at_begin:
             raise Broken(f"{member} commits in generation {generation} of {group} after {newest_at_begin} was stable")
 
     def fetch_commit(self, begun_us: Micros, group: str, where: TopicPartition, offset: int) -> None:

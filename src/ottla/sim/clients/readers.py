@@ -13,7 +13,7 @@ from typing import Any
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.sim.clients.batches import decode_batches
+from ottla.sim.clients.batches import Batch, Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
@@ -47,8 +47,34 @@ STALE_METADATA = frozenset(
 SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
+class AbortedProducers:
+    """Tells what a reader of committed records passes over in one answer: `listed` are its aborted transactions.
+
+    Source: Kafka's CompletedFetch.java.
+    """
+
+    def __init__(self, listed: list[Any]) -> None:
+        self._to_come = sorted(listed, key=_first_offset, reverse=True)
+        self._aborted: set[int] = set()
+
+    def hide(self, batch: Batch) -> bool:
+        """Whether the records of this batch, the next one in the answer, were aborted."""
+        while self._to_come and self._to_come[-1].first_offset <= batch.last_offset:
+            self._aborted.add(self._to_come.pop().producer_id)
+        if batch.commits is False:
+            self._aborted.discard(batch.producer_id)
+        return batch.transactional and batch.producer_id in self._aborted
+
+
+def _first_offset(aborted: Any) -> int:
+    return aborted.first_offset
+
+
 class Reader(KafkaClient):
-    """Fetches `positions`. Subclasses fill them and look at `read`."""
+    """Fetches `positions`. Subclasses fill them and look at `read`. `committed_only`: the isolation level."""
+
+    committed_only = False
+    hurries = False
 
     def __init__(self, workload: WorkloadView, name: str, topics: tuple[str, ...]) -> None:
         super().__init__(workload, name, topics)
@@ -67,8 +93,11 @@ class Reader(KafkaClient):
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
-    def read(self, where: TopicPartition, offset: int) -> None:
-        """The record at `offset` was read; the position is behind it now."""
+    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+        """A record was read."""
+
+    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+        """A batch of a transaction that was aborted came, and its records do not count."""
 
     def reset_to(self, where: TopicPartition, offset: int) -> None:
         """The log starts at `offset`, and that is where to begin."""
@@ -80,6 +109,7 @@ class Reader(KafkaClient):
 
     def hurry(self) -> None:
         """The end is near: read in large gulps from now on."""
+        self.hurries = True
         self.gap_us = 20 * MS
         self.max_bytes = 1 << 20
 
@@ -132,6 +162,7 @@ class Reader(KafkaClient):
             max_wait_ms=self.max_wait_ms,
             min_bytes=1,
             max_bytes=self.max_bytes * 2,
+            isolation_level=self.committed_only,
             session_id=self._session_id,
             session_epoch=self._session_epoch if self.uses_sessions else -1,
             topics=list(topics.values()),
@@ -216,18 +247,24 @@ class Reader(KafkaClient):
     def _take_records(self, where: TopicPartition, part: Any, position: int) -> None:
         dense = self.history.is_dense(where[0])
         expected: int | None = None
+        aborted, bound = AbortedProducers([]), part.high_watermark
+        if self.committed_only:
+            aborted, bound = AbortedProducers(part.aborted_transactions), part.last_stable_offset
         for batch in decode_batches(bytes(part.records)):
-            if batch.last_offset >= part.high_watermark:
-                raise Broken(f"{self.name}: {where} shows {batch.last_offset} beyond {part.high_watermark}")
+            if batch.last_offset >= bound:
+                raise Broken(f"{self.name}: {where} shows {batch.last_offset} beyond {bound}")
             if expected is None and (batch.last_offset < position or (dense and batch.base_offset > position)):
                 raise Broken(f"{self.name}: {where} gives {batch.base_offset}..{batch.last_offset} at {position}")
             if expected is not None and (batch.base_offset < expected or (dense and batch.base_offset > expected)):
                 raise Broken(f"{self.name}: {where} goes from {expected} on to {batch.base_offset}")
             expected = batch.last_offset + 1
             self.history.see(self.name, where, batch)
-            for note in batch.notes:
-                if note.offset >= position:
-                    self.read(where, note.offset)
+            if aborted.hide(batch):
+                self.passed_over(where, batch)
+            else:
+                for note in batch.notes:
+                    if note.offset >= position:
+                        self.read(where, note, batch)
             self.positions[where] = expected
             self.epochs[where] = (expected, batch.leader_epoch)
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
+from ottla.sim.clients.ownership import Ownership
 from ottla.sim.clients.share_history import ShareHistory
+from ottla.sim.clients.transaction_history import TransactionHistory
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.world import World
 
@@ -72,4 +74,21 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
         """Where the group's window begins, if the node is still in that life and has loaded it."""
+        ...
+
+
+class TransactionWorkloadView(WorkloadView, Protocol):
+    """A workload with transactions, as its clients see it."""
+
+    @property
+    def told(self) -> TransactionHistory:
+        """What transactional clients were told."""
+        ...
+
+
+class GroupsWorkloadView(WorkloadView, Protocol):
+    """A workload with groups of both protocols, as its clients see it."""
+
+    def ownership(self, group: str) -> Ownership:
+        """Who has which partition of this group."""
         ...

@@ -11,6 +11,7 @@ import copy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
@@ -50,6 +51,8 @@ class Outcome:
     plan: Plan | None = None
     deliveries: int = 0
     """To members of share groups."""
+    transactions: int = 0
+    """Those that were committed."""
 
 
 NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
@@ -100,7 +103,7 @@ class Run:
         self.host.store = FarStore(self.store, self.host.stream("store"))
         self.plan = self.make_plan()
         self.workload = self.make_workload()
-        self.faults = Faults(self.host, self.workload, self.plan)
+        self.faults = self.make_faults()
         self.watch = Watch(self.host)
         self.host.watch = self.watch
         self.host.died = self._died
@@ -110,6 +113,17 @@ class Run:
 
     def make_workload(self) -> Workload:
         return Workload(self.host, self.plan)
+
+    def make_faults(self) -> Faults:
+        return Faults(self.host, self.workload, self.plan)
+
+    def image_of(self, node: Node) -> dict[str, Any]:
+        """What must be the same after a restart."""
+        return image_of(node)
+
+    def audit(self, node: Node) -> None:
+        """Hold what there is in the end against what clients were told."""
+        audit(self.workload, node)
 
     def _build(self, host: Host, same_boot: bool) -> NodeUnderTest:
         return self._make(host, self.store, self.plan, same_boot)
@@ -191,7 +205,7 @@ class Run:
         parked = len(node.parking) - len(node.parking.of_connection(NODE_ITSELF))
         if parked > len(self.workload.clients):
             raise Broken(f"{parked} requests are parked, and there are {len(self.workload.clients)} clients")
-        compare_images(image_of(node), self._image_after_replay())
+        compare_images(self.image_of(node), self._image_after_replay())
         for client in self.workload.clients:
             client.running = False
             client.hang_up()
@@ -199,7 +213,7 @@ class Run:
         host.kill(power_cut=self.plan.power_cuts and not self.plan.may_lose)
         if not host.up:
             host.start()
-        audit(self.workload, node_of(host.life))
+        self.audit(node_of(host.life))
 
     def _image_after_replay(self) -> dict[str, object]:
         """What a second node makes of a copy of the disk and the store."""
@@ -217,9 +231,10 @@ class Run:
         )
         now = host.clock.now_ms
         twin.start(now)
-        while twin.groups.deadline() == 0:
-            twin.groups.tick(now)
-        return image_of(twin)
+        for shards in (twin.groups, twin.transactions):
+            while shards.deadline() == 0:
+                shards.tick(now)
+        return self.image_of(twin)
 
     def outcome(self) -> Outcome:
         """Run to the end, whatever it is."""

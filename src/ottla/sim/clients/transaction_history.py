@@ -1,0 +1,205 @@
+"""Notes what transactional clients were told, and what readers of committed records were shown.
+
+Every line is checked against all earlier ones as it is written. Knows only what clients see on the wire.
+
+The promises held here:
+- a transaction is committed or aborted, never both: every answer, every record shown or passed over and every marker
+  in a log says the same of it, and nothing of it is committed that its client did not ask to commit;
+- a producer id belongs to one transactional id, and its epoch is given to one client at a time: what an older one asks
+  for after a newer one was told its epoch is refused;
+- in a partition the committed records of a transactional id stand in the order in which they were sent;
+- an input record has one committed effect.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ottla.sim.clients.batches import Batch, Note
+from ottla.sim.clients.history import Commit, History, TopicPartition
+from ottla.sim.kernel.clock import Micros
+from ottla.sim.kernel.trace import Broken
+
+Source: TypeAlias = tuple[str, int, int]
+"""An input record: topic, partition, offset."""
+
+
+class Identity(NamedTuple):
+    """A producer id in one of its epochs. A later one of the same transactional id is greater."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the value of a record says of it: the client that sent it, its number there, and the transaction."""
+
+    sender: str
+    index: int
+    number: int
+    transaction: int | None
+
+    @property
+    def transactional_id(self) -> str:
+        return self.sender.partition(".")[0]
+
+
+def label_of(note: Note) -> Label:
+    """The label of a record of this workload."""
+    sender, index, number, transaction = (note.value or b"").rstrip(b".").decode().split(":")
+    return Label(sender, int(index), int(number), int(transaction) if transaction else None)
+
+
+class Transaction:
+    """One transaction of one client. `committed` None: nobody knows yet."""
+
+    __slots__ = ("asked_to_commit", "commits", "committed", "number", "sent", "sources", "told_by", "transactional_id")
+
+    def __init__(self, number: int, transactional_id: str) -> None:
+        self.number = number
+        self.transactional_id = transactional_id
+        self.sent: dict[tuple[TopicPartition, int], None] = {}
+        """(partition, number) of every record that was sent, at least once."""
+        self.sources: list[Source] = []
+        """The input records whose effect it is."""
+        self.commits: list[Commit] = []
+        """The offsets that count when it does."""
+        self.asked_to_commit = False
+        self.committed: bool | None = None
+        self.told_by = ""
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.transactional_id}"
+
+
+class TransactionHistory:
+    """See the module."""
+
+    def __init__(self, history: History) -> None:
+        self.transactions: list[Transaction] = []
+        self.effects: dict[Source, Transaction] = {}
+        self._history = history
+        self._owners: dict[int, str] = {}
+        self._newest: dict[str, list[tuple[Identity, Micros]]] = {}
+        self._offsets: dict[tuple[str, TopicPartition, int], list[Transaction]] = {}
+
+    def begin(self, transactional_id: str) -> Transaction:
+        transaction = Transaction(len(self.transactions), transactional_id)
+        self.transactions.append(transaction)
+        return transaction
+
+    @property
+    def committed_count(self) -> int:
+        return sum(transaction.committed is True for transaction in self.transactions)
+
+    # ---- who writes ------------------------------------------------------------------------------------------------
+
+    def initialized(self, now_us: Micros, who: str, transactional_id: str, identity: Identity) -> None:
+        """InitProducerId gave `who` this identity: everybody who has an older one is shut out from now on."""
+        owner = self._owners.setdefault(identity.producer_id, transactional_id)
+        if owner != transactional_id:
+            raise Broken(f"{who}: producer id {identity.producer_id} belongs to {owner}")
+        if identity.epoch < 0:
+            raise Broken(f"{who}: {transactional_id} is given epoch {identity.epoch} of {identity.producer_id}")
+        known = self._newest.setdefault(transactional_id, [])
+        if any(identity == each for each, _ in known):
+            raise Broken(f"{who}: {transactional_id} is given {identity} twice")
+        known.append((identity, now_us))
+
+    def belongs(self, producer_id: int, transactional_id: str) -> None:
+        """This producer id was the transactional id's before anybody asked."""
+        self._owners[producer_id] = transactional_id
+
+    def is_new(self, producer_id: int) -> bool:
+        """Whether nobody was given this producer id with a transactional id."""
+        return producer_id not in self._owners
+
+    def taken(self, who: str, what: str, transactional_id: str, identity: Identity, sent_us: Micros) -> None:
+        """Something that was asked at `sent_us` under this identity was done."""
+        for newer, told_us in self._newest.get(transactional_id, []):
+            if newer > identity and told_us < sent_us:
+                raise Broken(f"{who}: {what} is taken under {identity} after {newer} was given to another")
+
+    def commit_offsets(
+        self, now_us: Micros, transaction: Transaction, group: str, positions: Mapping[TopicPartition, int]
+    ) -> None:
+        """A transaction is about to commit these offsets of a group."""
+        transaction.commits += self._history.begin_commit(now_us, group, positions)
+        for where, position in positions.items():
+            self._offsets.setdefault((group, where, position), []).append(transaction)
+
+    # ---- the end of a transaction ----------------------------------------------------------------------------------
+
+    def conclude(self, now_us: Micros, who: str, transaction: Transaction, *, committed: bool) -> None:
+        """It turns out how a transaction ended."""
+        if committed and not transaction.asked_to_commit:
+            raise Broken(f"{who}: {transaction} is committed, and nobody asked for that")
+        if transaction.committed is None:
+            transaction.committed, transaction.told_by = committed, who
+            for commit in transaction.commits:
+                if commit.ended_us is None:
+                    self._history.end_commit(now_us, commit, accepted=committed)
+            if committed:
+                self._take_effect(who, transaction)
+        elif transaction.committed != committed:
+            ends = ("aborted", "committed")
+            raise Broken(
+                f"{who}: {transaction} is {ends[committed]}, and {transaction.told_by} has it {ends[not committed]}"
+            )
+
+    def _take_effect(self, who: str, transaction: Transaction) -> None:
+        for source in transaction.sources:
+            before = self.effects.setdefault(source, transaction)
+            if before is not transaction:
+                raise Broken(f"{who}: {source} has its effect twice: by {before} and by {transaction}")
+
+    # ---- what is read ----------------------------------------------------------------------------------------------
+
+    def show(self, now_us: Micros, who: str, note: Note) -> Label:
+        """A reader of committed records was given a record."""
+        label = label_of(note)
+        if label.transaction is not None:
+            self.conclude(now_us, f"{who} at {note.offset}", self.transactions[label.transaction], committed=True)
+        return label
+
+    def show_offset(self, now_us: Micros, who: str, group: str, where: TopicPartition, offset: int) -> None:
+        """An offset of a group was shown as committed: that must be the work of a transaction that is."""
+        may_be = [each for each in self._offsets.get((group, where, offset), []) if each.committed is not False]
+        if len(may_be) == 1:
+            self.conclude(now_us, f"{who} at {offset} of {where}", may_be[0], committed=True)
+
+    def pass_over(self, now_us: Micros, who: str, notes: Iterable[Note]) -> None:
+        """A reader was told that these records were aborted."""
+        for note in notes:
+            label = label_of(note)
+            if label.transaction is None:
+                raise Broken(f"{who}: the record at {note.offset} is of no transaction, and passed over as aborted")
+            transaction = self.transactions[label.transaction]
+            self.conclude(now_us, f"{who} at {note.offset}", transaction, committed=False)
+
+
+class OrderOfShown:
+    """Holds what one reader is shown of a partition in order, from wherever it began."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[TopicPartition, str], tuple[int, int, int]] = {}
+
+    def begin_again(self, where: TopicPartition) -> None:
+        """The reader reads this partition from another place."""
+        for key in [key for key in self._last if key[0] == where]:
+            del self._last[key]
+
+    def show(self, who: str, where: TopicPartition, note: Note, batch: Batch, label: Label) -> None:
+        if label.transaction is None:
+            return
+        place = (batch.producer_id, batch.producer_epoch, label.number)
+        before = self._last.get((where, label.transactional_id), (-1, -1, -1))
+        if place <= before:
+            raise Broken(f"{who}: {where} shows {label} at {note.offset} as {place}, behind {before}")
+        self._last[where, label.transactional_id] = place
+
+
+def sources_of(notes: Sequence[tuple[TopicPartition, Note]]) -> list[Source]:
+    """The places of these input records."""
+    return [(*where, note.offset) for where, note in notes]

@@ -1,0 +1,599 @@
+"""Simulates transactional producers, in both versions of the protocol: ones that die, hang, and come back as zombies.
+
+    new -> ready -> open -> ending -> ready ...        new again when fenced; over when fenced as a zombie
+
+Follows Kafka's producer. A batch whose fate is unknown is sent again under its number, or the transaction is aborted.
+An end whose answer is lost is asked for again. Whoever is fenced takes a new epoch by InitProducerId and goes on; a
+zombie, which somebody else has taken the place of, goes on as if nothing had happened, until it is told.
+
+In the first version an epoch lasts for many transactions, so that a request which was long under way may do something
+to a later one: who has lost an answer there takes a new epoch after its transaction, as Kafka's producer does for
+batches.
+
+Sources: Kafka's TransactionManager.java; KIP-98, KIP-360, KIP-588, KIP-890.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from ottla.protocol.wire import Message
+from ottla.sim.clients.batches import encode_batch
+from ottla.sim.clients.consumers import COORDINATOR_AWAY, FENCED
+from ottla.sim.clients.history import Content, TopicPartition
+from ottla.sim.clients.kafka import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    KafkaClient,
+)
+from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, PendingRange
+from ottla.sim.clients.transaction_history import Identity, Source, Transaction, TransactionHistory
+from ottla.sim.clients.workload_view import TransactionWorkloadView
+from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.network import Connection
+from ottla.sim.kernel.trace import Broken
+
+IN_FLIGHT_MAX = 3
+RETRY_US: Micros = 60 * MS
+BUMPS_SINCE = 3
+"""The version of InitProducerId from which on a client says who it is."""
+
+VERSIONS_OF_FIRST = {
+    PRODUCE: (3, 11),
+    ADD_PARTITIONS_TO_TXN: (0, 3),
+    ADD_OFFSETS_TO_TXN: (0, 4),
+    TXN_OFFSET_COMMIT: (3, 4),
+    END_TXN: (0, 4),
+    INIT_PRODUCER_ID: (0, 5),
+    FIND_COORDINATOR: (1, 6),
+}
+VERSIONS_OF_SECOND = {
+    PRODUCE: (12, 13),
+    TXN_OFFSET_COMMIT: (5, 5),
+    END_TXN: (5, 5),
+    INIT_PRODUCER_ID: (4, 5),
+    FIND_COORDINATOR: (1, 6),
+}
+
+SHUT_OUT = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
+NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+"""Errors to try again that say for certain that nothing was done."""
+ABORTABLE = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+
+
+class GroupOffsets:
+    """What a transaction commits for a group. `generation` and `member_id`: who read up to there."""
+
+    def __init__(
+        self, group: str, generation: int, member_id: str, instance: str | None, positions: dict[TopicPartition, int]
+    ) -> None:
+        self.group = group
+        self.generation = generation
+        self.member_id = member_id
+        self.instance = instance
+        self.positions = positions
+        self.added = False
+        self.done = False
+
+
+class TransactionalProducer(KafkaClient):
+    """One client with a transactional id. Its name is the id, a point and a number."""
+
+    def __init__(
+        self,
+        workload: TransactionWorkloadView,
+        name: str,
+        topics: tuple[str, ...],
+        *,
+        second_version: bool,
+        timeout_ms: int,
+        gap_us: Micros,
+    ) -> None:
+        super().__init__(workload, name, topics)
+        self.transactional_id = name.partition(".")[0]
+        self.told: TransactionHistory = workload.told
+        self.second_version = second_version
+        self.timeout_ms = timeout_ms
+        self.gap_us = gap_us
+        bounds = VERSIONS_OF_SECOND if second_version else VERSIONS_OF_FIRST
+        self.versions.update({key: self._choose_version(*each) for key, each in bounds.items()})
+        self.lanes = [Lane(topic, i) for topic in topics for i in range(workload.rules[topic].partitions)]
+        self.state = "new"
+        self.makes = True
+        self.hurries = False
+        self.zombie = False
+        self.identity: Identity | None = None
+        self.transaction: Transaction | None = None
+        self._has_coordinator = False
+        self._added: set[TopicPartition] = set()
+        self._offsets: GroupOffsets | None = None
+        self._done: Callable[[bool], None] | None = None
+        self._commits = True
+        self._to_make = 0
+        self._end_at_us: Micros = 0
+        self._begun_something = False
+        self._in_doubt = False
+        """An end was asked for and nobody knows whether it was heard."""
+        self._needs_epoch = False
+        self._asking = False
+        self._requests = 0
+        self.late_us: Micros | None = None
+        """Something that is sent soon arrives so long after the client has given up waiting for it."""
+        self.after(self.rng.randrange(300 * MS), self.connect)
+        self.after(self.rng.randrange(400 * MS), self._work)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it is under way."""
+        return self.transaction is None
+
+    # ---- making transactions ---------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        if self.state == "over":
+            return
+        self.after(self.rng.randrange(1, 2 * self.gap_us), self._work)
+        if self.state == "ready" and self.makes and self.connection is not None:
+            self.begin()
+            self._to_make = self.rng.randrange(1, 6)
+            self._commits = self.rng.random() < 0.75
+            self._make()
+
+    def begin(
+        self,
+        sources: Sequence[Source] = (),
+        offsets: GroupOffsets | None = None,
+        done: Callable[[bool], None] | None = None,
+    ) -> Transaction:
+        """Open a transaction; `done` hears whether it was committed for certain."""
+        assert self.state == "ready"
+        self.state = "open"
+        transaction = self.transaction = self.told.begin(self.transactional_id)
+        transaction.sources += sources
+        self._added.clear()
+        self._offsets, self._done, self._commits = offsets, done, True
+        self._to_make, self._begun_something, self._in_doubt = 0, False, False
+        slow = self.rng.random() < 0.1 and not self.hurries
+        self._end_at_us = self.world.clock.now_us + (self.rng.randrange(2 * self.timeout_ms) * MS if slow else 0)
+        return transaction
+
+    def _make(self) -> None:
+        if self.state != "open" or not self._to_make or self.transaction is None:
+            return
+        self._to_make -= 1
+        lane = self.rng.choice(self.lanes)
+        self.put(lane, [self.note(lane) for _ in range(self.rng.randrange(1, 5))])
+        self._pump()
+        self.after(self.rng.randrange(1, self.gap_us), self._make)
+
+    def put(self, lane: Lane, notes: list[Content]) -> None:
+        """Let the open transaction write these records."""
+        lane.parcels.append(PendingRange(notes))
+
+    def go(self) -> None:
+        """Write what was put in."""
+        self._pump()
+
+    def note(self, lane: Lane, key: bytes | None = None) -> Content:
+        """The next record in a lane."""
+        assert self.transaction is not None
+        number = lane.next_number
+        lane.next_number += 1
+        self.transaction.sent[(lane.topic, lane.index), number] = None
+        label = f"{self.name}:{lane.index}:{number}:{self.transaction.number}"
+        if self.workload.rules[lane.topic].compacted:
+            key = f"{self.transactional_id}:{lane.index}:{self.rng.randrange(6)}".encode()
+        return key or label.encode(), label.encode() + b"." * self.rng.randrange(100)
+
+    # ---- the connection --------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        if self._has_coordinator:
+            self._pump()
+            return
+        request = FindCoordinatorRequest(
+            key=self.transactional_id, key_type=1, coordinator_keys=[self.transactional_id]
+        )
+        self._ask(FIND_COORDINATOR, request, self._found_coordinator)
+
+    def _found_coordinator(self, message: Any) -> None:
+        self._asking = False
+        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        if code == ErrorCode.NONE:
+            self._has_coordinator = True
+            self._pump()
+        elif code in COORDINATOR_AWAY:
+            self.after(RETRY_US, self._found_again)
+        else:
+            raise Broken(f"{self.name}: FindCoordinator answers {code}")
+
+    def _found_again(self) -> None:
+        if self.connection is not None and not self._asking and not self._has_coordinator:
+            self.ready()
+
+    def gone(self) -> None:
+        if not self.second_version and (self._asking or self._requests):
+            self._needs_epoch = True  # what was asked may still be done, in a later transaction
+        self._asking = False
+        self._requests = 0
+        for lane in self.lanes:
+            for parcel in lane.parcels:
+                parcel.in_flight = False
+        if self.state == "open" and self.rng.random() < 0.5:
+            self.abort("the connection is lost")
+
+    def retire(self) -> None:
+        """Die for good: whatever is open nobody ends."""
+        self.state = "over"
+        self.running = False
+        self._drop()
+        self.hang_up(lingering=self.rng.random() < 0.5)
+
+    def _be_late(self) -> None:
+        """What is about to be sent is perhaps that which is late."""
+        connection, late_us = self.connection, self.late_us
+        if connection is None or late_us is None or self.rng.random() < 0.5:
+            return
+        self.late_us = None
+        self.world.trace.add("faults", f"what {self.name} sends is late")
+        connection.to_server.hold()
+        give_up_us = self.rng.randrange(200 * MS)
+        self.after(give_up_us, self._give_up, connection)
+        self.world.agenda.after(give_up_us + late_us, connection.to_server.release)
+
+    def _give_up(self, connection: Connection) -> None:
+        if self.connection is connection:
+            self.hang_up(lingering=True)
+
+    def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
+        self._be_late()
+        self._asking = True
+        self.request(key, message, self._answered, answer, self.transaction, args)
+
+    def _answered(
+        self, message: Any, answer: Callable[..., None], of: Transaction | None, args: tuple[object, ...]
+    ) -> None:
+        """A lost answer is `gone`'s; one to a transaction that is no more is nobody's."""
+        if message is not None and of is self.transaction and self.state != "over":
+            answer(message, *args)
+
+    def _pump_later(self) -> None:
+        self.after(self.rng.randrange(RETRY_US, 4 * RETRY_US), self._pump)
+
+    def _pump(self) -> None:
+        """Ask for what comes next."""
+        if self.connection is None or self._asking or not self._has_coordinator or self.state == "over":
+            return
+        if any(topic not in self.known for topic in self.topics):
+            return
+        if self.state == "new" and self.makes:
+            self._initialize()
+        elif self.state == "open":
+            self._go_on()
+        elif self.state == "ending" and not self._requests:
+            self._end()
+
+    # ---- who it is -------------------------------------------------------------------------------------------------
+
+    def _initialize(self) -> None:
+        request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
+        if self.identity is not None and self.versions[INIT_PRODUCER_ID] >= BUMPS_SINCE:
+            request.producer_id, request.producer_epoch = self.identity
+        self._ask(INIT_PRODUCER_ID, request, self._initialized)
+
+    def _initialized(self, message: Any) -> None:
+        self._asking = False
+        code = message.error_code
+        if code == ErrorCode.NONE:
+            if self.told.is_new(message.producer_id):
+                self.workload.check_new_producer_id(message.producer_id)
+            identity = Identity(message.producer_id, message.producer_epoch)
+            self.told.initialized(self.world.clock.now_us, self.name, self.transactional_id, identity)
+            self.state = "ready"
+            self._needs_epoch = False
+            self._become(identity)
+            self.renewed()
+        elif code in LATER:
+            self._pump_later()
+        elif code in SHUT_OUT and self.identity is not None:
+            self._shut_out(code)
+        else:
+            raise Broken(f"{self.name}: InitProducerId answers {code}")
+
+    def _become(self, identity: Identity) -> None:
+        self.world.trace.add(self.name, f"is {identity.producer_id} in epoch {identity.epoch}")
+        if identity != self.identity:
+            self.identity = identity
+            for lane in self.lanes:
+                lane.take_identity(*identity, self.history.losses)
+
+    def _shut_out(self, code: int) -> None:
+        """Somebody else has its place, or the coordinator has aborted what it did."""
+        self.world.trace.add(self.name, f"is shut out: {code}")
+        self._drop()
+        self.identity = None
+        self.state = "over" if self.zombie else "new"
+        if self.zombie:
+            self.running = False
+            self.hang_up()
+        else:
+            self.after(self.rng.randrange(500 * MS), self._pump)
+
+    def _drop(self) -> None:
+        """Know nothing more of the transaction that is open."""
+        self.transaction = None
+        for lane in self.lanes:
+            lane.parcels.clear()
+        done, self._done = self._done, None
+        if done is not None:
+            done(False)
+
+    def renewed(self) -> None:
+        """It has an epoch by InitProducerId: all that was begun under an older one is over."""
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        waiting = [lane for lane in self.lanes if lane.parcels]
+        if not self.second_version:
+            missing = [lane for lane in waiting if (lane.topic, lane.index) not in self._added]
+            if missing:
+                if not self._requests:
+                    self._add(missing)
+                return
+        if waiting:
+            self._write()
+        elif self._requests or self._to_make:
+            return
+        elif self._offsets is not None and not self._offsets.done:
+            self._commit_offsets(self._offsets)
+        elif self.world.clock.now_us >= self._end_at_us:
+            self.state = "ending"
+            self._end()
+        else:
+            self.after(self._end_at_us - self.world.clock.now_us, self._pump)
+
+    def _write(self) -> None:
+        now_us = self.world.clock.now_us
+        while self._requests < IN_FLIGHT_MAX:
+            chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+            if not chosen:
+                break
+            topic = self.rng.choice(chosen)[0].topic
+            chosen = [each for each in chosen if each[0].topic == topic]
+            if len(chosen) > 1 and self.rng.random() < 0.3:
+                chosen = chosen[:1]
+            self._send(topic, chosen)
+
+    def _send(self, topic: str, chosen: list[tuple[Lane, PendingRange]]) -> None:
+        by_id = self.versions[PRODUCE] >= BY_TOPIC_ID_SINCE
+        parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
+        message = ProduceRequest(
+            self.transactional_id, -1, 3_000, [TopicProduceData(**self.topic_key(topic, by_id), partition_data=parts)]
+        )
+        self._begun_something = True
+        self._be_late()
+        self._requests += 1
+        for _, parcel in chosen:
+            parcel.in_flight = True
+        self.request(PRODUCE, message, self._produced, chosen, self.transaction, self.identity, self.world.clock.now_us)
+
+    def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
+        if parcel.base_sequence < 0:
+            parcel.base_sequence = lane.next_sequence
+            lane.next_sequence += len(parcel.notes)
+        return encode_batch(
+            parcel.notes,
+            self.world.clock.wall_ms,
+            producer_id=lane.producer_id,
+            producer_epoch=lane.producer_epoch,
+            base_sequence=parcel.base_sequence,
+            transactional=True,
+        )
+
+    def _produced(
+        self,
+        message: Any,
+        sent: list[tuple[Lane, PendingRange]],
+        of: Transaction,
+        identity: Identity,
+        sent_us: Micros,
+    ) -> None:
+        if message is None:
+            return
+        self._requests -= 1
+        answers = {part.index: part for topic in message.responses for part in topic.partition_responses}
+        for lane, parcel in sent:
+            answer = answers[lane.index]
+            parcel.in_flight = False
+            if answer.error_code == ErrorCode.NONE:
+                what = f"a batch for {lane.topic}-{lane.index}"
+                self.told.taken(self.name, what, self.transactional_id, identity, sent_us)
+                self.history.acknowledge(self.name, (lane.topic, lane.index), answer.base_offset, parcel.notes)
+            if of is self.transaction and self.state == "open":
+                self._take_answer(lane, parcel, answer)
+        self._pump()
+
+    def _take_answer(self, lane: Lane, parcel: PendingRange, answer: Any) -> None:
+        code = answer.error_code
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            lane.parcels.remove(parcel)
+            return
+        self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
+        lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
+        self.after(lane.pause_until_us - self.world.clock.now_us, self._pump)
+        if code in LATER or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.parcels[0] is not parcel):
+            return
+        if code in SHUT_OUT or code in ABORTABLE:
+            self.abort(f"{lane.topic}-{lane.index} answers {code}")
+            return
+        raise Broken(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
+
+    # ---- what a transaction is added -------------------------------------------------------------------------------
+
+    def _add(self, lanes: list[Lane]) -> None:
+        assert self.identity is not None
+        topics: dict[str, list[int]] = {}
+        for lane in lanes:
+            topics.setdefault(lane.topic, []).append(lane.index)
+        request = AddPartitionsToTxnRequest(
+            self.transactional_id,
+            *self.identity,
+            [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in topics.items()],
+        )
+        self._begun_something = True
+        sent_us = self.world.clock.now_us
+        self._ask(ADD_PARTITIONS_TO_TXN, request, self._partitions_added, self.identity, sent_us)
+
+    def _partitions_added(self, message: Any, identity: Identity, sent_us: Micros) -> None:
+        self._asking = False
+        for topic in message.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                if each.partition_error_code:
+                    self._add_refused("AddPartitionsToTxn", each.partition_error_code)
+                    return
+                self._added.add((topic.name, each.partition_index))
+        self.told.taken(self.name, "AddPartitionsToTxn", self.transactional_id, identity, sent_us)
+        self._pump()
+
+    def _add_refused(self, what: str, code: int) -> None:
+        if code in LATER:
+            self._pump_later()
+        elif code in SHUT_OUT:
+            self._shut_out(code)
+        elif code not in ABORTABLE and code not in FENCED:
+            raise Broken(f"{self.name}: {what} answers {code}")
+        elif self.state == "open":
+            self.abort(f"{what} answers {code}")
+        else:
+            self._pump()
+
+    def _commit_offsets(self, offsets: GroupOffsets) -> None:
+        assert self.identity is not None
+        self._begun_something = True
+        if not self.second_version and not offsets.added:
+            request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, offsets.group)
+            self._ask(ADD_OFFSETS_TO_TXN, request, self._offsets_added, offsets)
+            return
+        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for (topic, index), position in offsets.positions.items():
+            topics.setdefault(topic, []).append(TxnOffsetCommitRequestPartition(index, position))
+        request = TxnOffsetCommitRequest(
+            self.transactional_id,
+            offsets.group,
+            *self.identity,
+            offsets.generation,
+            offsets.member_id,
+            offsets.instance,
+            [TxnOffsetCommitRequestTopic(*each) for each in topics.items()],
+        )
+        assert self.transaction is not None
+        if not self.transaction.commits:
+            now_us = self.world.clock.now_us
+            self.told.commit_offsets(now_us, self.transaction, offsets.group, offsets.positions)
+        sent_us = self.world.clock.now_us
+        self._ask(TXN_OFFSET_COMMIT, request, self._offsets_committed, offsets, self.identity, sent_us)
+
+    def _offsets_added(self, message: Any, offsets: GroupOffsets) -> None:
+        self._asking = False
+        if message.error_code:
+            self._add_refused("AddOffsetsToTxn", message.error_code)
+        else:
+            offsets.added = True
+            self._pump()
+
+    def _offsets_committed(self, message: Any, offsets: GroupOffsets, identity: Identity, sent_us: Micros) -> None:
+        self._asking = False
+        for topic in message.topics:
+            for each in topic.partitions:
+                if each.error_code:
+                    self._add_refused("TxnOffsetCommit", each.error_code)
+                    return
+        self.told.taken(self.name, "TxnOffsetCommit", self.transactional_id, identity, sent_us)
+        offsets.done = True
+        self._pump()
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def abort(self, why: str) -> None:
+        """Give the open transaction up."""
+        assert self.state == "open"
+        self.world.trace.add(self.name, f"aborts {self.transaction}: {why}")
+        if not self.second_version and any(p.base_sequence >= 0 for lane in self.lanes for p in lane.parcels):
+            self._needs_epoch = True  # nobody knows which of them are there, nor which sequence comes next
+        for lane in self.lanes:
+            lane.parcels.clear()
+        self._commits, self._to_make = False, 0
+        self.state = "ending"
+        if self._begun_something:
+            self._pump()
+        else:
+            self._ended(committed=False)
+
+    def _end(self) -> None:
+        assert self.identity is not None
+        assert self.transaction is not None
+        self.transaction.asked_to_commit = self._commits
+        request = EndTxnRequest(self.transactional_id, *self.identity, self._commits)
+        now_us = self.world.clock.now_us
+        in_doubt, self._in_doubt = self._in_doubt, True  # until an answer says otherwise
+        self._ask(END_TXN, request, self._end_answered, in_doubt, self.identity, now_us)
+
+    def _end_answered(self, message: Any, in_doubt: bool, identity: Identity, sent_us: Micros) -> None:
+        self._asking = False
+        assert self.transaction is not None
+        code, commits = message.error_code, self._commits
+        if code == ErrorCode.NONE:
+            self.told.taken(self.name, "EndTxn", self.transactional_id, identity, sent_us)
+            self._ended(committed=commits)
+            if self.second_version and self.state == "ready":
+                self._become(Identity(message.producer_id, message.producer_epoch))
+            return
+        if code in LATER:
+            self._in_doubt = in_doubt or code not in NOT_DONE
+            self._pump_later()
+        elif code == ErrorCode.INVALID_TXN_STATE and not commits:
+            self._ended(committed=False)  # in the first version, where nothing was open
+        elif code == ErrorCode.INVALID_TXN_STATE or code in SHUT_OUT:
+            if not in_doubt or code == ErrorCode.INVALID_TXN_STATE:
+                self._conclude(committed=False)
+            self._shut_out(code)
+        else:
+            raise Broken(f"{self.name}: EndTxn answers {code}")
+
+    def _conclude(self, *, committed: bool) -> None:
+        assert self.transaction is not None
+        self.told.conclude(self.world.clock.now_us, self.name, self.transaction, committed=committed)
+
+    def _ended(self, *, committed: bool) -> None:
+        self.world.trace.add(self.name, f"{self.transaction} is {'committed' if committed else 'aborted'}")
+        self._conclude(committed=committed)
+        self.transaction = None
+        self.state = "new" if self._needs_epoch else "ready"
+        done, self._done = self._done, None
+        if done is not None:
+            done(committed)
+        self._pump()

@@ -1,0 +1,149 @@
+"""Simulates who reads committed records: scanners of whole topics, and groups that write what they make of them.
+
+A `Transformer` is a member of a group with a transactional producer of its own: it reads, writes one record for each
+and commits how far it has read, all in one transaction; where that is aborted it goes back to what the group has
+committed. Nobody waits with a rebalance for a transaction that is open: whoever reads the group's offsets next has to
+wait for it (KIP-447).
+"""
+
+from collections.abc import Callable
+
+from ottla.sim.clients.batches import Batch, Note
+from ottla.sim.clients.consumers import GROUPS_LIST_SINCE, GroupMember
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.clients.kafka import OFFSET_FETCH
+from ottla.sim.clients.readers import Scanner
+from ottla.sim.clients.transaction_history import OrderOfShown, sources_of
+from ottla.sim.clients.transactional import GroupOffsets, TransactionalProducer
+from ottla.sim.clients.workload_view import TransactionWorkloadView
+from ottla.sim.kernel.clock import MS, Micros
+
+AT_ONCE_MAX = 12
+"""Records that one transaction is made of."""
+AT_ONCE_HURRIED = 400
+
+
+class CommittedScanner(Scanner):
+    """Reads the committed records of a topic again and again."""
+
+    committed_only = True
+
+    def __init__(self, workload: TransactionWorkloadView, name: str, topic: str) -> None:
+        super().__init__(workload, name, topic)
+        self._told = workload.told
+        self._order = OrderOfShown()
+
+    def reset_to(self, where: TopicPartition, offset: int) -> None:
+        super().reset_to(where, offset)
+        self._order.begin_again(where)
+
+    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+        label = self._told.show(self.world.clock.now_us, f"{self.name} of {where}", note)
+        if not self.workload.rules[where[0]].compacted:
+            self._order.show(self.name, where, note, batch, label)
+
+    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+        self._told.pass_over(self.world.clock.now_us, f"{self.name} of {where}", batch.notes)
+
+
+class Emitter(TransactionalProducer):
+    """The producer of a transformer, which alone says what it writes. `renewals`: told when it has a new epoch."""
+
+    renewals: Callable[[], None] | None = None
+
+    def _work(self) -> None:
+        """Nothing by itself."""
+
+    def renewed(self) -> None:
+        if self.renewals is not None:
+            self.renewals()
+
+
+class Transformer(GroupMember):
+    """A member of a group that reads, transforms and writes. See the module."""
+
+    committed_only = True
+
+    def __init__(
+        self,
+        workload: TransactionWorkloadView,
+        name: str,
+        group: str,
+        topics: tuple[str, ...],
+        *,
+        instance: str | None = None,
+        emitter: Emitter,
+    ) -> None:
+        super().__init__(workload, name, group, topics, instance=instance)
+        self.versions[OFFSET_FETCH] = max(self.versions[OFFSET_FETCH], GROUPS_LIST_SINCE)
+        self._told = workload.told
+        self._read: list[tuple[TopicPartition, Note]] = []
+        self._mine: list[TopicPartition] = []
+        self.take(emitter)
+        self._loop()
+
+    def take(self, emitter: Emitter) -> None:
+        """Write by this producer from now on, once it has an epoch."""
+        self.emitter = emitter
+        emitter.renewals = self._begin_again
+
+    def committed(self, where: TopicPartition) -> int:
+        """All that was read is committed, where nothing waits and nothing is under way."""
+        if self._read or not self.emitter.idle:
+            return -1
+        return self.positions.get(where, -1)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def assigned(self, mine: list[TopicPartition]) -> None:
+        self._mine = mine
+        self._read.clear()
+        super().assigned(mine)
+
+    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+        self._told.show(self.world.clock.now_us, f"{self.name} of {where}", note)
+        self._read.append((where, note))
+
+    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+        self._told.pass_over(self.world.clock.now_us, f"{self.name} of {where}", batch.notes)
+
+    def found_committed(self, begun_us: Micros, where: TopicPartition, offset: int) -> None:
+        super().found_committed(begun_us, where, offset)
+        self._told.show_offset(self.world.clock.now_us, self.name, self.group, where, offset)
+
+    def _forget_membership(self) -> None:
+        super()._forget_membership()
+        self._read.clear()
+
+    def _commit(self, *, again: bool = False) -> None:
+        """Only its transactions commit anything."""
+
+    # ---- transforming ----------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        self.after(self.rng.randrange(20 * MS, 300 * MS), self._loop)
+        if self.state != "stable" or not self._read or self.emitter.state != "ready":
+            return
+        at_once = AT_ONCE_HURRIED if self.hurries else AT_ONCE_MAX
+        taken, self._read = self._read[:at_once], self._read[at_once:]
+        positions = {where: note.offset + 1 for where, note in taken}
+        offsets = GroupOffsets(self.group, self.generation, self.member_id, self.instance, positions)
+        emitter = self.emitter
+        emitter.begin(sources_of(taken), offsets, lambda committed: self._emitted(emitter, committed))
+        for where, note in taken:
+            lane = emitter.lanes[where[1] % len(emitter.lanes)]
+            emitter.put(lane, [emitter.note(lane, f"{where[0]}-{where[1]}-{note.offset}".encode())])
+        emitter.go()
+
+    def _emitted(self, emitter: Emitter, committed: bool) -> None:
+        """A transaction is over: where it did not count, what it was made of is read once more."""
+        if not committed and emitter is self.emitter:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Go on from what the group has committed."""
+        if self.state == "stable" and self._mine:
+            self._round += 1  # what was asked about offsets before is answered in vain
+            self._read.clear()
+            self.positions.clear()
+            self._fetch_offsets(self._mine)

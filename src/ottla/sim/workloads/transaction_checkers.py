@@ -1,0 +1,213 @@
+"""Checks what transactions leave inside: at every look, at rest, and in the whole of every log at the end.
+
+- the last stable offset of a partition does not fall within a life, and the state of its producers is sound;
+- a transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition;
+- the index of aborted transactions says of each log what its markers say; no transaction has markers of both kinds;
+- whoever reads committed records to the end is shown all of a committed transaction and nothing of any other, in order;
+- every input record that is committed has its effect.
+"""
+
+from collections.abc import Iterator
+
+from ottla.broker.node import Node
+from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Isolation
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
+from ottla.protocol.errors import ErrorCode
+from ottla.sim.clients.batches import Batch, Note, decode_batches
+from ottla.sim.clients.history import TopicPartition
+from ottla.sim.clients.readers import AbortedProducers
+from ottla.sim.clients.transaction_history import OrderOfShown, Source, label_of
+from ottla.sim.kernel.host import Host, Life
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.workloads.checkers import Watch, node_of, partitions_of
+from ottla.sim.workloads.transactions import LEDGER, RESULTS, TransactionWorkload
+from ottla.txn.shard import TransactionShard
+from ottla.txn.transaction import Transaction as KnownTransaction
+
+
+def known_transactions(node: Node) -> dict[str, KnownTransaction]:
+    """What the loaded coordinators know, by transactional id."""
+    known: dict[str, KnownTransaction] = {}
+    for shard in node.transactions.shards():
+        assert isinstance(shard, TransactionShard)
+        known.update(shard.image())
+    return known
+
+
+class TransactionWatch(Watch):
+    """Looks at transactions too."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._stable: dict[Partition, int] = {}
+
+    def look(self, life: Life) -> None:
+        if life is not self._life:
+            self._stable.clear()
+        super().look(life)
+        node = node_of(life)
+        node.transactions.check()
+        known = {each.producer_id: each for each in known_transactions(node).values()}
+        all_loaded = _all_loaded(node)
+        for partition in partitions_of(node):
+            log = partition.log
+            log.producers.check()
+            if log.last_stable_offset < self._stable.get(partition, 0):
+                raise Broken(
+                    f"{partition.name}: the last stable offset goes back from {self._stable[partition]} to "
+                    f"{log.last_stable_offset}"
+                )
+            self._stable[partition] = log.last_stable_offset
+            if all_loaded:
+                for offset, producer_id in log.producers.open.items():
+                    _look_at_open(partition, offset, known.get(producer_id))
+
+
+def _all_loaded(node: Node) -> bool:
+    """Whether every coordinator of transactions that has anything to remember is there."""
+    loaded = {partition for partition, _ in node.transactions.loaded()}
+    topic = node.image.topics.get(TRANSACTION_STATE_TOPIC)
+    for index in range(0 if topic is None else len(topic.partitions)):
+        partition = node.leadership.led(TRANSACTION_STATE_TOPIC, index)
+        if isinstance(partition, ErrorCode) or (partition.log.log_end_offset and partition not in loaded):
+            return False
+    return True
+
+
+def _look_at_open(partition: Partition, offset: int, known: KnownTransaction | None) -> None:
+    where = (partition.topic_name, partition.index)
+    if known is None or known.is_idle or where not in known.partitions:
+        raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
+
+
+# ---- the audit -----------------------------------------------------------------------------------------------------
+
+
+def audit_transactions(workload: TransactionWorkload, node: Node) -> None:
+    """Read every partition in both ways and hold what is shown against what clients were told."""
+    shown: dict[TopicPartition, dict[int, Note]] = {}
+    for rule in workload.rules.values():
+        for index in range(rule.partitions):
+            partition = node.replicas.get(rule.name, index)
+            assert partition is not None
+            shown[rule.name, index] = _read_committed(workload, partition)
+            _audit_markers(workload, partition, shown[rule.name, index], compacted=rule.compacted)
+    _audit_whole(workload, shown)
+    _audit_accounts(workload, shown)
+    _audit_effects(workload, shown)
+
+
+def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:
+    """Every batch that this isolation level shows, and whether its reader passes it over as aborted."""
+    log = partition.log
+    position = log.log_start_offset
+    while position < log.log_end_offset:
+        result = log.read(position, 1 << 20, isolation, True)
+        batches = decode_batches(result.slice.read()) if result.slice is not None else []
+        if not batches:
+            break
+        aborted = AbortedProducers(list(result.aborted or ()))
+        for batch in batches:
+            hidden = aborted.hide(batch)
+            if batch.base_offset >= position:
+                yield batch, hidden
+        position = batches[-1].last_offset + 1
+
+
+def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict[int, Note]:
+    """By the index of aborted transactions, as the answer to a fetch is made."""
+    now_us, where = workload.world.clock.now_us, (partition.topic_name, partition.index)
+    who = f"the audit of {partition.name}"
+    order = OrderOfShown()
+    shown: dict[int, Note] = {}
+    for batch, hidden in batches_of(partition, Isolation.TXN_COMMITTED):
+        if hidden:
+            workload.told.pass_over(now_us, who, batch.notes)
+            continue
+        for note in batch.notes:
+            label = workload.told.show(now_us, who, note)
+            shown[note.offset] = note
+            if not workload.rules[partition.topic_name].compacted:
+                order.show(who, where, note, batch, label)
+    return shown
+
+
+def _audit_markers(
+    workload: TransactionWorkload, partition: Partition, shown: dict[int, Note], *, compacted: bool
+) -> None:
+    """By the markers alone, which stand behind what they end."""
+    now_us = workload.world.clock.now_us
+    open_notes: dict[int, list[Note]] = {}
+    committed: set[int] = set()
+    for batch, _ in batches_of(partition, Isolation.HIGH_WATERMARK):
+        if batch.transactional and batch.commits is None:
+            open_notes.setdefault(batch.producer_id, []).extend(batch.notes)
+        elif batch.commits is not None:
+            ended = open_notes.pop(batch.producer_id, [])
+            names = {label_of(note).transaction for note in ended}
+            if len(names) > 1:
+                raise Broken(f"{partition.name}: the marker at {batch.base_offset} ends transactions {names}")
+            for number in names:
+                assert number is not None
+                transaction = workload.told.transactions[number]
+                who = f"the marker at {batch.base_offset} of {partition.name}"
+                workload.told.conclude(now_us, who, transaction, committed=batch.commits)
+            if batch.commits:
+                committed.update(note.offset for note in ended)
+        else:
+            committed.update(note.offset for note in batch.notes)
+    left = [producer_id for producer_id, notes in open_notes.items() if notes]
+    if left and not compacted:
+        raise Broken(f"{partition.name}: the transactions of producers {left} have no marker")
+    if not compacted and committed != shown.keys():
+        raise Broken(f"{partition.name}: shown and not committed, or the other way round: {committed ^ shown.keys()}")
+
+
+def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
+    """Of each transaction everything is shown, or nothing."""
+    seen: dict[int, set[tuple[TopicPartition, int]]] = {}
+    for where, notes in shown.items():
+        for note in notes.values():
+            label = label_of(note)
+            if label.transaction is not None:
+                found = seen.setdefault(label.transaction, set())
+                if (where, label.number) in found:
+                    raise Broken(f"{where}: record {label} is there twice")
+                found.add((where, label.number))
+    for transaction in workload.told.transactions:
+        found = seen.get(transaction.number, set())
+        lasting = {place for place in transaction.sent if not workload.rules[place[0][0]].compacted}
+        missing = lasting - found
+        if transaction.committed and missing:
+            raise Broken(f"{transaction} is committed ({transaction.told_by}), and lacks {sorted(missing)}")
+
+
+def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
+    """Of each key of a compacted topic the last committed value is there."""
+    for where, contents in workload.history.acknowledged.items():
+        if not workload.rules[where[0]].compacted:
+            continue
+        newest = {note.key: offset for offset, note in sorted(shown[where].items())}
+        for offset, (key, value) in sorted(contents.items()):
+            number = label_of(Note(offset, 0, key, value)).transaction
+            assert number is not None
+            if workload.told.transactions[number].committed and newest.get(key, -1) < offset:
+                raise Broken(f"{where}: key {key!r} was committed at {offset}, the newest is {newest.get(key)}")
+
+
+def _audit_effects(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
+    """Of each input record that counts there is one result."""
+    results: dict[bytes | None, int] = {}
+    for where, notes in shown.items():
+        if where[0] == RESULTS:
+            for note in notes.values():
+                results[note.key] = results.get(note.key, 0) + 1
+    for where, notes in shown.items():
+        if where[0] != LEDGER:
+            continue
+        for offset in notes:
+            source: Source = (*where, offset)
+            count = results.get(f"{where[0]}-{where[1]}-{offset}".encode(), 0)
+            if count != 1 or source not in workload.told.effects:
+                raise Broken(f"{source} has its effect {count} times")

@@ -1,0 +1,222 @@
+"""Makes who is there in a run of transactions: producers of both versions, loops of groups, readers of both isolations.
+
+`ledger` is written by transactional producers, and by one without transactions, whose records stand between theirs;
+`accounts` is compacted; groups of transformers read `ledger` and write `results`. A transactional id has one client
+that may use it, and perhaps zombies. In some runs the ids begin near the end of their epochs: an operator has written
+so into `__transaction_state`, and killed the node.
+"""
+
+from typing import Any
+
+from ottla.machine import WallMillis
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.sim.clients.batches import encode_batch
+from ottla.sim.clients.history import History, TopicRule
+from ottla.sim.clients.kafka import FIND_COORDINATOR, INIT_PRODUCER_ID, PRODUCE, KafkaClient
+from ottla.sim.clients.producers import Producer
+from ottla.sim.clients.readers import Scanner
+from ottla.sim.clients.transaction_history import TransactionHistory
+from ottla.sim.clients.transactional import TransactionalProducer
+from ottla.sim.clients.transformers import CommittedScanner, Emitter, Transformer
+from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.host import Host
+from ottla.sim.workloads.checkers import node_of
+from ottla.sim.workloads.workload import Plan, Workload
+from ottla.txn.records import encode
+from ottla.txn.transaction import EXHAUSTED_EPOCH, State
+from ottla.txn.transaction import Transaction as KnownTransaction
+
+LEDGER, ACCOUNTS, RESULTS = "ledger", "accounts", "results"
+TIMEOUTS_MS = (800, 2_500, 6_000)
+INTERNAL_TOPICS_CLIENT = "__admin_client"
+
+
+class TransactionWorkload(Workload):
+    """See the module."""
+
+    def __init__(self, host: Host, plan: Plan) -> None:
+        super().__init__(host, plan)
+        rng = self.rng
+        rules = (
+            TopicRule(LEDGER, rng.randrange(1, 4), dense=True, transactional=True),
+            TopicRule(ACCOUNTS, rng.randrange(1, 3), compacted=True, transactional=True),
+            TopicRule(RESULTS, rng.randrange(1, 3), dense=True, transactional=True),
+        )
+        self.rules = {rule.name: rule for rule in rules}
+        self.history = self.admin.history = History(rules, groups_vanish=False)
+        self.told = TransactionHistory(self.history)
+        self.transactional: list[TransactionalProducer] = []
+        """Whoever may write under a transactional id, the newest of each; then the zombies."""
+        self.transformers: list[Transformer] = []
+        self.ager: Ager | None = None
+        self._instances = 0
+
+    @property
+    def clients(self) -> list[KafkaClient]:
+        own = [] if self.ager is None else [self.ager]
+        return [*super().clients, *own, *self.transactional]
+
+    def topics_stand(self) -> None:
+        if self.ager is None and self.rng.random() < 0.3:
+            self.ager = Ager(self, [f"pay-{i}" for i in range(3)])
+        elif self.ager is None:
+            self.ids_stand()
+
+    def ids_stand(self) -> None:
+        """What is known of the transactional ids is as the run wants it: everybody may come."""
+        if self.producers:
+            return
+        rng = self.rng
+        gap_us = rng.choice((60, 150)) * MS
+        self.producers.append(Producer(self, "plain", LEDGER, idempotent=True, gap_us=4 * gap_us))
+        for i in range(rng.randrange(1, 4)):
+            topics = (LEDGER, ACCOUNTS) if rng.random() < 0.5 else (LEDGER,)
+            self.add_producer(f"pay-{i}", topics)
+        for i in range(rng.randrange(1, 3)):
+            emitter = self._emitter(f"loop-{i}")
+            instance = f"loop-{i}" if rng.random() < 0.3 else None
+            member = Transformer(self, f"member-{i}", "loops", (LEDGER,), instance=instance, emitter=emitter)
+            self.transformers.append(member)
+            self.members.append(member)
+        for topic in (LEDGER, ACCOUNTS, RESULTS):
+            self.scanners.append(CommittedScanner(self, f"committed-{topic}", topic))
+        self.scanners.append(Scanner(self, "all", rng.choice((LEDGER, RESULTS))))
+        if self.winding_down:
+            self.wind_down()
+
+    def add_producer(self, transactional_id: str, topics: tuple[str, ...]) -> TransactionalProducer:
+        """A client that takes this transactional id."""
+        rng = self.rng
+        producer = TransactionalProducer(
+            self,
+            self._instance_of(transactional_id),
+            topics,
+            second_version=rng.random() < 0.5,
+            timeout_ms=rng.choice(TIMEOUTS_MS),
+            gap_us=rng.choice((60, 200)) * MS,
+        )
+        self.transactional.append(producer)
+        return producer
+
+    def _emitter(self, transactional_id: str) -> Emitter:
+        rng = self.rng
+        emitter = Emitter(
+            self,
+            self._instance_of(transactional_id),
+            (RESULTS,),
+            second_version=rng.random() < 0.5,
+            timeout_ms=rng.choice(TIMEOUTS_MS),
+            gap_us=100 * MS,
+        )
+        self.transactional.append(emitter)
+        return emitter
+
+    def _instance_of(self, transactional_id: str) -> str:
+        self._instances += 1
+        return f"{transactional_id}.{self._instances}"
+
+    # ---- one after the other ---------------------------------------------------------------------------------------
+
+    def replace_one(self, *, dies: bool) -> None:
+        """A transactional id is taken by another client. The one before it dies, or goes on as a zombie."""
+        alive = [each for each in self.transactional if each.state != "over" and not each.zombie]
+        if not alive:
+            return
+        before = self.rng.choice(alive)
+        self.world.trace.add("faults", f"{before.name} {'dies' if dies else 'becomes a zombie'}")
+        if isinstance(before, Emitter):
+            member = next(each for each in self.transformers if each.emitter is before)
+            member.take(self._emitter(before.transactional_id))
+            before.renewals = None
+        else:
+            self.add_producer(before.transactional_id, before.topics)
+        if dies:
+            before.retire()
+        else:
+            before.zombie = True
+
+    def wind_down(self) -> None:
+        super().wind_down()
+        for producer in self.transactional:
+            producer.makes = isinstance(producer, Emitter) and not producer.zombie
+            producer.hurries = True
+
+
+class Ager(KafkaClient):
+    """An operator who writes that transactional ids have come near the end of their epochs, and kills the node: what
+    its coordinators read when it comes up again is this."""
+
+    def __init__(self, workload: TransactionWorkload, ids: list[str]) -> None:
+        super().__init__(workload, INTERNAL_TOPICS_CLIENT)
+        self._for = workload
+        self._ids = ids
+        self.versions[FIND_COORDINATOR] = max(1, self.versions[FIND_COORDINATOR])
+        self.versions[PRODUCE] = 12
+        self._done = False
+        self.connect()
+
+    def ready(self) -> None:
+        if not self._done:
+            request = FindCoordinatorRequest(key=self._ids[0], key_type=1, coordinator_keys=self._ids[:1])
+            self.request(FIND_COORDINATOR, request, self._found)
+
+    def _found(self, message: Any) -> None:
+        if message is None:
+            return
+        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        if code:
+            self.after(100 * MS, self._again)
+        else:
+            self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._write)
+
+    def _again(self) -> None:
+        if self.connection is not None:
+            self.ready()
+
+    def _write(self, message: Any) -> None:
+        """One record for each id, one after the other, with a producer id that nobody else has."""
+        if message is None:
+            return
+        life = self._for.host.life
+        if message.error_code or life is None or not life.alive or not self._ids:
+            self.after(100 * MS, self._again)
+            return
+        self._for.check_new_producer_id(message.producer_id)
+        name = self._ids[0]
+        self._for.told.belongs(message.producer_id, name)
+        known = KnownTransaction(
+            message.producer_id,
+            EXHAUSTED_EPOCH - self.rng.randrange(5),
+            1_000,
+            self.rng.choice((State.EMPTY, State.COMPLETE_COMMIT)),
+            last_update_ms=WallMillis(self.world.clock.wall_ms),
+            client_version=self.rng.choice((0, 2)),
+        )
+        record = encode(name, known)
+        batch = encode_batch([(record.key, record.value)], self.world.clock.wall_ms)
+        index = node_of(life).transactions.partition_for(name)
+        part = PartitionProduceData(index, batch)
+        topic = TopicProduceData(TRANSACTION_STATE_TOPIC, partition_data=[part])
+        self.request(PRODUCE, ProduceRequest(None, -1, 3_000, [topic]), self._written)
+
+    def _written(self, message: Any) -> None:
+        if message is None:
+            return
+        code = message.responses[0].partition_responses[0].error_code
+        if code != ErrorCode.NONE:
+            self.after(100 * MS, self._again)
+            return
+        self._ids.pop(0)
+        if self._ids:
+            self.ready()
+            return
+        self._done = True
+        self.world.trace.add("faults", "the transactional ids are old now")
+        self.running = False
+        self.hang_up()
+        self._for.host.kill(power_cut=False)
+        self._for.ids_stand()

@@ -1,0 +1,176 @@
+"""The checkers of transactions can fail: each test breaks the node in one place, and a seed must notice.
+
+The seeds are some that notice; any other would do, perhaps later.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import ottla.txn.shard
+import ottla.txn.transaction
+from ottla.broker.coordinators.shards import ShardHost
+from ottla.broker.coordinators.verification import Verifier
+from ottla.groups.offsets import Offsets
+from ottla.log.index.transactions import TransactionIndex
+from ottla.log.state import LogState
+from ottla.machine import NO_PRODUCER_ID, Decision
+from ottla.protocol.errors import ErrorCode
+from ottla.sim.workloads.transactions_run import TransactionsRun
+from ottla.txn.markers import Markers, Outcome
+from ottla.txn.shard import TransactionShard
+from ottla.txn.transaction import Producer, State, Transaction
+
+Patch = pytest.MonkeyPatch
+
+
+def plant_markers_that_a_restart_forgets(patch: Patch) -> None:
+    """A transaction that was prepared when the node died is not ended by the next life."""
+    original = TransactionShard.loaded
+
+    def forgetful(self: TransactionShard, now: int) -> Decision:
+        decision = original(self, now)
+        return Decision((), decision.answers, ()) if decision.asks else decision
+
+    patch.setattr(TransactionShard, "loaded", forgetful)
+
+
+def plant_no_verification(patch: Patch) -> None:
+    """A batch that was long under way opens a transaction, in the first version."""
+    patch.setattr(Verifier, "asks", lambda self, *, second_version: second_version)
+
+
+def plant_epochs_of_zombies(patch: Patch) -> None:
+    """An older epoch is as good as the present one."""
+
+    def lenient(known: Transaction | None, producer: Producer) -> ErrorCode:
+        if known is None or known.producer_id != producer.id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
+
+    patch.setattr(ottla.txn.shard, "error_of", lenient)
+
+
+def plant_a_last_stable_offset_that_waits_for_nothing(patch: Patch) -> None:
+    patch.setattr(LogState, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def plant_an_end_that_is_answered_before_it_is_durable(patch: Patch) -> None:
+    original = ShardHost._carry_out
+
+    def hasty(self: ShardHost, now: int, hosted: Any, decision: Decision) -> None:
+        if isinstance(hosted.shard, TransactionShard) and decision.records:
+            original(self, now, hosted, Decision(decision.records, (), decision.asks))
+            high = hosted.partition.log.high_watermark
+            hosted.partition.log.high_watermark = hosted.partition.log.log_end_offset
+            original(self, now, hosted, Decision((), decision.answers, ()))
+            hosted.partition.log.high_watermark = high
+        else:
+            original(self, now, hosted, decision)
+
+    patch.setattr(ShardHost, "_carry_out", hasty)
+
+
+def plant_offsets_that_show_before_the_commit(patch: Patch) -> None:
+    original = Offsets.apply
+
+    def eager(self: Offsets, group_id: str, topic: str, partition: int, committed: Any, producer_id: int) -> None:
+        original(self, group_id, topic, partition, committed, NO_PRODUCER_ID)
+
+    patch.setattr(Offsets, "apply", eager)
+
+
+def plant_an_index_that_is_lost_in_a_restart(patch: Patch) -> None:
+    original = TransactionIndex.aborted
+
+    def lost(self: TransactionIndex) -> Any:
+        if self._aborted is None:
+            self._aborted, self.entries = [], 0
+        return original(self)
+
+    patch.setattr(TransactionIndex, "aborted", lost)
+
+
+def plant_a_time_out_that_aborts_what_is_prepared(patch: Patch) -> None:
+    """It decides anew what was decided, while the markers are under way."""
+    original = TransactionShard._go_on
+
+    def racing(self: TransactionShard, now: int, name: str, known: Transaction, outcome: Outcome, made: Any) -> None:
+        original(self, now, name, known, outcome, made)
+        if known.state is State.PREPARE_COMMIT and outcome is Outcome.UNDER_WAY and known.producer_epoch % 3 == 0:
+            self._markers.forget(name)
+            self._abort(now, name, known, made)
+
+    patch.setattr(TransactionShard, "_go_on", racing)
+
+
+def plant_epochs_without_an_end(patch: Patch) -> None:
+    """The same producer id goes on when its epochs are used up, from the first epoch."""
+    original = ottla.txn.shard.completed
+
+    def again(known: Transaction, wall_ms: Any) -> Transaction:
+        after = original(known, wall_ms)
+        return after if after.producer_id == known.producer_id else replace(after, producer_id=known.producer_id)
+
+    patch.setattr(ottla.txn.shard, "completed", again)
+
+
+def plant_answers_to_markers_of_another_transaction(patch: Patch) -> None:
+    """What is said of some partitions is taken for all (KAFKA-16352)."""
+    original = Markers.answered
+
+    def generous(self: Markers, number: int, answer: object) -> Any:
+        found = original(self, number, answer)
+        if found is not None and found[0] in self._sending:
+            self._sending[found[0]].missing.clear()
+            return found[0], Outcome.WRITTEN
+        return found
+
+    patch.setattr(Markers, "answered", generous)
+
+
+def plant_aborts_that_are_commits(patch: Patch) -> None:
+    """A time-out commits what is there."""
+    original = ottla.txn.shard.fenced
+
+    def committing(*args: Any) -> Transaction:
+        return replace(original(*args), state=State.PREPARE_COMMIT)
+
+    patch.setattr(ottla.txn.shard, "fenced", committing)
+
+
+def plant_offsets_that_an_abort_commits(patch: Patch) -> None:
+    original = Offsets.apply_marker
+
+    def generous(self: Offsets, producer_id: int, committed: bool) -> list[str]:
+        return original(self, producer_id, True)
+
+    patch.setattr(Offsets, "apply_marker", generous)
+
+
+PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
+    (plant_markers_that_a_restart_forgets, 7, "after everything healed"),
+    (plant_no_verification, 12, "nobody will end"),
+    (plant_epochs_of_zombies, 10, "was given to another"),
+    (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
+    (plant_an_end_that_is_answered_before_it_is_durable, 3, "is given"),
+    (plant_offsets_that_show_before_the_commit, 0, "never committed"),
+    (plant_an_index_that_is_lost_in_a_restart, 2, "nobody asked for that"),
+    (plant_a_time_out_that_aborts_what_is_prepared, 59, "is aborted, and"),
+    (plant_epochs_without_an_end, 36, "was given to another"),
+    (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
+    (plant_aborts_that_are_commits, 0, "nobody asked for that"),
+    (plant_offsets_that_an_abort_commits, 0, "never committed"),
+]
+
+
+@pytest.mark.parametrize(("plant", "seed", "words"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
+def test_a_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[Patch], None], seed: int, words: str
+) -> None:
+    plant(monkeypatch)
+    failure = TransactionsRun(seed).outcome().failure
+    assert failure is not None, f"seed {seed} does not notice"
+    assert words in failure
