@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ conform: setup  ## run kafka-python's own integration suite against a node
 
 conform-cluster: setup  ## run the client tests on three nodes with three copies of everything
 	$(PYTHON) -m pytest -q -n 0 tests/conform --three-nodes --deselect tests/conform/test_spark_connector.py $(ARGS)
+
+conform-franz-go: setup  ## run franz-go's transactions and groups against a node (needs Go)
+	$(PYTHON) -m tools.conform_franz_go
 
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
 	$(PYTHON) -m tools.diff_peer $(ARGS)
