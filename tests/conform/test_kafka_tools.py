@@ -1,0 +1,103 @@
+"""Kafka's own commands against three nodes, where KAFKA_LIBS names a directory with Kafka's jars (kafka-tools too).
+
+Without it these tests are skipped: the jars are 100 MB, and each command takes seconds to start.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.testing import EmbeddedCluster
+
+LIBS = os.environ.get("KAFKA_LIBS")
+JAVA = shutil.which("java")
+TOPIC = "org.apache.kafka.tools.TopicCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+CONFIGS = "kafka.admin.ConfigCommand"
+
+pytestmark = pytest.mark.skipif(
+    not (LIBS and JAVA), reason="KAFKA_LIBS does not name Kafka's jars, or there is no Java"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(settings={"replica.fetch.max.bytes": 50_000}) as cluster:
+        yield cluster
+
+
+def tool(cluster: EmbeddedCluster, name: str, *words: str) -> str:
+    """What a command prints. Its end is not looked at: not all say by it whether they failed."""
+    assert JAVA is not None
+    command = [JAVA, "-cp", f"{LIBS}/*", name, *words, "--bootstrap-server", cluster.bootstrap_servers]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return ended.stdout + ended.stderr
+
+
+def planned(path: Path, topic: str, *replicas: list[int]) -> str:
+    rows = [{"topic": topic, "partition": index, "replicas": each} for index, each in enumerate(replicas)]
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return str(path)
+
+
+def placed(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, str]]:
+    """The leader and the replicas of each partition, as kafka-topics shows them."""
+    shown = tool(cluster, TOPIC, "--describe", "--topic", topic)
+    return re.findall(r"Leader: (\S+)\s+Replicas: (\S+)", shown)
+
+
+def test_partitions_are_moved_with_a_throttle_verified_and_taken_back(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    assert "Created" in tool(cluster, TOPIC, "--create", "--topic", "t", "--replica-assignment", "1:2,2:3")
+    assert placed(cluster, "t") == [("1", "1,2"), ("2", "2,3")]
+    wanted = tmp_path / "topics.json"
+    wanted.write_text('{"version": 1, "topics": [{"topic": "t"}]}')
+    words = ["--generate", "--topics-to-move-json-file", str(wanted), "--broker-list", "1,2,3"]
+    assert "Proposed partition reassignment" in tool(cluster, REASSIGN, *words)
+    plan = planned(tmp_path / "plan.json", "t", [3, 1], [2, 3, 1])
+    words = ["--execute", "--reassignment-json-file", plan, "--throttle", "1000000"]
+    assert "Successfully started partition reassignments" in tool(cluster, REASSIGN, *words)
+    assert "leader.replication.throttled.rate=1000000" in tool(cluster, CONFIGS, "--describe", "--broker", "1")
+    told = "still in progress"
+    for _ in range(20):
+        told = tool(cluster, REASSIGN, "--verify", "--reassignment-json-file", plan)
+        if "still in progress" not in told:
+            break
+    assert "t-0 is completed" in told
+    assert "Clearing broker-level throttles" in told
+    assert "throttled" not in tool(cluster, CONFIGS, "--describe", "--broker", "1")
+    assert placed(cluster, "t") == [("1", "3,1"), ("2", "2,3,1")]
+    assert "No partition reassignments found" in tool(cluster, REASSIGN, "--list")
+
+
+def test_a_move_is_taken_back(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """It is held up by a throttle. (Kafka's tool refuses targets that are down.)"""
+    assert "Created" in tool(cluster, TOPIC, "--create", "--topic", "c", "--replica-assignment", "1")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(50):
+        producer.produce("c", bytes(20_000))
+    assert producer.flush(30) == 0
+    plan = planned(tmp_path / "plan.json", "c", [2])
+    words = ["--execute", "--reassignment-json-file", plan, "--throttle", "1000"]
+    assert "Successfully started partition reassignment" in tool(cluster, REASSIGN, *words)
+    assert "c-0: replicas: 2,1. adding: 2. removing: 1." in tool(cluster, REASSIGN, "--list")
+    assert "Successfully cancelled" in tool(cluster, REASSIGN, "--cancel", "--reassignment-json-file", plan)
+    assert placed(cluster, "c") == [("1", "1")]
+
+
+def test_leaders_and_the_cluster_are_told(cluster: EmbeddedCluster) -> None:
+    assert "Created" in tool(
+        cluster, TOPIC, "--create", "--topic", "l", "--partitions", "3", "--replication-factor", "3"
+    )
+    told = tool(cluster, ELECT, "--election-type", "preferred", "--all-topic-partitions")
+    assert "rror" not in told
+    assert "Cluster ID" in tool(cluster, CLUSTER, "cluster-id")
+    assert len(re.findall("unfenced", tool(cluster, CLUSTER, "list-endpoints"))) == 3
