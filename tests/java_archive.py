@@ -73,6 +73,8 @@ def make(archive: Path) -> None:
     gateway.proc.wait()
     if made.exists():
         made.replace(archive)
+    else:
+        archive.touch()  # this Java makes none: it is not asked again, and passes over what is empty
 
 
 def looked_at(rows: Any, batch: int) -> None:

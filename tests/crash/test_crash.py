@@ -6,7 +6,7 @@ import pytest
 
 from tools import crash_loop
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 @pytest.mark.timeout(600)

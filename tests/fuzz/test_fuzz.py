@@ -9,7 +9,7 @@ from ottla.protocol.framing import decode_request
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from tools import fuzz_node
 
-FRAMES = 5_000
+FRAMES = 3_000
 
 
 @pytest.mark.timeout(600)

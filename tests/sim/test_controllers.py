@@ -48,7 +48,7 @@ def fails(rule: str, seconds: int = 20, seed: int = 1) -> None:
 def test_finds_a_controller_that_writes_without_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant: nothing of an older claim is written."""
     monkeypatch.setattr(Members, "guards", lambda self: [])
-    fails("is the controller", seed=12)
+    fails("is the controller", seed=10)
 
 
 def test_finds_a_leader_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_finds_a_proposal_that_is_taken_too_late(monkeypatch: pytest.MonkeyPatch
         return right(placed, replace(proposal, leader_epoch=placed.leader_epoch), nodes, rules)
 
     monkeypatch.setattr(api, "altered", blind)
-    fails("a proposal with an old epoch was taken", seed=4)
+    fails("a proposal with an old epoch was taken", seed=8)
 
 
 def test_finds_elections_of_replicas_that_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_finds_a_move_that_ends_before_all_are_in_sync(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         reassignments, "is_complete", lambda placed: placed.is_moving and set(placed.adding) <= set(placed.isr)
     )
-    fails("in sync, ")
+    fails("in sync, ", seed=7)
 
 
 def test_finds_a_replica_that_goes_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
