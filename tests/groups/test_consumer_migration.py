@@ -43,7 +43,7 @@ class Classic:
         return JoinGroupRequest("g", 30_000, 60_000, self.member_id, self.instance_id, "consumer", [protocol])
 
     def joined(self) -> Any:
-        answer = self.stage.answers[self.ticket]
+        answer: Any = self.stage.answers[self.ticket]
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         self.member_id, self.generation = answer.member_id, answer.generation_id
         return answer
@@ -129,6 +129,20 @@ def test_a_classic_group_goes_over_and_comes_back_while_its_members_live() -> No
     stage.check()
 
 
+def test_a_group_that_goes_over_again_at_once_takes_nothing_from_who_has_not_joined_again() -> None:
+    """The old member still has all it had before the first one of the new protocol came and went."""
+    stage = ConsumerStage(t=4)
+    old = alone(stage)
+    stage.join("new")
+    stage.leave("new")
+    assert kinds(stage) == ["classic"]
+    again = stage.join("again")
+    assert kinds(stage) == ["consumer"]
+    assert again.owned == set(), "the old one has them"
+    settle(stage, old)
+    assert sorted(old.owned + [index for _, index in again.owned]) == [0, 1, 2, 3]
+
+
 def test_committed_offsets_stay_and_generations_are_epochs() -> None:
     stage = ConsumerStage(t=4)
     old = alone(stage)
@@ -166,7 +180,8 @@ def test_who_waits_in_a_classic_group_is_told_to_join_again() -> None:
     late.post_join()
     assert late.ticket not in stage.answers
     stage.join("new")
-    assert stage.answers[late.ticket].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    answer: Any = stage.answers[late.ticket]
+    assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     late.post_join()
     late.joined()
     late.sync()

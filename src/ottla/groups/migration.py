@@ -168,9 +168,10 @@ class Migration:
         if not made.speaks_one_protocol():
             return None
         made.protocol_name = made.select_protocol()
+        # What each has, not what it was to have: who comes before they have joined again must not be given the rest.
         assignments = {
             member.member_id: self.assignment(
-                group.targets.get(member.member_id, ()), _version(made.members[member.member_id].protocols[0][1])
+                sorted({*member.assigned, *member.revoking}), _version(made.members[member.member_id].protocols[0][1])
             )
             for member in left
         }
