@@ -11,9 +11,8 @@ A commit reads the generation and the rows it expects something of, and is one t
 znode `generation`: if anybody has committed since, nothing of it is done and it begins anew. So commits come one after
 the other, and what was read before one is still true when it is done, however far behind the server is that was asked.
 
-The keys of a commit have a znode of their own, and do not stand with the generation, as the notes on replication would
-have it: a commit writes its own keys once and not those of the last commits again, and a node may be 1,000 commits
-behind without reading everything anew.
+The keys of a commit have a znode of their own and do not stand with the generation: a commit writes its own keys once
+and not those of the last commits again, and a node may be 1,000 commits behind without reading everything anew.
 """
 
 from __future__ import annotations
