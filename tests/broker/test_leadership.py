@@ -28,6 +28,10 @@ def place(stage: NodeStage, index: int, **changes: Any) -> None:
     other_writer.place(stage.node, stage.store, stage.now, "t", index, **changes)
 
 
+BEFORE_RACKS = 10
+"""A version of Fetch whose consumers are served by leaders only (ReplicaManager.fetchMessages)."""
+
+
 def produce(stage: NodeStage, index: int = 0) -> ProduceRequest:
     topic_id = stage.node.image.topics["t"].id
     return ProduceRequest(
@@ -60,7 +64,8 @@ def listed(stage: NodeStage, index: int, epoch: int = -1) -> int:
 def test_who_asks_a_node_that_leads_no_more_is_told_who_does(stage: NodeStage) -> None:
     place(stage, 0, leader=7, leader_epoch=1, replicas=(1, 7), isr=(1, 7))
     assert produced(stage.send(produce(stage)).answer) == (E.NOT_LEADER_OR_FOLLOWER, 7, 1)
-    assert fetched(stage.send(fetch(stage)).answer) == (E.NOT_LEADER_OR_FOLLOWER, 7, 1)
+    assert fetched(stage.send(fetch(stage), BEFORE_RACKS).answer)[0] == E.NOT_LEADER_OR_FOLLOWER
+    assert fetched(stage.send(fetch(stage)).answer) == (E.NONE, -1, -1), "it is read at a follower (KIP-392)"
     assert fetched(stage.send(fetch(stage, epoch=0)).answer) == (E.FENCED_LEADER_EPOCH, 7, 1)
     assert fetched(stage.send(fetch(stage, epoch=2)).answer)[0] == E.UNKNOWN_LEADER_EPOCH
     assert [listed(stage, 0, epoch) for epoch in (-1, 0, 1, 2)] == [
@@ -87,10 +92,13 @@ def test_a_partition_that_is_nowhere_near_has_a_leader_all_the_same(stage: NodeS
 
 
 def test_who_waits_for_records_is_told_at_once(stage: NodeStage) -> None:
-    asked = stage.send(fetch(stage, max_wait_ms=10_000))
+    """Also who may go on reading here, at what is a follower now."""
+    with_racks = stage.send(fetch(stage, max_wait_ms=10_000))
+    asked = stage.send(fetch(stage, max_wait_ms=10_000), BEFORE_RACKS, connection=stage.connect())
     place(stage, 0, leader=7, leader_epoch=1)
     stage.settle()
-    assert fetched(asked.answer) == (E.NOT_LEADER_OR_FOLLOWER, 7, 1)
+    assert fetched(asked.answer)[0] == E.NOT_LEADER_OR_FOLLOWER
+    assert fetched(with_racks.answer) == (E.NONE, -1, -1)
     asked = stage.send(fetch(stage, index=1, max_wait_ms=10_000))
     place(stage, 1, leader=1, leader_epoch=1)
     stage.settle()

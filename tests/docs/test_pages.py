@@ -55,6 +55,7 @@ def test_a_page_that_starts_a_cluster_can_be_followed(page: str, tmp_path: Path)
 
 PROVEN_ELSEWHERE = {
     "docs/machines.md": "test_machines_page.py has its three machines",
+    "docs/moving.md": "tests/cli/test_resizing.py and tests/server/test_moving.py make such moves",
     "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
 }
 

@@ -284,7 +284,7 @@ def test_refuses_what_cannot_work(broker: EmbeddedBroker, at: Callable[..., Ship
     with pytest.raises(ShipFailed, match="ottla topics create nowhere"):
         once(Shipping(["x"], "nowhere", settings, tmp_path / "other", "h", once=True))
     with running(at(tmp_path / "*.log")):
-        until((tmp_path / "state").exists)
+        until(lambda: any((tmp_path / "state").glob("*.lock")))
         with pytest.raises(ShipFailed, match="Another shipper"):
             once(at("x", once=True))
 
