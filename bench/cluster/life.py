@@ -125,6 +125,7 @@ def failover(nodes: Nodes, scale: Scale) -> Figures:
             topic = f"led-{number:d}"
             cluster.create(topic, 1)
             cluster.until("all is in sync", 1, lambda parts: all(len(part.isr_nodes) == len(NODES) for part in parts))
+            wait_until(lambda new=topic: cluster.nodes.is_in_sync((new,)), WAIT_S, f"{topic} is in sync", pause_s=0.05)
             leader = cluster.nodes.partitions((topic,))[topic, 0].leader
             with Acknowledged(cluster.nodes.address, topic) as load:
                 time.sleep(max(1.0, scale.seconds))

@@ -1,11 +1,14 @@
 """The client of a cluster: leaders, raw records, offsets, errors by name, and a broker that comes back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from ottla.client import Client, ClientFailure, ConnectionClosed, ErrorAnswer, delete_offsets
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP
+from ottla.client.transactions import OpenTransaction, abort_transaction, open_transactions
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -98,6 +101,57 @@ def test_an_unknown_topic_is_looked_for_until_time_is_up(broker: EmbeddedBroker)
             client.fetch_raw("nowhere", 0, 0)
         with pytest.raises(ErrorAnswer, match="UNKNOWN_TOPIC_OR_PARTITION"):
             client.fetch_raw(broker.create_topic(), 5, 0)
+
+
+class Leaderless(Client):
+    """Hears of no leader in its first answers, as of a cluster whose node has just died."""
+
+    def __init__(self, bootstrap: str, answers: int, **options: Any) -> None:
+        super().__init__(bootstrap, **options)
+        self.left = answers
+
+    def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> Any:
+        send = super().send
+        self.send = lambda *asked: self.without_leaders(send(*asked))  # type: ignore[method-assign]
+        try:
+            return super().metadata(topics, create=create)
+        finally:
+            del self.send
+
+    def without_leaders(self, answer: Any) -> Any:
+        if answer.topics and self.left > 0:
+            self.left -= 1
+            for part in answer.topics[0].partitions:
+                part.leader_id, part.error_code = -1, ErrorCode.LEADER_NOT_AVAILABLE
+        return answer
+
+
+ASKED: dict[str, Callable[[Client, str], object]] = {
+    "produce": lambda client, topic: client.produce_raw(topic, 0, batch(b"a")),
+    "fetch": lambda client, topic: client.fetch_raw(topic, 0, 0, max_wait_ms=0),
+    "offsets": lambda client, topic: client.list_offsets(topic, [0]),
+    "open transactions": lambda client, topic: open_transactions(client, [topic]),
+    "abort": lambda client, topic: abort_transaction(client, OpenTransaction(topic, 0, 7, 0, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_a_leader_that_is_missing_at_this_moment_is_waited_for(
+    broker: EmbeddedBroker, ask: Callable[[Client, str], object]
+) -> None:
+    topic = broker.create_topic()
+    with Leaderless(broker.bootstrap_servers, 3) as client:
+        ask(client, topic)
+        assert client.left == 0
+
+
+def test_a_leader_that_stays_away_is_told_when_time_is_up(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic()
+    with (
+        Leaderless(broker.bootstrap_servers, 1_000, timeout_s=0.1) as client,
+        pytest.raises(ErrorAnswer, match=f"{topic}-0: LEADER_NOT_AVAILABLE"),
+    ):
+        client.fetch_raw(topic, 0, 0)
 
 
 def test_a_topic_that_was_deleted_and_made_anew_is_found_again(client: Client, broker: EmbeddedBroker) -> None:

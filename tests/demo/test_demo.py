@@ -1,9 +1,13 @@
 """The demo as a person runs it, and the arithmetic of its proof."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from array import array
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -18,14 +22,36 @@ from ottla.demo.tally import Tally, digest
 ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "activity" / "apache_access.log"
 
 
-def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The demo in a process group of its own, which must be empty soon after its end: no worker outlives it."""
     command = [sys.executable, "-m", "ottla", "demo", "--seconds", "3", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+    said, complained = directory / "stdout", directory / "stderr"
+    with said.open("w") as out, complained.open("w") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+    try:
+        code = process.wait(280)
+        assert ends(process.pid), "the demo has ended and left processes behind"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, code, said.read_text(), complained.read_text())
+
+
+def ends(group: int) -> bool:
+    """Whether the last process of a group ends within seconds."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_it_proves_that_nothing_is_lost(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    ended = demo("--report", str(report))
+    ended = demo(tmp_path, "--report", str(report))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = re.findall(r"(acknowledged|dashboard|archive)\W+([\d,]+)\W+(\d+)\W+([0-9a-f]{16})", ended.stdout)
     assert [row[0] for row in rows] == ["acknowledged", "dashboard", "archive"]
@@ -60,7 +86,7 @@ def test_it_replays_an_access_log(tmp_path: Path) -> None:
     log.write_bytes(
         b'10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"\n\xff no log line at all\n' * 3
     )
-    ended = demo("--no-pipelines", "--no-cluster", "--input", str(log))
+    ended = demo(tmp_path, "--no-pipelines", "--no-cluster", "--input", str(log))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"{log} has 6 lines; they are replayed once." in ended.stdout
     assert re.search(r"acknowledged\W+6\b", ended.stdout)

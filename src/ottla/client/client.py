@@ -132,7 +132,10 @@ class Client:
         return sorted(self._brokers)
 
     def leader(self, topic: str, partition: int) -> Connection:
-        """A connection to the broker that leads a partition."""
+        """A connection to the broker that leads a partition.
+
+        Raises ErrorAnswer, LEADER_NOT_AVAILABLE where none leads it at this moment: within `repeat` that is waited for.
+        """
         known = self.known_topic(topic)
         if not 0 <= partition < len(known.leaders):
             raise ErrorAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
@@ -149,7 +152,7 @@ class Client:
             check(found.error_code, f"the coordinator of {key}", found.error_message)
             return self._connect((found.host, found.port))
 
-        return self._repeat(find)
+        return self.repeat(find)
 
     def _connect(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:
@@ -179,8 +182,9 @@ class Client:
         connection.close()
         self._connections = {a: c for a, c in self._connections.items() if c is not connection}
 
-    def _repeat(self, ask: Callable[[], T]) -> T:
-        """Repeat what a broker refused for being the wrong place, with new metadata, while time is left."""
+    def repeat(self, ask: Callable[[], T]) -> T:
+        """Repeat what a broker refused for being the wrong place, or what has no leader at this moment, with new
+        metadata, while time is left. Raises ErrorAnswer."""
         until = time.monotonic() + self._timeout_s
         pause_s = 0.01
         while True:
@@ -247,7 +251,7 @@ class Client:
             check(part.error_code, f"produce to {topic}-{partition}", part.error_message)
             return Produced(part.base_offset, part.log_append_time_ms, part.log_start_offset)
 
-        return self._repeat(ask)
+        return self.repeat(ask)
 
     def fetch_raw(
         self,
@@ -285,7 +289,7 @@ class Client:
                 tuple((each.producer_id, each.first_offset) for each in got.aborted_transactions or ()),
             )
 
-        return self._repeat(ask)
+        return self.repeat(ask)
 
     def list_offsets(
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
@@ -315,7 +319,7 @@ class Client:
                         found[place.name, part.partition_index] = part.offset
             return {place: found[place] for place in wanted}
 
-        return self._repeat(ask)
+        return self.repeat(ask)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -89,9 +89,13 @@ def open_transactions(client: Client, topics: Iterable[str]) -> list[OpenTransac
 
 def _open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]:
     request = DescribeProducersRequest([TopicRequest(name, [partition])])
-    (topic,) = client.leader(name, partition).send(request).topics
-    (part,) = topic.partitions
-    check(part.error_code, f"the producers of {name}-{partition}", part.error_message)
+
+    def ask() -> Any:
+        (topic,) = client.leader(name, partition).send(request).topics
+        (part,) = topic.partitions
+        check(part.error_code, f"the producers of {name}-{partition}", part.error_message)
+        return part
+
     return [
         OpenTransaction(
             name,
@@ -102,7 +106,7 @@ def _open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]
             each.current_txn_start_offset,
             each.last_timestamp,
         )
-        for each in part.active_producers
+        for each in client.repeat(ask).active_producers
         if each.current_txn_start_offset >= 0
     ]
 
@@ -171,7 +175,11 @@ def abort_transaction(client: Client, opened: OpenTransaction) -> None:
         topics=[WritableTxnMarkerTopic(opened.topic, [opened.partition])],
         coordinator_epoch=max(opened.coordinator_epoch, 0),
     )
-    answer = client.leader(opened.topic, opened.partition).send(WriteTxnMarkersRequest([marker]))
-    (result,) = answer.markers
-    error = result.topics[0].partitions[0].error_code
-    check(error, f"the transaction of producer {opened.producer_id} in {opened.topic}-{opened.partition}")
+
+    def ask() -> None:
+        answer = client.leader(opened.topic, opened.partition).send(WriteTxnMarkersRequest([marker]))
+        (result,) = answer.markers
+        error = result.topics[0].partitions[0].error_code
+        check(error, f"the transaction of producer {opened.producer_id} in {opened.topic}-{opened.partition}")
+
+    client.repeat(ask)

@@ -24,6 +24,7 @@ OWN_SETTINGS = {**SETTINGS, "min.insync.replicas": "2", "offsets.topic.num.parti
 INTERNAL = ("share.coordinator.state.topic.num.partitions", "transaction.state.log.num.partitions")
 COMMAND_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 20.0
+PAUSE_S = 0.05
 
 
 class ThreeNodes:
@@ -68,15 +69,28 @@ class ThreeNodes:
             future.result(REQUEST_TIMEOUT_S)
 
     def partitions(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
-        """Leader, replicas and in-sync replicas of every partition of these topics."""
-        told = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        return {(name, index): part for name in topics for index, part in told[name].partitions.items()}
+        """Leader, replicas and in-sync replicas of every partition of these topics, once the node that is asked knows
+        them all and a leader of each: one that has just begun may not yet. Raises NodeFailed."""
+        end = time.monotonic() + REQUEST_TIMEOUT_S
+        while time.monotonic() < end:
+            with suppress(KeyError):
+                found = self._told(topics)
+                if all(part.leader > 0 for part in found.values()):
+                    return found
+            time.sleep(PAUSE_S)
+        raise NodeFailed(f"Not every partition of {', '.join(topics)} had a leader after {REQUEST_TIMEOUT_S:.0f} s.")
 
     def is_in_sync(self, topics: tuple[str, ...]) -> bool:
-        """Whether every replica of these topics is in sync."""
+        """Whether every replica of these topics is in sync, as the node says that is asked."""
         with suppress(KeyError):
-            return all(part.leader > 0 and len(part.isrs) == len(NODES) for part in self.partitions(topics).values())
+            return all(part.leader > 0 and len(part.isrs) == len(NODES) for part in self._told(topics).values())
         return False
+
+    def _told(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
+        """What one of the nodes says now, a leader of -1 where it knows of none. Raises KeyError for a topic that it
+        does not know."""
+        told = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        return {(name, index): part for name in topics for index, part in told[name].partitions.items()}
 
     def kill(self, node: int) -> None:
         """kill -9."""

@@ -148,6 +148,7 @@ def work_a_queue(demo: Demonstration) -> None:
     if set(letters) != broken or jobs.done.keys() != set(range(JOB_COUNT)) - broken:
         raise StepFailed("A job was lost, or one was set aside that was not broken.")
     print_jobs(demo, jobs, kinds, letters)
+    jobs.stop()
     demo.say(f"[green]Every job was done or set aside, in {took_s:.1f} s.[/green]")
     demo.say(
         f"A consumer group gives a partition to one member: alone it would have needed {alone_s(JOB_COUNT):.1f} s."
