@@ -10,12 +10,14 @@ from array import array
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.demo import events
+from ottla.demo.cluster import ThreeNodes
 from ottla.demo.run import run
 from ottla.demo.tally import Tally, digest
 
@@ -79,6 +81,26 @@ def three_nodes(printed: str) -> None:
     looks = dict(re.findall(r"read_(committed|uncommitted) +│ +\d+ │ +(\d+) │", printed))
     assert looks["committed"] == "0"
     assert int(looks["uncommitted"]) > 0
+
+
+class Admin:
+    """A node that came back a moment ago: it does not know the topic yet, then no leader of it, then all."""
+
+    def __init__(self) -> None:
+        self.leaders = iter([None, -1, 2])
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        leader = next(self.leaders)
+        part = SimpleNamespace(leader=leader, isrs=[1, 2, 3])
+        return SimpleNamespace(topics={} if leader is None else {"t": SimpleNamespace(partitions={0: part})})
+
+
+def test_nodes_are_asked_until_they_know_the_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ThreeNodes(tmp_path)
+    monkeypatch.setattr(nodes, "_admin", Admin())
+    assert nodes.partitions(("t",))["t", 0].leader == 2
+    monkeypatch.setattr(nodes, "_admin", Admin())
+    assert [nodes.is_in_sync(("t",)) for _ in range(3)] == [False, False, True]
 
 
 def test_it_replays_an_access_log(tmp_path: Path) -> None:
