@@ -49,12 +49,18 @@ CASES = {
     "cluster start-node": Case("1 --data {none}"),
     "cluster stop": Case("--data {none}"),
     "cluster describe": Case(prints=True),
+    "cluster rebalance": Case(prints=True),
+    "cluster move-metadata": Case("zookeeper://{away}/ottla --data {none}", "zookeeper://{away}/ottla --data {none}"),
+    "nodes drain": Case("1", "77"),
+    "nodes remove": Case("77", "77"),
     "topics list": Case(prints=True),
     "topics describe": Case("{here}", "nosuch", prints=True),
     "topics create": Case("{here}x --validate-only", "'no such'", prints=True),
     "topics alter": Case("{here} --set retention.ms=1000", "nosuch --set retention.ms=1000", prints=True),
     "topics delete": Case("{here}x --if-exists", "nosuch", prints=True),
     "topics add-partitions": Case("{here} --total 1", "nosuch --total 2"),
+    "topics reassign": Case("{here} --brokers 1", "nosuch --brokers 1", prints=True),
+    "topics elect-leaders": Case("{here}", "nosuch", prints=True),
     "groups list": Case(prints=True),
     "groups describe": Case("", "nosuch", prints=True),
     "groups delete": Case("nosuch", "nosuch"),
@@ -263,6 +269,50 @@ def test_values_that_make_no_sense(told: Told, name: str) -> None:
             code, err = told(name, f"{case.whole}{where} {option.opts[0]}={value}")
             last = err.splitlines()[-1] if err else ""
             assert_sentence((code, last), 1, 2)
+
+
+@pytest.mark.parametrize("field", ["topic", "partition", "replicas"])
+@pytest.mark.parametrize(
+    "value",
+    ["1e999", "NaN", "null", "-1", "9" * 25, '"12"', "[1.5]", pytest.param("[" * 100_000, id="deep")],
+)
+def test_plans_that_make_no_sense(told: Told, tmp_path: Path, field: str, value: str) -> None:
+    """What `topics reassign --plan` reads, with one field of it broken; a topic of any other name is not there."""
+    fields = {"topic": '"orders"', "partition": "0", "replicas": "[1]", field: value}
+    plan = tmp_path / "plan.json"
+    moved = ", ".join(f'"{key}": {each}' for key, each in fields.items())
+    plan.write_text(f'{{"partitions": [{{{moved}}}]}}')
+    assert_sentence(told("topics reassign", f"--plan {plan} --execute"), 1, says="is no" if field != "topic" else "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ("--plan {none} --bootstrap {away}", 1, "can't be read"),
+        ("{here} --plan {none} --bootstrap {away}", 2, "Name no topics"),
+        ("--brokers 1 --bootstrap {away}", 2, "Name the topics"),
+        ("{here} --brokers 1,one --bootstrap {away}", 2, "'1,one'"),
+        ("{here} --brokers 1,1 --bootstrap {away}", 2, "twice"),
+        ("{here} --brokers 77", 1, "77"),
+        ("{here}", 2, "Choose one"),
+        ("nosuch --list", 1, "nosuch"),
+        ("nosuch --cancel", 1, "nosuch"),
+    ],
+)
+def test_moves_that_make_no_sense(told: Told, arguments: str, code: int, says: str) -> None:
+    """What `topics reassign` understands by itself ends before a broker is asked."""
+    assert_sentence(told("topics reassign", arguments), code, says=says)
+
+
+@pytest.mark.parametrize("place", ["zookeeper://", "zookeeper://zk:x/ottla", "zookeeper://{away}/../", "{away}"])
+def test_places_in_zookeeper_that_make_no_sense(told: Told, place: str) -> None:
+    assert_sentence(told("cluster move-metadata", place + " --data {none}"), 2)
+
+
+def test_metadata_that_cannot_be_read_is_not_moved(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "metadata.sqlite").write_bytes(b"no database " * 20)
+    assert_sentence(told("cluster move-metadata", "zookeeper://{away}/ottla --data {none}"), 1, says="metadata.sqlite")
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def move_metadata(
         with held(directory):
             moved(directory / METADATA, ensemble)
     except (StoreFailed, CommitUnknown, ServeRefused) as failed:
-        raise Failure(f"{str(failed)[:1].upper()}{str(failed)[1:]}") from failed
+        raise Failure(f"{str(failed)[:1].upper()}{str(failed)[1:].rstrip('.')}.") from failed
 
 
 @contextmanager

@@ -8,7 +8,7 @@ plan is made (resizing.py), nor how it is carried out (moving.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ import typer
 
 from ottla.cli import moving
 from ottla.cli.balance import Impossible, Move, Place, Replicas
+from ottla.cli.cluster_facts import placed_of
 from ottla.cli.connection import (
     HERE,
     Cluster,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the file."""
+ID_MAX = 2**31 - 1
 PLAN_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 MOVING_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING")
 
@@ -81,9 +83,17 @@ def reassign(
     asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list]
     if sum(asked) != 1:
         raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list or --cancel.")
+    if plan is not None and topics:
+        raise NotUnderstood("Name no topics: those that the file of --plan names are moved.")
+    if (brokers is not None or replication_factor is not None) and not topics:
+        raise NotUnderstood("Name the topics that shall be moved.")
+    nodes = None if brokers is None else node_ids(brokers)
+    targets = None if plan is None else read_plan(plan)
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
         if list or cancel:
+            if topics:
+                require_topics(topics, (part.topic for part in placed_of(client)))
             found = {
                 place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics
             }
@@ -95,7 +105,7 @@ def reassign(
                 rows = [(*place, *map(joined, each)) for place, each in sorted(found.items())]
                 print_rows(MOVING_COLUMNS, rows, format)
             return
-        moves = planned(client, properties, topics or [], brokers, replication_factor, plan)
+        moves = planned(client, properties, topics or [], nodes, replication_factor, targets)
         show(moves, format)
         if execute:
             moving.carry_out(client, moves, throttle)
@@ -109,25 +119,28 @@ def planned(
     client: Client,
     properties: dict[str, Any],
     topics: Sequence[str],
-    brokers: str | None,
+    nodes: Sequence[int] | None,
     factor: int | None,
-    plan: Path | None,
+    targets: dict[Place, tuple[int, ...]] | None,
 ) -> list[Move]:
     """The moves that are asked for. Raises Failure, ClientFailure."""
     racks, everything = moving.where(client, connecting(properties))
     places = {each.place: each for each in everything}
-    if plan is not None:
-        return moves_of(read_plan(plan), places)
-    if not topics:
-        raise NotUnderstood("Name the topics that shall be moved.")
-    missing = sorted(set(topics) - {name for name, _ in places})
-    if missing:
-        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+    if targets is not None:
+        return moves_of(targets, places)
+    require_topics(topics, (name for name, _ in places))
     chosen = [each for place, each in sorted(places.items()) if place[0] in topics]
     try:
-        return placed_anew(racks, chosen, None if brokers is None else node_ids(brokers), factor)
+        return placed_anew(racks, chosen, nodes, factor)
     except Impossible as impossible:
         raise Failure(str(impossible)) from None
+
+
+def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
+    """Raise Failure where one of these topics is not there."""
+    missing = sorted(set(topics) - set(there))
+    if missing:
+        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
 
 
 def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
@@ -154,16 +167,23 @@ def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
     try:
         read = json.loads(path.read_text())
         return {
-            (str(each["topic"]), int(each["partition"])): tuple(map(int, each["replicas"]))
+            (str(each["topic"]), number(each["partition"])): tuple(map(number, each["replicas"]))
             for each in read["partitions"]
         }
     except OSError as error:
         raise Failure(f"{path} can't be read: {error.strerror or error}.") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Failure(
             f'{path} is no plan: {{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": '
             "[1, 2]}]} is one."
         ) from None
+
+
+def number(value: object) -> int:
+    """The id of a partition or of a node, as the protocol can carry it. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= ID_MAX:
+        raise ValueError(value)
+    return value
 
 
 def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas]) -> list[Move]:
