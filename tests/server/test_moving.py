@@ -243,11 +243,10 @@ def test_a_topic_is_reassigned_from_the_command_line(
     plan.write_text(ottla("topics", "reassign", "cli", "-r", "3", "--format", "json"))
     assert part(client, "cli").replica_nodes == [1], "only shown"
     ottla("topics", "reassign", "--plan", str(plan), "--execute", "--throttle", "10000000")
-    for index in range(3):
-        assert sorted(part(client, "cli", index).replica_nodes) == [1, 2, 3]
+    soon(lambda: all(sorted(part(client, "cli", index).replica_nodes) == [1, 2, 3] for index in range(3)))
     assert len({part(client, "cli", index).leader_id for index in range(3)}) == 2, "the order is as it was"
     ottla("topics", "reassign", "cli", "--brokers", "2,3", "-r", "1", "--execute")
-    assert {part(client, "cli", index).replica_nodes[0] for index in range(3)} == {2, 3}
+    soon(lambda: {part(client, "cli", index).replica_nodes[0] for index in range(3)} == {2, 3})
     assert "at least" not in ottla("topics", "reassign", "cli", "--list")
     assert "no topic nosuch" in ottla("topics", "reassign", "nosuch", "-r", "2", code=1)
     assert "can't have 4 replicas on 3 nodes" in ottla("topics", "reassign", "cli", "-r", "4", code=1)
