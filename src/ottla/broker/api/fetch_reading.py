@@ -114,10 +114,7 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         near = nearest(partition.followers, node.image.nodes, fetch.rack, asked.fetch_offset)
         if near is not None:
             answer.preferred_replica = near
-            answer.high_watermark = log.high_watermark
-            answer.last_stable_offset = log.last_stable_offset
-            answer.log_start_offset = log.log_start_offset
-            return answer
+            return _without_records(answer, partition)
     if fetch.replica_id >= 0 and not _is_follower(fetch, partition):
         knows_epoch = asked.current_leader_epoch != NOT_SAID
         answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -129,10 +126,7 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
             return answer
         if diverging is not None:
             answer.diverging = diverging
-            answer.high_watermark = log.high_watermark
-            answer.last_stable_offset = log.last_stable_offset
-            answer.log_start_offset = log.log_start_offset
-            return answer
+            return _without_records(answer, partition)
     try:
         room = asked.max_bytes if asked.max_bytes < left else left
         if fetch.is_held_back and _is_throttled(node, fetch, partition):
@@ -155,6 +149,15 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
     answer.log_start_offset = result.log_start_offset
     answer.aborted = result.aborted
     answer.records = result.slice
+    return answer
+
+
+def _without_records(answer: PartitionAnswer, partition: Partition) -> PartitionAnswer:
+    """The answer that tells where the log begins and ends, and no more."""
+    log = partition.log
+    answer.high_watermark = log.high_watermark
+    answer.last_stable_offset = log.last_stable_offset
+    answer.log_start_offset = log.log_start_offset
     return answer
 
 
