@@ -3,14 +3,10 @@
 The longer slice is `make sim SEEDS=200 ARGS="--workload cluster"`.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from ottla.sim.workloads.cluster_run import ClusterRun
-from tests.sim.test_seeds import kept
+from tests.sim.test_seeds import kept, printed_under_hash_seeds
 
 FRESH = range(1_000, 1_002)
 
@@ -26,14 +22,5 @@ def test_every_promise_holds(seed: int) -> None:
 
 def test_one_seed_is_one_trace_under_any_hash_seed() -> None:
     script = "from ottla.sim.workloads.cluster_run import ClusterRun; print(ClusterRun(4).outcome().digest)"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    digests = printed_under_hash_seeds(script)
     assert len(digests) == 1, digests

@@ -17,7 +17,6 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.groups.classic.group import Group
-from ottla.groups.offsets import Offsets
 from ottla.log import failed_sync, retention
 from ottla.log.answers import Appended, ReadResult
 from ottla.log.compaction import compaction
@@ -28,6 +27,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.workloads.faults import Faults
 from ottla.sim.workloads.run import Run
 from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan
+from tests.sim.test_groups_planted import plant_commits_that_are_not_kept
 
 SEEDS_MAX = 120
 
@@ -170,16 +170,7 @@ def test_everybody_gets_the_leaders_partitions(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_commits_that_are_acknowledged_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Offsets.apply
-    count = 0
-
-    def forgetful(self: Offsets, *args: Any) -> None:
-        nonlocal count
-        count += 1
-        if count % 7:
-            original(self, *args)
-
-    monkeypatch.setattr(Offsets, "apply", forgetful)
+    plant_commits_that_are_not_kept(monkeypatch)
     assert_found("lost its committed offset", "long superseded", "after the restart")
 
 

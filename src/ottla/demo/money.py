@@ -23,26 +23,36 @@ TIMEOUT_S = 30.0
 POLL_S = 0.05
 
 
-class Teller:
-    """Makes transfers until stopped, in a thread. `made`, `taken_back`: how many; `failure`: what went wrong."""
+class _Clerk:
+    """Works in a thread until stopped. `_run` is the work, which ends when `_stopping` is set."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.made = 0
-        self.taken_back = 0
-        self.failed = 0
-        self.failure: str | None = None
-        self._chance = random.Random(1)
-        self._stopping = threading.Event()
+    def __init__(self, bootstrap: str, name: str) -> None:
         self._bootstrap = bootstrap
-        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End behind the transfer that is being made."""
+        """End behind what is under way."""
         self._stopping.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Teller(_Clerk):
+    """Makes transfers until stopped, in a thread. `made`, `taken_back`: how many; `failure`: what went wrong."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap, "teller")
+        self.made = 0
+        self.taken_back = 0
+        self.failed = 0
+        self.failure: str | None = None
+        self._chance = random.Random(1)
 
     def _run(self) -> None:
         from confluent_kafka import KafkaException, Producer
@@ -96,26 +106,17 @@ class Teller:
         return takes_back
 
 
-class Auditor:
+class Auditor(_Clerk):
     """Reads the ledger in a thread. `looks`: how often it had read all there was; `wrong`: what it then had summed up
     wrongly, newest last; `balance`: what it has now."""
 
     def __init__(self, bootstrap: str, isolation: str) -> None:
+        super().__init__(bootstrap, isolation)
         self.isolation = isolation
         self.looks = 0
         self.wrong: list[int] = []
         self.balance = 0
         self.has_read = False
-        self._bootstrap = bootstrap
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=isolation, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition

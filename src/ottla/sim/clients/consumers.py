@@ -77,6 +77,23 @@ OUTCOME_UNKNOWN = COORDINATOR_AWAY - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 RETRY_US: Micros = 150 * MS
 
 
+def commit_request(
+    group: str, epoch: int, member_id: str, instance: str | None, offsets: dict[TopicPartition, int]
+) -> OffsetCommitRequest:
+    """What commits these offsets; `epoch`: the generation of a classic member, the member epoch of another."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (topic, index), offset in offsets.items():
+        entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
+        entry.partitions.append(OffsetCommitRequestPartition(index, offset, -1, ""))
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        group_instance_id=instance,
+        topics=list(topics.values()),
+    )
+
+
 class GroupMember(Reader):
     """One member of a group. `instance`: a static member's id."""
 
@@ -408,17 +425,7 @@ class GroupMember(Reader):
         moved = {w: at for w, at in self.positions.items() if at >= 0 and (again or self._committed.get(w, -1) != at)}
         if not moved or self.connection is None:
             return
-        topics: dict[str, OffsetCommitRequestTopic] = {}
-        for (topic, index), offset in moved.items():
-            entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
-            entry.partitions.append(OffsetCommitRequestPartition(index, offset, -1, ""))
-        request = OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.instance,
-            topics=list(topics.values()),
-        )
+        request = commit_request(self.group, self.generation, self.member_id, self.instance, moved)
         commits = self.history.begin_commit(self.world.clock.now_us, self.group, moved)
         by_place = dict(zip(moved, commits, strict=True))
         newest = self.history.newest_generation(self.group)

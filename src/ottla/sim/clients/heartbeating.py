@@ -15,13 +15,8 @@ from typing import Any
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from ottla.sim.clients.consumers import COORDINATOR_AWAY, OUTCOME_UNKNOWN, RETRY_US, GroupMember
+from ottla.sim.clients.consumers import COORDINATOR_AWAY, OUTCOME_UNKNOWN, RETRY_US, GroupMember, commit_request
 from ottla.sim.clients.history import Commit, TopicPartition
 from ottla.sim.clients.kafka import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from ottla.sim.clients.readers import Reader
@@ -356,17 +351,7 @@ class HeartbeatingMember(Reader):
         moved = {w: at for w, at in self.positions.items() if at >= 0 and (again or self._committed.get(w, -1) != at)}
         if not moved or self.connection is None:
             return
-        topics: dict[str, OffsetCommitRequestTopic] = {}
-        for (topic, index), offset in moved.items():
-            entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
-            entry.partitions.append(OffsetCommitRequestPartition(index, offset, -1, ""))
-        request = OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=self.epoch,
-            member_id=self.member_id,
-            group_instance_id=self.instance,
-            topics=list(topics.values()),
-        )
+        request = commit_request(self.group, self.epoch, self.member_id, self.instance, moved)
         now_us = self.world.clock.now_us
         commits = dict(zip(moved, self.history.begin_commit(now_us, self.group, moved), strict=True))
         self._committing = True

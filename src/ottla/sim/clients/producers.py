@@ -90,6 +90,12 @@ class Lane:
         for parcel in self.parcels:
             parcel.base_sequence = -1
 
+    def number(self, parcel: PendingRange) -> None:
+        """Give the parcel its sequence, if it has none yet."""
+        if parcel.base_sequence < 0:
+            parcel.base_sequence = self.next_sequence
+            self.next_sequence += len(parcel.notes)
+
     def in_flight(self) -> bool:
         return any(parcel.in_flight for parcel in self.parcels)
 
@@ -244,9 +250,7 @@ class Producer(KafkaClient):
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         if not self.idempotent:
             return encode_batch(parcel.notes, self.world.clock.wall_ms, gzip=self.gzip)
-        if parcel.base_sequence < 0:
-            parcel.base_sequence = lane.next_sequence
-            lane.next_sequence += len(parcel.notes)
+        lane.number(parcel)
         return encode_batch(
             parcel.notes,
             self.world.clock.wall_ms,

@@ -402,9 +402,7 @@ class TransactionalProducer(KafkaClient):
         self.request(PRODUCE, message, self._produced, chosen, self.transaction, self.identity, self.world.clock.now_us)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
-        if parcel.base_sequence < 0:
-            parcel.base_sequence = lane.next_sequence
-            lane.next_sequence += len(parcel.notes)
+        lane.number(parcel)
         return encode_batch(
             parcel.notes,
             self.world.clock.wall_ms,
