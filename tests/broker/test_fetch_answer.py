@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.cluster.members import Member
 from ottla.broker.fetch.answer import PartitionAnswer, encode_fetch_response
+from ottla.broker.fetch.sessions import FetchPartition
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -38,7 +39,7 @@ def answers(draw, by_id: bool):
     found = []
     for topic in draw(st.lists(topics, max_size=3, unique=True)):
         for index in range(draw(st.integers(1, 3))):
-            answer = PartitionAnswer(topic, index)
+            answer = PartitionAnswer(FetchPartition(topic, index, 0, 0))
             answer.error = draw(st.integers(-1, 130))
             answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = draw(
                 st.tuples(INT64, INT64, INT64)
@@ -59,9 +60,9 @@ def by_the_codec(version, correlation_id, error, session_id, found, endpoints, t
     topics: dict = {}
     for answer in found:
         records = b"" if answer.records is None else answer.records.read()
-        topics.setdefault(answer.topic, []).append(
+        topics.setdefault(answer.asked.topic, []).append(
             wire.PartitionData(
-                answer.index,
+                answer.asked.index,
                 answer.error,
                 answer.high_watermark,
                 answer.last_stable_offset,

@@ -176,6 +176,17 @@ class Followers:
         follower.fetched(now, offset, log_start_offset, leader_end_offset, broker_epoch)
         return True
 
+    def fetched_again(self, now: Millis, node_id: int, offset: int, broker_epoch: int) -> bool:
+        """An in-sync follower has fetched from the log's end, where it was before: it is caught up still. False where
+        it is not in sync, was elsewhere, or lives anew, and `fetched` has to look."""
+        follower = self.followers.get(node_id)
+        if follower is None or node_id not in self.isr:
+            return False
+        if follower.end_offset != offset or follower.broker_epoch != broker_epoch:
+            return False
+        follower.caught_up_ms = follower.last_fetch_ms = now
+        return True
+
     def high_watermark(self, now: Millis, end_offset: int) -> int | None:
         """How far it may go, where the leader itself has everything below `end_offset`. None: not at all, while fewer
         are in sync than min.insync.replicas asks for (KAFKA-15583)."""

@@ -87,12 +87,15 @@ def read_all(
 ) -> tuple[list[PartitionAnswer], int, bool]:
     """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more.
 
-    With `partitions` only these, of an answer that has `size` bytes already, which are counted.
+    With `partitions` only these, of an answer that has `size` bytes already, which are counted. Where a follower was
+    told all, and nothing has moved since, there is no answer: of the many partitions of a cluster few have.
     """
     answers: list[PartitionAnswer] = []
     left = fetch.max_bytes - size
     hurry = False
     for asked in fetch.partitions if partitions is None else partitions:
+        if asked.caught_up_with is not None and stands(node, fetch, asked):
+            continue
         answer = read_one(node, fetch, asked, left, size == 0)
         answers.append(answer)
         if answer.records is not None:
@@ -103,9 +106,29 @@ def read_all(
     return answers, size, hurry
 
 
+def stands(node: Node, fetch: Fetch, asked: FetchPartition) -> bool:
+    """Whether there is nothing to tell of this partition, nor of the follower but that it is caught up still."""
+    assert asked.caught_up_with is not None
+    partition, _ = asked.caught_up_with
+    followers = partition.followers
+    if (
+        followers is not None
+        and not node.leadership.suspended
+        and node.leadership.holds(partition)
+        and asked.has_nothing_new()
+        and (
+            fetch.new_since is None
+            or followers.fetched_again(fetch.new_since, fetch.replica_id, asked.fetch_offset, fetch.broker_epoch)
+        )
+    ):
+        return True
+    asked.caught_up_with = None
+    return False
+
+
 def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
     """Read one partition, at most `left` bytes, or one whole batch if it is the `first` to give any."""
-    answer = PartitionAnswer(asked.topic, asked.index)
+    answer = PartitionAnswer(asked)
     partition = _find(node, fetch, asked, answer)
     if partition is None:
         return answer

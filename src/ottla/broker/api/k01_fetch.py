@@ -26,7 +26,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.fetch_reading import Fetch, begin, count_throttled, look_at_throttle, read_all, read_one
+from ottla.broker.api.fetch_reading import Fetch, begin, count_throttled, look_at_throttle, read_all, read_one, stands
 from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
@@ -153,7 +153,7 @@ def receive(
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
     request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
-    watched = _to_watch(answers)
+    watched = _to_watch(fetch, answers)
     if fetch.isolation is Isolation.TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
     else:
@@ -163,9 +163,12 @@ def receive(
     return Parked(ticket)
 
 
-def _to_watch(answers: list[PartitionAnswer]) -> list[Partition]:
+def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
     """Where records may come that satisfy the fetch: what is held back does not."""
-    return [answer.partition for answer in answers if answer.partition is not None and not answer.is_held_back]
+    standing = [asked.caught_up_with[0] for asked in fetch.partitions if asked.caught_up_with is not None]
+    return standing + [
+        answer.partition for answer in answers if answer.partition is not None and not answer.is_held_back
+    ]
 
 
 def _watch(fetch: Fetch, partitions: list[Partition], ticket: Ticket) -> None:
@@ -212,8 +215,7 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
             return _throttled(node, fetch, throttle_ms)
     told: list[PartitionAnswer] = []
     for first in range(0, len(answers), PARTITIONS_AT_ONCE):
-        end = first + PARTITIONS_AT_ONCE
-        told += tell(node, fetch, fetch.partitions[first:end], answers[first:end])
+        told += tell(node, fetch, answers[first : first + PARTITIONS_AT_ONCE])
         yield
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
@@ -237,16 +239,18 @@ def _wait(
     node: Node, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
 ) -> Parked | bool:
     """Wait, unless enough has come to the partitions since they were read."""
-    for at, answer in enumerate(answers):
+    if any(asked.caught_up_with is not None and not stands(node, fetch, asked) for asked in fetch.partitions):
+        return True
+    for answer in answers:
         partition = answer.partition
         if partition is not None and (
             partition.log.high_watermark != answer.high_watermark or fetch.isolation is Isolation.LOG_END
         ):
-            again = read_one(node, fetch, fetch.partitions[at], fetch.max_bytes, True)
+            again = read_one(node, fetch, answer.asked, fetch.max_bytes, True)
             missing -= _length(again) - _length(answer)
             if missing <= 0 or again.error or again.diverging is not None:
                 return True
-    watched = _to_watch(answers)
+    watched = _to_watch(fetch, answers)
     ticket = node.parking.park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched))
     _watch(fetch, watched, ticket)
     return Parked(ticket)
@@ -263,7 +267,7 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
     """The parts of the answer."""
     if node.throttle.quotas is not None and (throttle_ms := _charge(node, fetch, answers, now)):
         return _throttled(node, fetch, throttle_ms)
-    told = tell(node, fetch, fetch.partitions, answers)
+    told = tell(node, fetch, answers)
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)
@@ -292,17 +296,15 @@ def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Pa
     return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], [], throttle_ms)
 
 
-def tell(
-    node: Node, fetch: Fetch, partitions: list[FetchPartition], answers: list[PartitionAnswer]
-) -> list[PartitionAnswer]:
+def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
     """What the client is told of these partitions: an incremental answer leaves out those with nothing new to tell."""
     if fetch.isolation is Isolation.LOG_END:
         count_throttled(node, answers)
     session = fetch.fetch_session
     if session is not None:
         told: list[PartitionAnswer] = []
-        for asked, answer in zip(partitions, answers, strict=True):
-            has_records = answer.records is not None
+        for answer in answers:
+            asked, has_records = answer.asked, answer.records is not None
             news = asked.tell(
                 answer.error,
                 has_records,
@@ -314,6 +316,8 @@ def tell(
                 told.append(answer)
             if has_records and fetch.incremental:
                 session.move_to_end(asked)
+            if fetch.isolation is Isolation.LOG_END and not has_records and answer.partition is not None:
+                asked.caught_up_with = answer.partition, answer.partition.partition_epoch
         answers = told
     for answer in answers:
         traffic = node.metrics.deleted if answer.partition is None else answer.partition.traffic

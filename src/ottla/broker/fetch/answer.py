@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
-from ottla.broker.fetch.sessions import TopicKey
+from ottla.broker.fetch.sessions import FetchPartition, TopicKey
 from ottla.broker.partitions.partition import Partition
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
@@ -47,27 +47,25 @@ _LEADER = struct.Struct(">iiB")
 
 
 class PartitionAnswer:
-    """What one partition of a fetch is answered. An error leaves the offsets at -1."""
+    """What one partition of a fetch is answered, `asked` of it. An error leaves the offsets at -1."""
 
     __slots__ = (
         "aborted",
+        "asked",
         "current_leader",
         "diverging",
         "error",
         "high_watermark",
-        "index",
         "is_held_back",
         "last_stable_offset",
         "log_start_offset",
         "partition",
         "preferred_replica",
         "records",
-        "topic",
     )
 
-    def __init__(self, topic: TopicKey, index: int) -> None:
-        self.topic = topic
-        self.index = index
+    def __init__(self, asked: FetchPartition) -> None:
+        self.asked = asked
         self.error = 0
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -196,7 +194,7 @@ def _by_topic(answers: list[PartitionAnswer]) -> list[tuple[TopicKey, list[Parti
     """Answers grouped by topic, runs of the same topic together, in the order they were read."""
     grouped: dict[TopicKey, list[PartitionAnswer]] = {}
     for answer in answers:
-        grouped.setdefault(answer.topic, []).append(answer)
+        grouped.setdefault(answer.asked.topic, []).append(answer)
     return list(grouped.items())
 
 
@@ -213,14 +211,14 @@ def _write_partition_head(out: bytearray, answer: PartitionAnswer, version: int)
     """Everything of a partition up to the length of its records."""
     if version >= _LOG_START_OFFSET_SINCE:
         out += _PARTITION_V5.pack(
-            answer.index,
+            answer.asked.index,
             answer.error,
             answer.high_watermark,
             answer.last_stable_offset,
             answer.log_start_offset,
         )
     else:
-        out += _PARTITION_V4.pack(answer.index, answer.error, answer.high_watermark, answer.last_stable_offset)
+        out += _PARTITION_V4.pack(answer.asked.index, answer.error, answer.high_watermark, answer.last_stable_offset)
     flexible = version >= _FLEXIBLE_SINCE
     aborted = answer.aborted
     if aborted is None:

@@ -13,11 +13,14 @@ Source: KIP-227, Kafka's FetchSession.scala.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.config.live import LiveSettings
 from ottla.machine import Entropy, Millis
 from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.partitions.partition import Partition
 
 TopicKey: TypeAlias = str | bytes
 """A topic's name (up to version 12) or its id (from 13)."""
@@ -34,6 +37,7 @@ class FetchPartition:
     """One partition of a fetch: what is asked, and what the session's client was last told."""
 
     __slots__ = (
+        "caught_up_with",
         "current_leader_epoch",
         "fetch_offset",
         "index",
@@ -65,6 +69,8 @@ class FetchPartition:
         """Of a follower's log."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
+        self.caught_up_with: tuple[Partition, int] | None = None
+        """What a follower was told all of, and the partition's epoch then; until it asks for something else."""
 
     def ask(self, newer: FetchPartition) -> None:
         """The client changed what it wants of this partition. In a new epoch it may have passed over what it was told
@@ -76,6 +82,7 @@ class FetchPartition:
         self.current_leader_epoch = newer.current_leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
         self.log_start_offset = newer.log_start_offset
+        self.caught_up_with = None
 
     def tell(self, error: int, has_records: bool, high_watermark: int, log_start_offset: int, diverging: bool) -> bool:
         """Note what an incremental answer would say; True when the partition has to be in it."""
@@ -89,6 +96,18 @@ class FetchPartition:
         if error or diverging:
             self.told_high_watermark = NOT_TOLD  # so that the recovery is told too, and what holds after the cut
         return changed
+
+    def has_nothing_new(self) -> bool:
+        """Whether the partition that a follower is caught up with is as it was told."""
+        assert self.caught_up_with is not None
+        partition, epoch = self.caught_up_with
+        log = partition.log
+        return (
+            partition.partition_epoch == epoch
+            and log.log_end_offset == self.fetch_offset
+            and log.high_watermark == self.told_high_watermark
+            and log.log_start_offset == self.told_log_start_offset
+        )
 
 
 class FetchSession:
