@@ -41,6 +41,7 @@ class World:
     def __init__(self) -> None:
         self.leaders: dict[tuple[str, int], int] = {("t", index): 1 + index % 2 for index in range(4)}
         self.next_id = 100
+        self.transaction_version = 2
 
     def leader_of(self, topic: str, index: int) -> int | None:
         return self.leaders.get((topic, index))
@@ -219,6 +220,44 @@ def test_the_epoch_behind_the_last_one_begins_nothing(stage: Stage) -> None:
     assert stage.add(behind, 0, version=4) is E.PRODUCER_FENCED
     assert stage.end(behind, commit=False, version=5) == (E.NONE, 100, 0)
     assert stage.state.producer_id == 100
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_what_nobody_ends_is_aborted_in_the_version_that_the_cluster_is_at(stage: Stage, level: int) -> None:
+    stage.world.transaction_version = level
+    ongoing(stage, 7, version=1)
+    stage.pass_time(60_000)
+    (marker,) = stage.asks[0].message.markers  # type: ignore[attr-defined]
+    assert (marker.producer_epoch, marker.transaction_version) == (8, level)
+    stage.marked()
+    assert (stage.state.producer_epoch, stage.state.client_version) == (8, level)
+
+
+def test_records_are_flexible_from_level_1_on_and_where_they_say_what_others_can_not(stage: Stage) -> None:
+    def version() -> int:
+        return int.from_bytes(stage.log[-1].records[-1].value[:2], "big")
+
+    stage.world.transaction_version = 0
+    stage.init()
+    stage.add((100, 0), 0)
+    stage.end((100, 0))
+    stage.marked()
+    assert version() == 0
+    stage.add((100, 0), 0, version=4)
+    assert version() == 1
+    stage.world.transaction_version = 1
+    stage.init()
+    assert version() == 1
+
+
+def test_a_client_of_the_second_version_loses_nothing_where_the_cluster_is_at_the_first(stage: Stage) -> None:
+    stage.world.transaction_version = 0
+    producer = ongoing(stage, LAST, version=2)
+    assert stage.end(producer, version=5) == (E.NONE, 100, 0)
+    stage.restart()
+    stage.marked()
+    assert (stage.state.producer_id, stage.state.producer_epoch) == (100, 0)
+    assert stage.end(producer, version=5) == (E.NONE, 100, 0)
 
 
 def known(state: State, version: int, epoch: int = 7) -> Transaction:
@@ -478,7 +517,7 @@ def test_records_say_what_was_written(state: State, version: int) -> None:
         1, 2, 3, state, () if state is State.EMPTY else (TopicPartition("a", 0), TopicPartition("a", 2)),
         WallClock(7).at(0), WallClock(8).at(0), *((9, 10, 2) if version else ()),
     )  # fmt: skip
-    record: ShardRecord = encode("name", whole, version)
+    record: ShardRecord = encode("name", whole, flexible=version > 0)
     assert decode(record.key, record.value) == ("name", whole)
     assert decode(record.key, None) == ("name", None)
     assert whole.successor == (Producer(10, 0) if version else Producer(1, 2))

@@ -61,6 +61,7 @@ from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
+from ottla.metadata.features import FEATURES_KEY
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeState, Place
@@ -565,6 +566,9 @@ class Node:
         if self.membership is not None:
             self.membership.enter()
         self.settings.follow(now, delta)
+        if FEATURES_KEY in delta.rows:
+            for host in self._in_use("share"):
+                host.features_changed(now)
         names = delta.names(TOPIC_PREFIX)
         if names:
             self.topics.follow(now, before, names)

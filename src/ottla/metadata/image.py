@@ -1,8 +1,8 @@
 """Holds what the cluster agrees on as one immutable value: the metadata image.
 
-Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, and how far producer
-ids were given out, as the rows of the metadata store say them. Does not know what lies on a node's disk: which of these
-partitions a node has, and what is in them, is its own.
+Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, the levels of features
+and how far producer ids were given out, as the rows of the metadata store say them. Does not know what lies on a node's
+disk: which of these partitions a node has, and what is in them, is its own.
 
 An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
 removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
+from ottla.metadata.features import FEATURES_KEY, HIGHEST, FeaturesRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
@@ -37,13 +38,24 @@ _PREFIXES: Final = (
     NODE_PREFIX,
     CONTROLLER_KEY,
     PRODUCER_IDS_KEY,
+    FEATURES_KEY,
 )
 
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
-Record: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | Configs
+KeptRecord: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | FeaturesRecord
+"""What knows by itself how it is written."""
+Record: TypeAlias = KeptRecord | Configs
 
-_Only = TypeVar("_Only", ControllerRecord, ProducerIdsRecord)
+_Only = TypeVar("_Only", ControllerRecord, ProducerIdsRecord, FeaturesRecord)
+_KINDS: Final[tuple[tuple[str, type[KeptRecord]], ...]] = (
+    (TOPIC_PREFIX, TopicRecord),
+    (NODE_PREFIX, NodeRecord),
+    (CONTROLLER_KEY, ControllerRecord),
+    (PRODUCER_IDS_KEY, ProducerIdsRecord),
+    (FEATURES_KEY, FeaturesRecord),
+)
+"""What the rows under a key or a prefix are; all others are configs."""
 
 
 class Row(NamedTuple):
@@ -104,6 +116,13 @@ class MetadataImage:
     """The newest claim; None where no node has ever made one."""
     producer_ids: ProducerIdsRecord | None = None
     """None where nobody has claimed any yet."""
+    features: FeaturesRecord | None = None
+    """None where no level was ever set."""
+
+    def level_of(self, feature: str) -> int:
+        """The level of one of the features in `features.HIGHEST`."""
+        levels = {} if self.features is None else self.features.levels
+        return levels.get(feature, HIGHEST[feature])
 
     def name_of(self, topic: str | bytes) -> str | None:
         """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
@@ -148,6 +167,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         _nodes(image.nodes, _of(delta, NODE_PREFIX)),
         _only(image.controller, delta, CONTROLLER_KEY, ControllerRecord),
         _only(image.producer_ids, delta, PRODUCER_IDS_KEY, ProducerIdsRecord),
+        _only(image.features, delta, FEATURES_KEY, FeaturesRecord),
     )
 
 
@@ -163,7 +183,7 @@ def _configs(table: Mapping[str, Configs], rows: Mapping[str, Row | None]) -> Ma
         if row is None:
             new.pop(name, None)
         else:
-            assert not isinstance(row.record, TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord)
+            assert not isinstance(row.record, KeptRecord)
             new[name] = row.record
     return new
 
@@ -205,17 +225,16 @@ def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 
 def encoded(record: Record) -> bytes:
     """The value of a record's row."""
-    if isinstance(record, TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord):
+    if isinstance(record, KeptRecord):
         return record.encode()
     return json.dumps(dict(record)).encode()
 
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
-    controllers = () if image.controller is None else ("",)
-    producer_ids = () if image.producer_ids is None else ("",)
-    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes, controllers, producer_ids)
-    gone = [prefix + name for prefix, table in zip(_PREFIXES, tables, strict=True) for name in table]
+    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes)
+    only = [() if each is None else ("",) for each in (image.controller, image.producer_ids, image.features)]
+    gone = [prefix + name for prefix, table in zip(_PREFIXES, (*tables, *only), strict=True) for name in table]
     while True:
         generation = store.generation
         rows: dict[str, Row | None] = dict.fromkeys(gone)
@@ -242,12 +261,7 @@ def _followed(store: MetadataStore, generation: int, rows: dict[str, Row | None]
 def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
     if row is None:
         return None
-    if key.startswith(TOPIC_PREFIX):
-        return Row(decoded(store, key, TopicRecord.decode, row.value), row.version)
-    if key.startswith(NODE_PREFIX):
-        return Row(decoded(store, key, NodeRecord.decode, row.value), row.version)
-    if key == CONTROLLER_KEY:
-        return Row(decoded(store, key, ControllerRecord.decode, row.value), row.version)
-    if key == PRODUCER_IDS_KEY:
-        return Row(decoded(store, key, ProducerIdsRecord.decode, row.value), row.version)
+    for prefix, kind in _KINDS:
+        if key.startswith(prefix):
+            return Row(decoded(store, key, kind.decode, row.value), row.version)
     return Row(decoded(store, key, lambda value: texts(json.loads(value)), row.value), row.version)

@@ -1,7 +1,7 @@
 """The records of `__transaction_state`, byte for byte Kafka's: what an id is doing. A tombstone forgets it.
 
-Knows how a `Transaction` becomes a record and back. Version 0 of the value is for the first version of the protocol,
-version 1 has tagged fields for the second.
+Knows how a `Transaction` becomes a record and back. Version 1 of the value has tagged fields, for what only the second
+version of the protocol has to say, and for the producer id before this one.
 Source: TransactionLogKey.json, TransactionLogValue.json; TransactionLog.java.
 """
 
@@ -13,7 +13,7 @@ from ottla.machine import ShardRecord, WallMillis
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC, decode_record, encode_key, encode_value
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.transaction_log_record import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from ottla.txn.transaction import State, TopicPartition, Transaction
+from ottla.txn.transaction import NO_ID, State, TopicPartition, Transaction
 
 
 class Stored(NamedTuple):
@@ -23,8 +23,8 @@ class Stored(NamedTuple):
     transaction: Transaction | None
 
 
-def encode(transactional_id: str, transaction: Transaction | None, version: int = 1) -> ShardRecord:
-    """The record that says so."""
+def encode(transactional_id: str, transaction: Transaction | None, *, flexible: bool = True) -> ShardRecord:
+    """The record that says so: `flexible` in version 1 of the value, else in version 0 where that can say it all."""
     key = encode_key(TransactionLogKey(transactional_id))
     if transaction is None:
         return ShardRecord(key, None)
@@ -37,11 +37,11 @@ def encode(transactional_id: str, transaction: Transaction | None, version: int 
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
     )
-    if version >= 1:
-        value.previous_producer_id = transaction.previous_producer_id
-        value.next_producer_id = transaction.next_producer_id
-        value.client_transaction_version = transaction.client_version
-    return ShardRecord(key, encode_value(value, version))
+    tagged = transaction.previous_producer_id, transaction.next_producer_id, transaction.client_version
+    if not flexible and tagged == (NO_ID, NO_ID, 0):
+        return ShardRecord(key, encode_value(value, 0))
+    value.previous_producer_id, value.next_producer_id, value.client_transaction_version = tagged
+    return ShardRecord(key, encode_value(value, 1))
 
 
 def decode(key: bytes, value: bytes | None) -> Stored:

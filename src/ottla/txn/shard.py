@@ -312,7 +312,7 @@ class TransactionShard:
         hand, it is told the last one, in which nothing can begin, and has to initialize.
         """
         self._last_epochs.pop(transactional_id, None)
-        version, next_producer_id = self._settings.version, None
+        version, next_producer_id = self._node.transaction_version, None
         if known.is_exhausted and known.client_version >= 2 and version >= 2:
             next_producer_id = self._node.new_producer_id()
         if next_producer_id is None:
@@ -415,7 +415,7 @@ class TransactionShard:
     # ---- durable state ---------------------------------------------------------------------------------------------
 
     def _record(self, transactional_id: str, after: Transaction | None, decision: _Building) -> None:
-        decision.records.append(encode(transactional_id, after, 1 if self._settings.version >= 1 else 0))
+        decision.records.append(encode(transactional_id, after, flexible=self._node.transaction_version >= 1))
 
     def apply(self, now: Millis, batch: AppliedBatch) -> None:
         for each in batch.records:

@@ -67,6 +67,8 @@ class DescribeMembers(DescribeGroups):
     as a whole."""
 
     __slots__ = ()
+    feature: ClassVar[str]
+    """Without which these groups are not."""
     answer: ClassVar[type[Any]]
     described_group: ClassVar[type[Any]]
 
@@ -92,6 +94,9 @@ def describe_members(node: Node, request: Request, describe: type[DescribeMember
 
 def _describe_members(node: Node, describe: type[DescribeMembers], request: Request) -> Any:
     group_ids: list[str] = request.body.group_ids
+    if not node.image.level_of(describe.feature):
+        error = ErrorCode.UNSUPPORTED_VERSION
+        return describe.answer(groups=[describe.described_group(error, group_id=group_id) for group_id in group_ids])
     refused: dict[str, Any] = {}
     for group_id in group_ids:
         error = ErrorCode.NONE if group_id else ErrorCode.INVALID_GROUP_ID

@@ -20,6 +20,7 @@ from ottla.broker.effects import Part
 from ottla.broker.requests import Session
 from ottla.broker.served import SERVED
 from ottla.machine import Millis
+from ottla.metadata.features import HIGHEST
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.api_versions import (
@@ -37,13 +38,6 @@ KEY = 18
 
 _CLIENT_NAME_SINCE = 3
 _ZERO_FEATURES_SINCE = 4
-
-FEATURES: tuple[tuple[str, int, int, int], ...] = (
-    ("group.version", 0, 1, 1),
-    ("share.version", 0, 1, 1),
-    ("transaction.version", 0, 2, 2),
-)
-"""(name, lowest supported, highest supported, finalized level) of each feature that works."""
 
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
@@ -70,17 +64,14 @@ def receive(
 
 def advertised(node: Node, version: int) -> ApiVersionsResponse:
     """What this node can do, as `version` can say it."""
-    supported = [
-        SupportedFeatureKey(name, low, high)
-        for name, low, high, _ in FEATURES
-        if low > 0 or version >= _ZERO_FEATURES_SINCE
-    ]
-    finalized = [FinalizedFeatureKey(name, level, level) for name, _, _, level in FEATURES if level > 0]
+    # A feature whose lowest level is 0 is left out of older answers, which could not say so (KIP-584).
+    supported = [SupportedFeatureKey(name, 0, high) for name, high in HIGHEST.items()]
+    levels = {name: node.image.level_of(name) for name in HIGHEST}
     return ApiVersionsResponse(
         api_keys=[ApiVersion(key, low, high) for key, (_, low, high) in sorted(SERVED.items())],
-        supported_features=supported,
-        finalized_features_epoch=node.image.generation if FEATURES else -1,
-        finalized_features=finalized,
+        supported_features=supported if version >= _ZERO_FEATURES_SINCE else [],
+        finalized_features_epoch=node.image.generation,
+        finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in levels.items() if level > 0],
     )
 
 

@@ -1,22 +1,28 @@
 """UpdateFeatures, key 57, versions 0 to 2: raise or lower the levels of the cluster's features.
 
-What it does: features stand where they stand. A request that would change nothing succeeds, any other one is refused
-(INVALID_UPDATE_VERSION, one fault fails all).
+What it does: checks every change, and writes all of them at once, or none (one fault fails all); the controller does.
+What a level turns off is refused from the next request on, and ApiVersions says so. Members of groups and transactions
+that are under way are left to their coordinators, as in Kafka.
 
-What changed per version: 1 kinds of change and trial runs (KIP-778), 2 one error for all instead of one for each.
+What changed per version: 1 kinds of change and trial runs (KIP-778; before, levels only rise), 2 one error for all
+instead of one for each.
 
-What is skipped: other levels of a feature; each has one that works here.
+What is skipped: features of KRaft (`metadata.version`, `kraft.version`), and those of what is not built.
 
-Source: FeatureControlManager.updateFeatures; KIP-584, KIP-1022.
+Source: FeatureControlManager.updateFeatures, QuorumFeatures; KIP-584, KIP-1022.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ottla.broker.api.k18_api_versions import FEATURES
-from ottla.broker.requests import Request
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.metadata.features import FEATURES_KEY, HIGHEST, FeaturesRecord
+from ottla.metadata.store import ABSENT, StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -29,17 +35,25 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-LEVELS = {name: level for name, _, _, level in FEATURES}
-UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-_ONE_ERROR_SINCE = 2
+UPGRADE: Final = 1
+SAFE_DOWNGRADE: Final = 2
+UNSAFE_DOWNGRADE: Final = 3
+_ONE_ERROR_SINCE: Final = 2
 
 
-def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
-    body: UpdateFeaturesRequest = request.body
+def handle(node: Node, request: Request) -> UpdateFeaturesResponse | Parked:
     if not node.access.on_cluster(request, Operation.ALTER):
         return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    faults = (_fault(asked) for asked in body.feature_updates)
-    fault = next((each for each in faults if each is not None), None)
+    return node.slices.begin(request, _answer(node, request), is_long=False)
+
+
+def _answer(node: Node, request: Request) -> Work:
+    body: UpdateFeaturesRequest = request.body
+    try:
+        fault = yield lambda _: _updating(node, body)
+    except StoreFailed as failed:
+        node.notes(f"levels of features could not be changed: {failed}")
+        return UpdateFeaturesResponse(error_code=error_of(failed), error_message=str(failed))
     if fault is not None:
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_UPDATE_VERSION,
@@ -51,16 +65,41 @@ def handle(node: Node, request: Request) -> UpdateFeaturesResponse:
     )
 
 
-def _fault(asked: FeatureUpdateKey) -> str | None:
-    """Why this change is refused; None where the feature is at that level."""
-    if asked.max_version_level < 0:
-        why = "A feature version cannot be less than 0."
-    elif asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
+    """The plan; it returns why these changes are refused, None where they are not."""
+    changes = {asked.feature: asked for asked in body.feature_updates}
+    faults = (_fault(node, asked) for asked in changes.values())
+    fault = next((each for each in faults if each is not None), None)
+    known = node.image.features or FeaturesRecord({}, ABSENT)
+    levels = {**known.levels, **{name: asked.max_version_level for name, asked in changes.items()}}
+    if fault is None and levels != known.levels and not body.validate_only:
+        yield Batch([RowChange(FEATURES_KEY, FeaturesRecord(levels), known.version)], (), node.members.guards())
+        node.notes(f"levels of features: {', '.join(f'{name} {level}' for name, level in sorted(levels.items()))}")
+    return fault
+
+
+def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
+    """Why this change is refused, in Kafka's words; None where it is not."""
+    name, level = asked.feature, asked.max_version_level
+    highest = HIGHEST.get(name, 0)
+    current = node.image.level_of(name) if name in HIGHEST else 0
+    if asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         why = "The controller does not support the given upgrade type."
-    elif asked.feature not in LEVELS:
-        why = "This node does not support this feature."
-    elif asked.max_version_level != LEVELS[asked.feature]:
-        why = f"It is at {LEVELS[asked.feature]}, and this version of Ottla has no other level of it."
+    elif level < 0:
+        why = "A feature version cannot be less than 0."
+    elif level > highest and not highest:
+        why = f"Local controller {node.node_id} does not support this feature."
+    elif level > highest:
+        why = f"Local controller {node.node_id} only supports versions 0-{highest}"
+    elif level < current and asked.upgrade_type == UPGRADE:
+        why = (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    elif level > current and asked.upgrade_type != UPGRADE:
+        why = "Can't downgrade to a newer version."
+    elif not highest:
+        why = f"Feature {name} not found."
     else:
         return None
-    return f"Invalid update version {asked.max_version_level} for feature {asked.feature}. {why}"
+    return f"Invalid update version {level} for feature {name}. {why}"

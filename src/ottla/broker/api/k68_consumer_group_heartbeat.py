@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat, key 68, versions 0 to 1: join a consumer group, stay in it, leave it.
 
 What it does: a member joins with epoch 0, goes on with the epoch it was told, and leaves with -1; the coordinator says
-what it is to read, and how soon it is to ask again.
+what it is to read, and how soon it is to ask again. With `group.version` at 0 all are refused (UNSUPPORTED_VERSION).
 
 What changed per version: 1 members make their ids themselves; regular expressions.
 
@@ -19,6 +19,7 @@ from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.consumer.membership import ConsumerHeartbeat
+from ottla.metadata.features import GROUP_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: Request) -> Any:
     body: ConsumerGroupHeartbeatRequest = request.body
+    if not node.image.level_of(GROUP_VERSION):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)

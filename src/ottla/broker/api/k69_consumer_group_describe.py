@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe, key 69, versions 0 to 1: state, epochs, members and assignments of consumer groups.
 
 What it does: asks each group's shard and answers in the order of the request. A group that reads a topic which the
-client may not describe is refused as a whole.
+client may not describe is refused as a whole; so is every group with `group.version` at 0 (UNSUPPORTED_VERSION).
 
 What changed per version: 1 which protocol a member speaks.
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_descriptions import DescribeMembers, describe_members
 from ottla.broker.requests import Request
+from ottla.metadata.features import GROUP_VERSION
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup, Member
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Describe(DescribeMembers):
     """ConsumerGroupDescribe under way."""
 
     __slots__ = ()
+    feature = GROUP_VERSION
     answer = ConsumerGroupDescribeResponse
     described_group = DescribedGroup
 

@@ -2,7 +2,8 @@
 
 What it does: a member with a client-made id joins with epoch 0, goes on with the epoch it was told, and leaves with -1.
 The answer to the first heartbeat brings the assignment (Kafka's brings an empty one, and the second one the partitions
-after a heartbeat interval). The connection is noted: when it is lost, the others take over.
+after a heartbeat interval). The connection is noted: when it is lost, the others take over. With `share.version` at 0
+all are refused (UNSUPPORTED_VERSION).
 
 What is skipped: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
 
@@ -19,6 +20,7 @@ from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.membership import LEAVE_EPOCH
 from ottla.machine import Call
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
@@ -49,6 +51,8 @@ class Heartbeat(CoordinatorRequest):
 
 def handle(node: Node, request: Request) -> Any:
     body: ShareGroupHeartbeatRequest = request.body
+    if not node.image.level_of(SHARE_VERSION):
+        return ShareGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)

@@ -1,7 +1,7 @@
 """ShareGroupDescribe, key 77, version 1: state, epochs, members and assignments of share groups.
 
 What it does: asks each group's shard and answers in the order of the request. A group that reads a topic which the
-client may not describe is refused as a whole.
+client may not describe is refused as a whole; so is every group with `share.version` at 0 (UNSUPPORTED_VERSION).
 
 What is skipped: nothing.
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_descriptions import DescribeMembers, describe_members
 from ottla.broker.requests import Request
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.messages.share_group_describe import DescribedGroup, Member, ShareGroupDescribeResponse
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Describe(DescribeMembers):
     """ShareGroupDescribe under way."""
 
     __slots__ = ()
+    feature = SHARE_VERSION
     answer = ShareGroupDescribeResponse
     described_group = DescribedGroup
 

@@ -2,7 +2,8 @@
 
 What it does: enters the share session, hands over piggybacked acknowledgements, acquires records of the session's
 partitions, and answers when there are any, when an error stands, or when max_wait_ms is over. Records leave as file
-slices; a partition without any has an empty record set, never null.
+slices; a partition without any has an empty record set, never null. With `share.version` at 0 all are refused
+(UNSUPPORTED_VERSION).
 
 What changed per version: 1 max_records and batch_size, 2 share_acquire_mode (KIP-1206) and renewing acknowledgements
 (KIP-1222).

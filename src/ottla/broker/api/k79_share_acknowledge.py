@@ -1,7 +1,8 @@
 """ShareAcknowledge, key 79, versions 1 to 2: say what became of acquired records.
 
 What it does: each partition's acknowledgements are taken all or none, and answered once they are persisted. The final
-epoch (-1) closes the session afterwards, and what its member still holds is available again.
+epoch (-1) closes the session afterwards, and what its member still holds is available again. With `share.version` at 0
+all are refused (UNSUPPORTED_VERSION).
 
 What changed per version: 2 renewing acknowledgements and the lock's duration in the answer (KIP-1222).
 

@@ -2,7 +2,7 @@
 
 What it does: asks the group which share partitions it has, or takes those it is asked for, and the share coordinator
 for each of them. A share partition that nobody has read yet has start offset -1, and so has one of a group or topic
-that does not exist.
+that does not exist. With `share.version` at 0 all are refused (UNSUPPORTED_VERSION).
 
 What changed per version: 1 lag (KIP-1226): records between the start offset and the end that are not done.
 
@@ -22,6 +22,7 @@ from ottla.broker.delivery.host import lag_of
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -53,6 +54,9 @@ def _describe(node: Node, request: Request) -> Work:
     for position, asked in enumerate(body.groups, 1):
         if position % CALLS_AT_ONCE == 0:
             yield None
+        if not node.image.level_of(SHARE_VERSION):
+            groups.append(_refused(asked.group_id, ErrorCode.UNSUPPORTED_VERSION))
+            continue
         if not node.access.on_group(request, Operation.DESCRIBE, asked.group_id):
             groups.append(_refused(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue

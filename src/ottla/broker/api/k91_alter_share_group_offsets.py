@@ -1,7 +1,8 @@
 """AlterShareGroupOffsets, key 91, version 0: let a share group without members go on somewhere else.
 
 What it does: notes the share partitions with the group (which comes to be where there is none), lets the share
-coordinator begin anew at the given offsets, and drops what is loaded of them.
+coordinator begin anew at the given offsets, and drops what is loaded of them. With `share.version` at 0 all are refused
+(UNSUPPORTED_VERSION).
 
 What is skipped: nothing.
 
@@ -20,6 +21,7 @@ from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, encoded_topics
 from ottla.groups.share.admin import AddShares, ShareAnswer
 from ottla.groups.share.group import Share
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -39,6 +41,8 @@ _Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]
 
 def handle(node: Node, request: Request) -> Any:
     body: AlterShareGroupOffsetsRequest = request.body
+    if not node.image.level_of(SHARE_VERSION):
+        return _refusal(ErrorCode.UNSUPPORTED_VERSION)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:

@@ -1,7 +1,8 @@
 """DeleteShareGroupOffsets, key 92, version 0: let a share group without members forget topics.
 
 What it does: marks the topics in the group's record as being deleted, lets the share coordinator forget their share
-partitions, and takes the mark away. What broke off in between is finished by the next request of this kind.
+partitions, and takes the mark away. What broke off in between is finished by the next request of this kind. With
+`share.version` at 0 all are refused (UNSUPPORTED_VERSION).
 
 What is skipped: nothing.
 
@@ -18,6 +19,7 @@ from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, encoded_in_slices
 from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
@@ -35,6 +37,8 @@ _NOTHING_THERE = "There is no offset information to delete."
 
 def handle(node: Node, request: Request) -> Any:
     body: DeleteShareGroupOffsetsRequest = request.body
+    if not node.image.level_of(SHARE_VERSION):
+        return _refusal(ErrorCode.UNSUPPORTED_VERSION)
     if not node.access.on_group(request, Operation.DELETE, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not body.group_id:

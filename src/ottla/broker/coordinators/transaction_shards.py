@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.machine import Call, Entropy, WallClock
+from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
 from ottla.txn.refusals import refuse
@@ -19,6 +20,10 @@ class TransactionNodeView:
     def __init__(self, metadata: Metadata, producer_ids: ProducerIds) -> None:
         self._metadata = metadata
         self._producer_ids = producer_ids
+
+    @property
+    def transaction_version(self) -> int:
+        return self._metadata.image.level_of(TRANSACTION_VERSION)
 
     def leader_of(self, topic: str, index: int) -> int | None:
         known = self._metadata.image.topics.get(topic)

@@ -51,6 +51,7 @@ from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
 from ottla.machine.timers import Timers
+from ottla.metadata.features import SHARE_VERSION
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
@@ -195,6 +196,14 @@ class ShareHost(Subscriber):
         """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
         for session in self.sessions.of_connection(connection):
             self.close_session(now, session)
+
+    def features_changed(self, now: Millis) -> None:
+        """Levels of features are others: without share groups no session goes on, and nothing of them stays loaded."""
+        if not self.metadata.image.level_of(SHARE_VERSION):
+            for key in list(self._hosted):
+                self._drop(now, key)
+            for session in self.sessions.every():
+                self.close_session(now, session)
 
     def topic_deleted(self, now: Millis, topic: TopicImage) -> None:
         """Its share partitions go, and what their coordinators remember of them."""

@@ -26,6 +26,7 @@ from ottla.broker.effects import Part
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Access, Operation
 from ottla.machine import Millis, Ticket
+from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
 from ottla.share.standing import Acknowledge
 
@@ -87,6 +88,8 @@ class ShareExchange(ShareWaiter):
 
     def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
+        if not self.share.metadata.image.level_of(SHARE_VERSION):
+            return ErrorCode.UNSUPPORTED_VERSION
         if not self.access.on_group(self.request, Operation.READ, self.group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         if not self.group_id or not 0 < len(self.member_id) <= MEMBER_ID_LENGTH_MAX:

@@ -125,6 +125,9 @@ class ShareSessions:
             del self._members[session.group_id]
         self._leave_connection(session)
 
+    def every(self) -> list[ShareSession]:
+        return list(self._sessions.values())
+
     def of_connection(self, connection: int) -> list[ShareSession]:
         return [self._sessions[key] for key in self._of_connection.get(connection, ())]
 
