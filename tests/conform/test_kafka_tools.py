@@ -23,6 +23,8 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONFIGS = "kafka.admin.ConfigCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 pytestmark = pytest.mark.skipif(
     not (LIBS and JAVA), reason="KAFKA_LIBS does not name Kafka's jars, or there is no Java"
@@ -38,7 +40,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def tool(cluster: EmbeddedCluster, name: str, *words: str) -> str:
     """What a command prints. Its end is not looked at: not all say by it whether they failed."""
     assert JAVA is not None
-    command = [JAVA, "-cp", f"{LIBS}/*", name, *words, "--bootstrap-server", cluster.bootstrap_servers]
+    where = ["--bootstrap-server", cluster.bootstrap_servers]
+    words = (*where, *words) if name in (FEATURES, TRANSACTIONS) else (*words, *where)
+    command = [JAVA, "-cp", f"{LIBS}/*", name, *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return ended.stdout + ended.stderr
 
@@ -101,3 +105,40 @@ def test_leaders_and_the_cluster_are_told(cluster: EmbeddedCluster) -> None:
     assert "rror" not in told
     assert "Cluster ID" in tool(cluster, CLUSTER, "cluster-id")
     assert len(re.findall("unfenced", tool(cluster, CLUSTER, "list-endpoints"))) == 3
+
+
+def test_levels_of_features_are_lowered_and_raised(cluster: EmbeddedCluster) -> None:
+    def levels() -> dict[str, str]:
+        told = tool(cluster, FEATURES, "describe")
+        return dict(re.findall(r"Feature: (\S+).*FinalizedVersionLevel: (\d+)", told))
+
+    highest = {"group.version": "1", "share.version": "1", "transaction.version": "2"}
+    assert levels() == highest
+    lower = ["downgrade", "--feature", "transaction.version=1"]
+    assert "can be downgraded to 1" in tool(cluster, FEATURES, *lower, "--dry-run")
+    assert levels() == highest
+    assert "was downgraded to 1" in tool(cluster, FEATURES, *lower)
+    assert "was disabled" in tool(cluster, FEATURES, "disable", "--feature", "share.version")
+    assert levels() == highest | {"transaction.version": "1", "share.version": "0"}
+    assert "only supports versions 0-1" in tool(cluster, FEATURES, "upgrade", "--feature", "group.version=2")
+    raised = ["--feature", "transaction.version=2", "--feature", "share.version=1"]
+    assert "was upgraded to 2" in tool(cluster, FEATURES, "upgrade", *raised)
+    assert levels() == highest
+
+
+def test_transactions_are_told_and_hanging_ones_ended(cluster: EmbeddedCluster) -> None:
+    """By the three nodes' own answers; a hanging transaction is written without asking any coordinator."""
+    assert "Created" in tool(cluster, TOPIC, "--create", "--topic", "x", "--replication-factor", "3")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "paying"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("x", b"open")
+    assert producer.flush(30) == 0
+    assert re.search(r"paying\s+\d+\s+\d+\s+Ongoing", tool(cluster, TRANSACTIONS, "list"))
+    described = tool(cluster, TRANSACTIONS, "describe", "--transactional-id", "paying")
+    assert re.search(r"paying.*Ongoing.*x-0", described)
+    words = ["describe-producers", "--topic", "x", "--partition", "0"]
+    assert len(tool(cluster, TRANSACTIONS, *words).splitlines()) == 2
+    assert "paying" not in tool(cluster, TRANSACTIONS, "find-hanging", "--topic", "x")
+    producer.commit_transaction(30)
+    assert re.search(r"paying.*CompleteCommit", tool(cluster, TRANSACTIONS, "describe", "--transactional-id", "paying"))

@@ -9,6 +9,7 @@ NOUNS: Final = (
     "groups",
     "share-groups",
     "transactions",
+    "features",
     "kmq",
     "pipeline",
     "records",
