@@ -151,6 +151,29 @@ def plant_offsets_that_an_abort_commits(patch: Patch) -> None:
     patch.setattr(Offsets, "apply_marker", generous)
 
 
+def plant_a_commit_that_is_completed_as_an_abort(patch: Patch) -> None:
+    """Its markers are right, and so is the answer."""
+    original = ottla.txn.shard.completed
+
+    def other(known: Transaction, wall_ms: Any) -> Transaction:
+        after = original(known, wall_ms)
+        return replace(after, state=State.COMPLETE_ABORT) if after.state is State.COMPLETE_COMMIT else after
+
+    patch.setattr(ottla.txn.shard, "completed", other)
+
+
+def plant_ends_that_a_restart_forgets(patch: Patch) -> None:
+    original = TransactionShard.loaded
+
+    def forgetful(self: TransactionShard, now: int) -> Decision:
+        for name, known in self._known.items():
+            if known.state.is_complete:
+                self._known[name] = replace(known, state=State.EMPTY)
+        return original(self, now)
+
+    patch.setattr(TransactionShard, "loaded", forgetful)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_markers_that_a_restart_forgets, 7, "after everything healed"),
     (plant_no_verification, 12, "nobody will end"),
@@ -164,6 +187,8 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),
     (plant_offsets_that_an_abort_commits, 0, "never committed"),
+    (plant_a_commit_that_is_completed_as_an_abort, 0, "was told that it committed"),
+    (plant_ends_that_a_restart_forgets, 3, "its coordinator has"),
 ]
 
 

@@ -48,6 +48,11 @@ class State(IntEnum):
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
+    def is_complete(self) -> bool:
+        """The result is written everywhere."""
+        return self in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+    @property
     def commits(self) -> bool:
         return self in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 
@@ -228,7 +233,7 @@ def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool
     overflowed = (
         producer == (known.previous_producer_id, EXHAUSTED_EPOCH)
         and known.producer_epoch == 0
-        and known.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        and known.state.is_complete
     )
     if known.producer_id != producer.id and not overflowed:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -7,17 +7,18 @@ The promises held here:
   in a log says the same of it, and nothing of it is committed that its client did not ask to commit;
 - a producer id belongs to one transactional id, and its epoch is given to one client at a time: what an older one asks
   for after a newer one was told its epoch is refused;
+- what EndTxn answered is what the coordinator knows, in every life of it, until somebody asks for more;
 - in a partition the committed records of a transactional id stand in the order in which they were sent;
 - an input record has one committed effect.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ottla.sim.clients.batches import Batch, Note
 from ottla.sim.clients.history import Commit, History, TopicPartition
-from ottla.sim.kernel.clock import Micros
+from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
 
 Source: TypeAlias = tuple[str, int, int]
@@ -73,10 +74,71 @@ class Transaction:
         return f"transaction {self.number} of {self.transactional_id}"
 
 
+class Ended(NamedTuple):
+    """What EndTxn told of a transactional id: how its transaction ended, who writes the next one, and whom it told."""
+
+    committed: bool
+    successor: Identity
+    who: str
+
+
+class Ends:
+    """What EndTxn answered last of each transactional id, as long as nothing else can have changed it since."""
+
+    IN_DOUBT_US: Micros = 10_000 * MS
+    """For so long a request whose answer was lost may still be carried out."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, Ended] = {}
+        self._asked: dict[str, dict[int, tuple[Identity | None, Micros | None]]] = {}
+        """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
+        self._number = 0
+
+    def asks(self, transactional_id: str, identity: Identity | None) -> int:
+        """A request leaves that may change what is known of this id, in the name of `identity`; None: to have a new
+        one. Its number."""
+        self._number += 1
+        self._asked.setdefault(transactional_id, {})[self._number] = identity, None
+        ended = self._ended.get(transactional_id)
+        if ended is not None and _may_change(ended, identity):
+            del self._ended[transactional_id]
+        return self._number
+
+    def answered(self, transactional_id: str, number: int) -> None:
+        del self._asked[transactional_id][number]
+
+    def lost(self, now_us: Micros, transactional_id: str, number: int) -> None:
+        """Nobody will hear what became of this request."""
+        identity, _ = self._asked[transactional_id][number]
+        self._asked[transactional_id][number] = identity, now_us + self.IN_DOUBT_US
+
+    def ended(self, transactional_id: str, number: int, ended: Ended) -> None:
+        """The EndTxn of this number was answered so. What was asked behind it may have changed it already."""
+        if not any(later > number for later in self._asked[transactional_id]):
+            self._ended[transactional_id] = ended
+
+    def standing(self, now_us: Micros) -> Iterator[tuple[str, Ended]]:
+        """What must be so now."""
+        for transactional_id, ended in self._ended.items():
+            in_doubt = (
+                _may_change(ended, identity)
+                for identity, until_us in self._asked[transactional_id].values()
+                if until_us is None or until_us > now_us
+            )
+            if not any(in_doubt):
+                yield transactional_id, ended
+
+
+def _may_change(ended: Ended, identity: Identity | None) -> bool:
+    """Whether a request in this name is heard behind that end: an older epoch is shut out."""
+    return identity is None or identity >= ended.successor
+
+
 class TransactionHistory:
     """See the module."""
 
     def __init__(self, history: History) -> None:
+        self.ends = Ends()
         self.transactions: list[Transaction] = []
         self.effects: dict[Source, Transaction] = {}
         self._history = history

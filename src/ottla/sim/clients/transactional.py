@@ -38,12 +38,14 @@ from ottla.sim.clients.kafka import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    PATIENCE_US,
     PRODUCE,
     TXN_OFFSET_COMMIT,
+    Answer,
     KafkaClient,
 )
 from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, PendingRange
-from ottla.sim.clients.transaction_history import Identity, Source, Transaction, TransactionHistory
+from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction, TransactionHistory
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Connection
@@ -78,6 +80,9 @@ SHUT_OUT = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
+CHANGING = frozenset({INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN})
+"""What may change what the coordinator knows of a transactional id."""
+CHANGING_IN_SECOND = CHANGING | {PRODUCE, TXN_OFFSET_COMMIT}
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 """Errors to try again that say for certain that nothing was done."""
@@ -139,6 +144,8 @@ class TransactionalProducer(KafkaClient):
         """An end was asked for and nobody knows whether it was heard."""
         self._needs_epoch = False
         self._asking = False
+        self._changing = 0
+        """The number of the newest request that may change what is known of the id."""
         self._requests = 0
         self.late_us: Micros | None = None
         """Something that is sent soon arrives so long after the client has given up waiting for it."""
@@ -267,6 +274,22 @@ class TransactionalProducer(KafkaClient):
     def _give_up(self, connection: Connection) -> None:
         if self.connection is connection:
             self.hang_up(lingering=True)
+
+    def request(
+        self, key: int, message: Message, answer: Answer, *args: Any, patience_us: Micros = PATIENCE_US
+    ) -> None:
+        if key in (CHANGING_IN_SECOND if self.second_version else CHANGING) and self.connection is not None:
+            identity = None if key == INIT_PRODUCER_ID else self.identity
+            self._changing = self.told.ends.asks(self.transactional_id, identity)
+            args, answer = (self._changing, answer, args), self._heard
+        super().request(key, message, answer, *args, patience_us=patience_us)
+
+    def _heard(self, message: Any, number: int, answer: Answer, args: tuple[object, ...]) -> None:
+        if message is None:
+            self.told.ends.lost(self.world.clock.now_us, self.transactional_id, number)
+        else:
+            self.told.ends.answered(self.transactional_id, number)
+        answer(message, *args)
 
     def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
         self._be_late()
@@ -566,9 +589,11 @@ class TransactionalProducer(KafkaClient):
         code, commits = message.error_code, self._commits
         if code == ErrorCode.NONE:
             self.told.taken(self.name, "EndTxn", self.transactional_id, identity, sent_us)
+            successor = Identity(message.producer_id, message.producer_epoch) if self.second_version else identity
+            self.told.ends.ended(self.transactional_id, self._changing, Ended(commits, successor, self.name))
             self._ended(committed=commits)
             if self.second_version and self.state == "ready":
-                self._become(Identity(message.producer_id, message.producer_epoch))
+                self._become(successor)
             return
         if code in LATER:
             self._in_doubt = in_doubt or code not in NOT_DONE

@@ -2,6 +2,7 @@
 
 - the last stable offset of a partition does not fall within a life, and the state of its producers is sound;
 - a transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition;
+- what EndTxn answered is what the coordinator knows, until somebody asks for more, also after a restart;
 - the index of aborted transactions says of each log what its markers say; no transaction has markers of both kinds;
 - whoever reads committed records to the end is shown all of a committed transaction and nothing of any other, in order;
 - every input record that is committed has its effect.
@@ -38,8 +39,9 @@ def known_transactions(node: Node) -> dict[str, KnownTransaction]:
 class TransactionWatch(Watch):
     """Looks at transactions too."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, workload: TransactionWorkload) -> None:
         super().__init__(host)
+        self._workload = workload
         self._stable: dict[Partition, int] = {}
 
     def look(self, life: Life) -> None:
@@ -62,6 +64,8 @@ class TransactionWatch(Watch):
             if all_loaded:
                 for offset, producer_id in log.producers.open.items():
                     _look_at_open(partition, offset, known.get(producer_id))
+        if all_loaded:
+            look_at_ends(self._workload, node)
 
 
 def _all_loaded(node: Node) -> bool:
@@ -81,11 +85,33 @@ def _look_at_open(partition: Partition, offset: int, known: KnownTransaction | N
         raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
 
 
+def look_at_ends(workload: TransactionWorkload, node: Node) -> None:
+    """Hold what the coordinators know against what EndTxn answered."""
+    known = known_transactions(node)
+    for name, ended in workload.told.ends.standing(workload.world.clock.now_us):
+        found = known.get(name)
+        if found is None and workload.ids_expire:
+            continue
+        is_so = (
+            found is not None
+            and (found.state.is_prepared or found.state.is_complete)
+            and (found.state.commits, found.successor) == (ended.committed, ended.successor)
+        )
+        if not is_so:
+            how = "committed" if ended.committed else "aborted"
+            raise Broken(
+                f"{ended.who} was told that it {how}, and {ended.successor} goes on; its coordinator has {found}"
+            )
+
+
 # ---- the audit -----------------------------------------------------------------------------------------------------
 
 
 def audit_transactions(workload: TransactionWorkload, node: Node) -> None:
     """Read every partition in both ways and hold what is shown against what clients were told."""
+    while node.transactions.deadline() == 0:
+        node.transactions.tick(workload.host.clock.now_ms)
+    look_at_ends(workload, node)
     shown: dict[TopicPartition, dict[int, Note]] = {}
     for rule in workload.rules.values():
         for index in range(rule.partitions):

@@ -60,6 +60,11 @@ class TransactionWorkload(Workload):
         own = [] if self.ager is None else [self.ager]
         return [*super().clients, *own, *self.transactional]
 
+    @property
+    def ids_expire(self) -> bool:
+        """Whether transactional ids are forgotten that nobody uses for some seconds."""
+        return int(self.plan.settings["transactional.id.expiration.ms"]) < self.plan.safety_ms
+
     def topics_stand(self) -> None:
         if self.ager is None and self.rng.random() < 0.3:
             self.ager = Ager(self, [f"pay-{i}" for i in range(3)])

@@ -69,7 +69,7 @@ class TransactionsRun(Run):
 
     def __init__(self, seed: int, **how: Any) -> None:
         super().__init__(seed, **how)
-        self.watch = TransactionWatch(self.host)
+        self.watch = TransactionWatch(self.host, self.workload)
         self.host.watch = self._stepped
 
     def make_plan(self) -> Plan:
