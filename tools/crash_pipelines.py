@@ -1,7 +1,7 @@
 """Kill a running pipeline's driver, its Python workers and the node, again and again, and count every record.
 
     python -m tools.crash_pipelines --pipeline sink|transactions|commit|commit-transactions|archive
-                                    [--rounds 30] [--seed 1] [--seconds 3]
+                                    [--nodes 1|3] [--rounds 30] [--seed 1] [--seconds 3]
                                     [--kinds driver,worker,node] [--directory DIR] [--rate 1500] [--minutes M]
 
 A producer writes numbered records into topic `in` all the while. A round kills one process of each kind with SIGKILL,
@@ -9,7 +9,7 @@ in a random order, each at a random moment after the pipeline moved again (or be
 
 - driver: the JVM and the Python process that started it; Python workers may live on and still be sending
 - worker: one of the JVM's Python processes, whatever it is doing
-- node: the broker, which starts again on its directory and port
+- node: the broker, or one of three with three copies of everything, which starts again on its directory and port
 
 `sink`: a streaming query copies `in` to `out` with `exactlyOnce`, shuffled, so that a replayed micro-batch has its rows
 in other places. At the end every offset of every partition of `in` must be in `out` exactly once, with its value.
@@ -39,6 +39,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client, ClientFailure
+from ottla.testing import EmbeddedCluster
 from tools.crash_drivers import DRIVERS, PARTITIONS
 from tools.node_process import NodeProcess
 
@@ -335,26 +336,88 @@ def all_of(bootstrap: str, topic: str) -> Iterator[Any]:
         raise AssertionError(f"topic {topic} can't be read to its end")
 
 
+# ---- the nodes -----------------------------------------------------------------------------------------------------
+
+
+class Nodes(Protocol):
+    """The broker that a pipeline reads and writes."""
+
+    bootstrap: str
+
+    def kill_one(self, rng: random.Random) -> None:
+        """Kill a node with SIGKILL, and return when it is there again."""
+
+    def stop(self) -> list[str]:
+        """Stop what runs; what went wrong in the nodes."""
+        ...
+
+
+class OneNode:
+    """A node that is alone."""
+
+    def __init__(self, directory: Path, settings: dict[str, str]) -> None:
+        self._node = NodeProcess(directory, settings)
+        self._node.start()
+        self.bootstrap = self._node.bootstrap
+
+    def kill_one(self, rng: random.Random) -> None:
+        self._node.kill()
+        time.sleep(rng.choice((0.0, 0.5, 2.0)))
+        self._node.start()
+
+    def stop(self) -> list[str]:
+        code = self._node.stop() if self._node.alive else None
+        failures = [] if code == 0 else [f"the node ended with {code} instead of 0"]
+        return failures + sorted(set(self._node.tracebacks))
+
+
+class ThreeNodes:
+    """A cluster, in which a node that is killed stays away until others lead in its place, or comes back before."""
+
+    def __init__(self, directory: Path, settings: dict[str, str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        quick = {"broker.session.timeout.ms": 3_000, "min.insync.replicas": 2}
+        self._cluster = EmbeddedCluster(directory=directory, settings={**settings, **quick})
+        self._cluster.start()
+        self.bootstrap = self._cluster.bootstrap_servers
+
+    def kill_one(self, rng: random.Random) -> None:
+        node = rng.choice(self._cluster.nodes)
+        self._cluster.kill(node)
+        time.sleep(rng.choice((0.0, 2.0, 6.0)))
+        self._cluster.start_node(node)
+
+    def stop(self) -> list[str]:
+        self._cluster.stop()
+        logs = (Path(self._cluster.directory, f"{node}.log") for node in self._cluster.nodes)
+        lines = (line for log in logs for line in log.read_text().splitlines())
+        return sorted({line for line in lines if "Traceback" in line})
+
+
 # ---- the loop ------------------------------------------------------------------------------------------------------
 
 
 class Loop:
-    """One run: a node, a feeder, a pipeline, and the kills."""
+    """One run: a node or three, a feeder, a pipeline, and the kills."""
 
-    def __init__(self, name: str, seed: int, seconds: float, directory: Path, rate: int, say: Any = print) -> None:
+    def __init__(
+        self, name: str, seed: int, seconds: float, directory: Path, rate: int, nodes: int, say: Any = print
+    ) -> None:
         self.rng = random.Random(seed)
         self.seconds = seconds
         self.say = say
-        self.node = NodeProcess(directory / "node", {"log.segment.bytes": "4194304"})
-        self.node.start()
-        admin = AdminClient({"bootstrap.servers": self.node.bootstrap, "log_level": 0})
+        self.nodes: Nodes = (OneNode if nodes == 1 else ThreeNodes)(
+            directory / "node", {"log.segment.bytes": "4194304"}
+        )
+        bootstrap = self.nodes.bootstrap
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         kept = {"retention.ms": "-1"}  # some records have old times
         for made in admin.create_topics(
-            [NewTopic(name, PARTITIONS, 1, config=kept) for name in ("in", "out")]
+            [NewTopic(name, PARTITIONS, nodes, config=kept) for name in ("in", "out")]
         ).values():
             made.result(30)
-        self.feeder = Feeder(self.node.bootstrap, rate)
-        self.pipeline = PIPELINES[name](self.node.bootstrap, directory)
+        self.feeder = Feeder(bootstrap, rate)
+        self.pipeline = PIPELINES[name](bootstrap, directory)
         self.driver = Driver(self.pipeline.command, directory / "driver.log")
         self.kills = dict.fromkeys(KINDS, 0)
 
@@ -381,12 +444,10 @@ class Loop:
         finally:
             self.feeder.done.set()
             self.driver.stop()
-            code = self.node.stop() if self.node.alive else None
-        if code != 0:
-            failures.append(f"the node ended with {code} instead of 0")
+            failures += self.nodes.stop()
         if self.feeder.failure:
             failures.append(self.feeder.failure)
-        return failures + sorted(set(self.node.tracebacks))
+        return failures
 
     def round(self, kind: str) -> None:
         """Kill one process at a random moment, and see that it is there again."""
@@ -400,9 +461,7 @@ class Loop:
             case "worker":
                 self.kills[kind] += self.driver.kill_worker(self.rng)
             case "node":
-                self.node.kill()
-                time.sleep(self.rng.choice((0.0, 0.5, 2.0)))
-                self.node.start()
+                self.nodes.kill_one(self.rng)
                 self.kills[kind] += 1
 
     def wait_for_move(self) -> None:
@@ -421,6 +480,7 @@ class Loop:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipeline", choices=sorted(PIPELINES), default="sink")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0, help="longest time between a move and a kill")
@@ -439,7 +499,7 @@ def main() -> int:
         parser.error(f"--kinds are some of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory(prefix="ottla-crash-") as temporary:
         directory = Path(given.directory or temporary)
-        loop = Loop(given.pipeline, given.seed, given.seconds, directory, given.rate)
+        loop = Loop(given.pipeline, given.seed, given.seconds, directory, given.rate, given.nodes)
         failures = loop.run(given.rounds, kinds, given.minutes)
     for failure in failures:
         print(f"FAILED: {failure}")

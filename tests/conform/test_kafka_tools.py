@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.testing import EmbeddedCluster
 
@@ -25,6 +26,8 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONFIGS = "kafka.admin.ConfigCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
+MESSAGES = 1_000
 
 pytestmark = pytest.mark.skipif(
     not (LIBS and JAVA), reason="KAFKA_LIBS does not name Kafka's jars, or there is no Java"
@@ -142,3 +145,60 @@ def test_transactions_are_told_and_hanging_ones_ended(cluster: EmbeddedCluster) 
     assert "paying" not in tool(cluster, TRANSACTIONS, "find-hanging", "--topic", "x")
     producer.commit_transaction(30)
     assert re.search(r"paying.*CompleteCommit", tool(cluster, TRANSACTIONS, "describe", "--transactional-id", "paying"))
+
+
+def test_the_message_copier_moves_every_message_once_while_a_node_is_killed(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """TransactionalMessageCopier of Kafka's own system tests: a process for each partition, which aborts at random."""
+    for name in ("input", "output"):
+        words = ["--create", "--topic", name, "--partitions", "2", "--replication-factor", "3"]
+        assert "Created" in tool(cluster, TOPIC, *words, "--config", "min.insync.replicas=2")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(2 * MESSAGES):
+        producer.produce("input", b"%d" % number, partition=number % 2)
+    assert producer.flush(60) == 0
+    copiers = [copier(cluster, partition, tmp_path / f"copier-{partition}") for partition in range(2)]
+    wait_for(
+        lambda: all((tmp_path / f"copier-{partition}").read_text().count("ProcessLoop") > 3 for partition in range(2))
+    )
+    cluster.kill(2)
+    cluster.start_node(2)
+    for each in copiers:
+        assert each.wait(120) == 0
+    for partition in range(2):
+        wanted = [b"%d" % number for number in range(partition, 2 * MESSAGES, 2)]
+        assert committed(cluster, "output", partition) == wanted
+
+
+def copier(cluster: EmbeddedCluster, partition: int, log: Path) -> "subprocess.Popen[bytes]":
+    """Kafka's copier of one partition, started."""
+    assert JAVA is not None
+    words = ["--input-topic", "input", "--output-topic", "output", "--input-partition", str(partition)]
+    words += ["--transactional-id", f"copier-{partition}", "--consumer-group", f"copiers-{partition}"]
+    words += ["--transaction-size", "20", "--enable-random-aborts", "--use-group-metadata"]
+    command = [JAVA, "-Xmx256m", "-cp", f"{LIBS}/*", COPIER, *words, "--broker-list", cluster.bootstrap_servers]
+    with open(log, "wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out)
+
+
+def committed(cluster: EmbeddedCluster, topic: str, partition: int) -> list[bytes | None]:
+    """The values that a reader of committed records is shown, to the end."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values: list[bytes | None] = []
+    try:
+        while (message := consumer.poll(60)) is not None and message.error() is None:
+            values.append(message.value())
+    finally:
+        consumer.close()
+    return values
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
