@@ -182,7 +182,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_an_end_that_is_answered_before_it_is_durable, 3, "is given"),
     (plant_offsets_that_show_before_the_commit, 0, "never committed"),
     (plant_an_index_that_is_lost_in_a_restart, 2, "nobody asked for that"),
-    (plant_a_time_out_that_aborts_what_is_prepared, 3, "is aborted, and"),
+    (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
     (plant_epochs_without_an_end, 36, "was given to another"),
     (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),

@@ -231,6 +231,9 @@ def test_what_nobody_ends_is_aborted_in_the_version_that_the_cluster_is_at(stage
     assert (marker.producer_epoch, marker.transaction_version) == (8, level)
     stage.marked()
     assert (stage.state.producer_epoch, stage.state.client_version) == (8, level)
+    if level:  # a client of the second version that asks for that goes on in the next epoch
+        assert stage.end((50, 7), commit=False, version=5) == (E.NONE, 50, 8)
+        assert stage.end((50, 7), commit=True, version=5)[0] is E.INVALID_TXN_STATE
 
 
 def test_records_are_flexible_from_level_1_on_and_where_they_say_what_others_can_not(stage: Stage) -> None:

@@ -85,7 +85,8 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What the newest record of a transactional id says. `client_version`: of the protocol, that ended or began it.
+    """What the newest record of a transactional id says. `client_version`: of the protocol, that ended or began it; the
+    cluster's level where the coordinator ended it by itself.
 
     `next_producer_id`: who goes on once a prepared transaction is complete, where the epochs of this one are used up.
     """
@@ -237,7 +238,8 @@ def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool
     )
     if known.producer_id != producer.id and not overflowed:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    repeated = overflowed or (known.client_version >= 2 and producer.epoch == known.producer_epoch - 1)
+    raised = known.client_version >= 1  # by a client of the second version, or by a coordinator that aborted
+    repeated = overflowed or (raised and producer.epoch == known.producer_epoch - 1)
     if repeated and known.state not in (State.EMPTY, State.ONGOING):
         return _again(known, commits)
     if producer.epoch != known.producer_epoch or known.state.is_prepared:

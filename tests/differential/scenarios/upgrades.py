@@ -134,34 +134,43 @@ def share_groups_at_0(s: Stage) -> None:
 
 
 def transactions_at_0(s: Stage) -> None:
-    _transactions(s, 0)
+    """In the first version only: who speaks the second one here hears CONCURRENT_TRANSACTIONS of Kafka for ever."""
+    with at(s, TRANSACTION, 0):
+        topic, p = s.create(retention_ms="-1"), Producer(s, "tx")
+        _in_the_first_version(s, topic, p)
+        _beginning_anew(s, topic, p, "3-4")
 
 
 def transactions_at_1(s: Stage) -> None:
-    _transactions(s, 1)
-
-
-def _transactions(s: Stage, level: int) -> None:
     """Requests say which version of the protocol their client speaks, whatever the level is."""
-    with at(s, TRANSACTION, level):
+    with at(s, TRANSACTION, 1):
         topic, group, p = s.create(retention_ms="-1"), s.group(), Producer(s, "tx")
-        p.add(topic, 0)
-        p.write(topic, "a")
-        s.ask("first version: commit", "EndTxn", 4, **p.whose(committed=True))
-        p.rest()
-        s.ask("write what was not added", "Produce", 11, **p.producing(topic, "b"))
-        p.sequence -= 1
+        _in_the_first_version(s, topic, p)
         s.ask("second version: write", "Produce", 12, **p.producing(topic, "b"))
         offsets = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
         s.ask("second version: commit an offset", "TxnOffsetCommit", 5, **p.whose(group_id=group, topics=offsets))
         s.ask("second version: commit", "EndTxn", 5, **p.whose(committed=True))
         p.rest()
         s.ask("second version: commit again", "EndTxn", 5, **p.whose(committed=True))
-        s.ask("begin anew", "InitProducerId", 5, transactional_id=p.name, transaction_timeout_ms=60_000)
-        p.begin_anew()
-        p.add(topic, 0)
-        p.write(topic, "c")
-        s.ask("begin anew in an open one", "InitProducerId", 5, transactional_id=p.name, transaction_timeout_ms=60_000)
-        p.rest()
-        s.ask("its epoch ends", "EndTxn", "3-5", **p.whose(committed=False))
-        s.ask("begin anew behind it", "InitProducerId", 5, transactional_id=p.name, transaction_timeout_ms=60_000)
+        _beginning_anew(s, topic, p, "3-5")
+
+
+def _in_the_first_version(s: Stage, topic: str, p: Producer) -> None:
+    p.add(topic, 0)
+    p.write(topic, "a")
+    s.ask("first version: commit", "EndTxn", 4, **p.whose(committed=True))
+    p.rest()
+    s.ask("write what was not added", "Produce", 11, **p.producing(topic, "b"))
+    p.sequence -= 1
+
+
+def _beginning_anew(s: Stage, topic: str, p: Producer, versions: str) -> None:
+    whose: dict[str, Any] = {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
+    s.ask("begin anew", "InitProducerId", 5, **whose)
+    p.begin_anew()
+    p.add(topic, 0)
+    p.write(topic, "c")
+    s.ask("begin anew in an open one", "InitProducerId", 5, **whose)
+    p.rest()
+    s.ask("the old life aborts", "EndTxn", versions, **p.whose(committed=False))
+    s.ask("begin anew behind it", "InitProducerId", 5, **whose)
