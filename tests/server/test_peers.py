@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
 from ottla.metadata.nodes import PREFIX, NodeRecord
 from ottla.metadata.store import Put
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
-from ottla.server.peers import routes_of
+from ottla.server.peers import Peers, routes_of
 
 TIMEOUT_S = 20
 
@@ -101,6 +103,43 @@ def test_what_is_no_answer_is_told_as_such(tmp_path: Path, said: bytes) -> None:
         assert "node 9" in answer.why
         strange.close()
         await asking.stop()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4, 7, 1 << 16, 1 << 20])
+def test_answers_come_in_any_pieces(piece: int) -> None:
+    answers = [b"", b"a", b"xyz" * 5, bytes(range(256)) * (2_000 if piece > 100 else 2), b"last"]
+    stream = b"".join(len(answer).to_bytes(4, "big") + answer for answer in answers)
+
+    async def scene() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(answers))
+            for at in range(0, len(stream), piece):
+                writer.write(stream[at : at + piece])
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.close()
+
+        told: list[bytes | Unanswered] = []
+
+        def hear(token: int, answer: memoryview | Unanswered) -> None:
+            assert token == len(told)
+            told.append(answer if isinstance(answer, Unanswered) else bytes(answer))
+
+        asked = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = asked.sockets[0].getsockname()
+        scratch = memoryview(bytearray(1 << 17))
+        peers = Peers(lambda node_id: (host, port), hear, scratch, Buffers())
+        for token in range(len(answers)):
+            peers.send(Ask(token, 2, b"?"))
+        peers.send(Ask(len(answers), 2, b""))
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(told) <= len(answers):
+                await asyncio.sleep(0.001)
+        assert told[:-1] == answers
+        assert isinstance(told[-1], Unanswered)
+        asked.close()
 
     asyncio.run(scene())
 

@@ -70,7 +70,7 @@ from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
-from ottla.protocol.wire import has_elements
+from ottla.protocol.wire import Buffer, has_elements
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.membership import Joining, Membership
@@ -529,8 +529,9 @@ class Node:
 
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
-    def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None:
-        """What came of an Ask effect: the frame of the answer without its length, or that there is none."""
+    def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
+        """What came of an Ask effect: the frame of the answer without its length, which is not kept, or that there is
+        none."""
         self.outbox.deadline_moved = True
         self.peers.answered(now, token, answer)
 

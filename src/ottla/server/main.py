@@ -123,7 +123,7 @@ class Server:
         self._disk = DiskThread()
         self._store: StoreThread
         self._following: Following | None = None
-        self._peers = Peers(self._address_of, self._answered)
+        self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False
@@ -397,7 +397,7 @@ class Server:
         record = self.node.image.nodes.get(str(node_id))
         return None if record is None else (record.host, record.port)
 
-    def _answered(self, token: int, answer: bytes | Unanswered) -> None:
+    def _answered(self, token: int, answer: memoryview | Unanswered) -> None:
         if not self._stopped:
             self.node.answered(self.now(), token, answer)
             self.settle()

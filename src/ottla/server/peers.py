@@ -2,6 +2,9 @@
 
 Knows how frames go out and answers come back: Kafka answers the requests of a connection in their order. Does not know
 what is asked; whoever asked hears `Unanswered` where a node is not known, not reached, or lost before it answered.
+
+Followers' fetches are answered with megabytes: an answer is read into the memory that it is given from, and no byte of
+it is copied in this process.
 """
 
 from __future__ import annotations
@@ -9,34 +12,40 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from struct import Struct
+from typing import Final, TypeAlias, cast
 
 from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
+from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused, split_address
 
 CONNECT_S: Final = 5.0
-FRAME_BYTES_MAX: Final = 100 << 20
-_LENGTH_BYTES: Final = 4
+ANSWER_BYTES_MAX: Final = 100 << 20
+_LENGTH: Final = Struct(">i")
+
+AddressOf: TypeAlias = Callable[[int], tuple[str, int] | None]
+"""Where a node is, None where it has not said so."""
+Answered: TypeAlias = Callable[[int, memoryview | Unanswered], None]
+"""What came of the request with this token; the memory of an answer is the connection's again when this returns."""
 
 
 class Peers:
-    """`address_of` says where a node is, `answered` takes what came of a request."""
+    """`address_of` says where a node is, `answered` takes what came of a request. `scratch` and `buffers` are what all
+    connections of the process read into."""
 
-    def __init__(
-        self,
-        address_of: Callable[[int], tuple[str, int] | None],
-        answered: Callable[[int, bytes | Unanswered], None],
-    ) -> None:
+    def __init__(self, address_of: AddressOf, answered: Answered, scratch: memoryview, buffers: Buffers) -> None:
         self._address_of = address_of
         self._answered = answered
+        self._scratch = scratch
+        self._buffers = buffers
         self._connections: dict[tuple[int, int], _PeerConnection] = {}
 
     def send(self, ask: Ask) -> None:
         """Send this frame; `answered` is called once, later."""
         connection = self._connections.get((ask.node_id, ask.line))
         if connection is None or connection.over:
-            connection = _PeerConnection(ask.node_id, self._address_of, self._answered)
+            connection = _PeerConnection(ask.node_id, self._address_of, self._answered, self._scratch, self._buffers)
             self._connections[ask.node_id, ask.line] = connection
         connection.send(ask.token, ask.frame)
 
@@ -59,62 +68,110 @@ def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
     return routes
 
 
-class _PeerConnection:
-    """One connection from its first request until it is lost. `over`: it takes no more."""
+class _PeerConnection(asyncio.BufferedProtocol):
+    """One connection from its first request until it is lost. `over`: it takes no more.
+
+    Answers are taken from where they were read, the scratch buffer; only one that is not whole there moves to a buffer
+    of its own, into which the rest of it is then read.
+    """
 
     def __init__(
-        self,
-        node_id: int,
-        address_of: Callable[[int], tuple[str, int] | None],
-        answered: Callable[[int, bytes | Unanswered], None],
+        self, node_id: int, address_of: AddressOf, answered: Answered, scratch: memoryview, buffers: Buffers
     ) -> None:
         self.over = False
         self._node_id = node_id
         self._address_of = address_of
         self._answered = answered
+        self._scratch = scratch
+        self._buffers = buffers
         self._waiting: deque[int] = deque()
         self._unsent: list[bytes] = []
-        self._writer: asyncio.StreamWriter | None = None
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._transport: asyncio.Transport | None = None
+        self._partial: memoryview | None = None  # an incomplete answer with its length prefix
+        self._filled = 0  # what is there of it
+        self._task = asyncio.get_running_loop().create_task(self._connect())
+
+    # ---- requests out ----------------------------------------------------------------------------------------------
 
     def send(self, token: int, frame: bytes) -> None:
         self._waiting.append(token)
-        if self._writer is None:
+        if self._transport is None:
             self._unsent.append(frame)
         else:
-            self._writer.write(frame)
+            self._transport.write(frame)
 
-    def stop(self) -> None:
-        self.over = True
-        self._waiting.clear()
-        self._task.cancel()
-
-    async def _run(self) -> None:
+    async def _connect(self) -> None:
+        address = self._address_of(self._node_id)
+        if address is None:
+            self._end(f"node {self._node_id} has not said where it is")
+            return
+        loop = asyncio.get_running_loop()
         try:
-            why = await self._exchange()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            why = f"node {self._node_id} is not reached, or was lost: {error or type(error).__name__}"
-        finally:
-            self.over = True
-            if self._writer is not None:
-                self._writer.close()
-        waiting, self._waiting = self._waiting, deque()
+            await asyncio.wait_for(loop.create_connection(lambda: self, *address), CONNECT_S)
+        except (OSError, TimeoutError) as error:
+            self._lost(error)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.writelines(self._unsent)
+        self._unsent.clear()
+
+    # ---- answers in ------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch if self._partial is None else self._partial[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        partial = self._partial
+        if partial is None:
+            self._take(self._scratch, nbytes)
+            return
+        self._filled += nbytes
+        if self._filled == len(partial):
+            self._partial = None
+            self._take(partial, self._filled)
+            self._buffers.give_back(partial)
+
+    def _take(self, view: memoryview, end: int) -> None:
+        """Hand over the whole answers in view[:end], and keep what is there of the one behind them."""
+        position, size = 0, _LENGTH.size
+        while end - position >= _LENGTH.size and not self.over:
+            length: int = _LENGTH.unpack_from(view, position)[0]
+            size = _LENGTH.size + length
+            if not 0 <= length <= ANSWER_BYTES_MAX:
+                self._end(f"node {self._node_id} sent a frame of {length} bytes")
+            elif end - position < size:
+                break
+            elif not self._waiting:
+                self._end(f"node {self._node_id} sent an answer that nobody has asked for")
+            else:
+                self._answered(self._waiting.popleft(), view[position + _LENGTH.size : position + size])
+                position, size = position + size, _LENGTH.size
+        have = end - position
+        if have and not self.over:
+            self._partial = self._buffers.take(size, size)
+            self._partial[:have] = view[position:end]
+            self._filled = have
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(exc or EOFError("it hung up"))
+
+    def _lost(self, error: Exception) -> None:
+        self._end(f"node {self._node_id} is not reached, or was lost: {str(error) or type(error).__name__}")
+
+    def _end(self, why: str) -> None:
+        """Nothing more comes of this connection: whoever waits is told."""
+        waiting = self._waiting
+        self.stop()
         for token in waiting:
             self._answered(token, Unanswered(why))
 
-    async def _exchange(self) -> str:
-        """Send and receive until nothing can be any more; says why."""
-        address = self._address_of(self._node_id)
-        if address is None:
-            return f"node {self._node_id} has not said where it is"
-        reader, self._writer = await asyncio.wait_for(asyncio.open_connection(*address), CONNECT_S)
-        self._writer.writelines(self._unsent)
-        self._unsent.clear()
-        while True:
-            length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big", signed=True)
-            if not 0 <= length <= FRAME_BYTES_MAX:
-                return f"node {self._node_id} sent a frame of {length} bytes"
-            frame = await reader.readexactly(length)
-            if not self._waiting:
-                return f"node {self._node_id} sent an answer that nobody has asked for"
-            self._answered(self._waiting.popleft(), frame)
+    def stop(self) -> None:
+        """Close; nobody is told any more."""
+        self.over = True
+        self._waiting = deque()
+        self._task.cancel()
+        if self._transport is not None:
+            self._transport.close()

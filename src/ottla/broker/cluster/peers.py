@@ -24,6 +24,7 @@ from ottla.machine import Millis, Unanswered
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.wire import Buffer
 
 TIMEOUT_MS: Final = 30_000
 """How long a request to another node may take (request.timeout.ms of Kafka's brokers)."""
@@ -114,7 +115,7 @@ class Peers:
             header = RequestHeader(key, version, _correlation(token), self._client_id)
             self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
 
-    def answered(self, now: Millis, token: int, answer: bytes | Unanswered) -> None:
+    def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
         """What the shell has to say of an Ask: the frame of the answer without its length, or why there is none."""
         known = self._under_way.get(token)
         if known is None:
