@@ -27,6 +27,8 @@ RENEW_MS: Final = 500
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
+_SETTLED_NS: Final = 1_000_000_000
+"""A directory that changed within this time may change once more and have the same time of change."""
 
 
 class LockedPresence:
@@ -39,6 +41,8 @@ class LockedPresence:
         self._lease_ms = lease_ms
         self._boot = _boot_id()
         self._others: dict[str, int] = {}
+        self._listed_ns = 0
+        """The directory's time of change when its names were read."""
         self._known: dict[int, str] = {}
         self.renewed_at: Millis = 0
         self.generation = 0
@@ -59,9 +63,7 @@ class LockedPresence:
         """The incarnations of the nodes that are there, by id, this one among them; its own lease is renewed."""
         if moment() - self.renewed_at >= RENEW_MS:
             self._renew()
-        for name in os.listdir(self._directory):
-            if name not in self._others and name.isdigit() and name != self._own:
-                self._others[name] = os.open(f"{self._directory}/{name}", os.O_RDWR | os.O_CLOEXEC)
+        self._find_others()
         present = {int(self._own): self._incarnation}
         for name, file in self._others.items():
             incarnation = self._life_of(int(name), file)
@@ -69,6 +71,17 @@ class LockedPresence:
                 present[int(name)] = incarnation
         self._known = present
         return present
+
+    def _find_others(self) -> None:
+        """Open the files that are new; names are read again only once the directory has changed."""
+        changed_ns = os.stat(self._directory).st_mtime_ns
+        if changed_ns == self._listed_ns:
+            return
+        for name in os.listdir(self._directory):
+            if name not in self._others and name.isdigit() and name != self._own:
+                self._others[name] = os.open(f"{self._directory}/{name}", os.O_RDWR | os.O_CLOEXEC)
+        if time.time_ns() - changed_ns > _SETTLED_NS:
+            self._listed_ns = changed_ns
 
     def leave(self) -> None:
         """The others miss this node from now on."""
