@@ -12,7 +12,7 @@ import pytest
 
 from ottla.broker.api import k00_produce
 from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.effects import Reading
+from ottla.broker.effects import Outbox, Reading
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -74,6 +74,11 @@ def test_an_acknowledgement_before_the_fsync(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Partition, "append", hasty)
     assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", seed=1, wanted=is_durable)
+
+
+def test_a_deadline_that_the_shell_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outbox, "due", lambda self, at: None)
+    assert_found("AssertionError", seed=2)
 
 
 def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -461,12 +461,13 @@ class Node:
 
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
-        self.outbox.deadline_moved = False
         times = [self.parking.deadline(), self.upkeep.commits.deadline()]
         for name, part in self._parts():
             rest = self._resting.get(name)
             times.append(part.deadline() if rest is None else rest)
-        return min((time for time in times if time is not None), default=None)
+        deadline = min((time for time in times if time is not None), default=None)
+        self.outbox.tell_deadline(deadline)
+        return deadline
 
     def _look_at_lease(self, now: Millis) -> None:
         """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
@@ -532,7 +533,6 @@ class Node:
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
         """What came of an Ask effect: the frame of the answer without its length, which is not kept, or that there is
         none."""
-        self.outbox.deadline_moved = True
         self.peers.answered(now, token, answer)
 
     def _serve_own(self, now: Millis) -> None:

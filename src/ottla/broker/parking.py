@@ -83,7 +83,6 @@ class Parking:
 
     def park(self, request: Request, deadline: Millis | None, work: ParkedWork) -> Ticket:
         """Keep the request for later; `work.at_deadline` is called when the deadline comes first."""
-        self._outbox.deadline_moved = True
         ticket = self._next_ticket
         self._next_ticket += 1
         self._waiting[ticket] = Waiting(request, deadline, work)
@@ -94,7 +93,7 @@ class Parking:
 
     def limit(self, ticket: Ticket, deadline: Millis) -> None:
         """Call `work.at_deadline` at that moment too, if the ticket is there still."""
-        self._outbox.deadline_moved = True
+        self._outbox.due(deadline)
         heappush(self._deadlines, (deadline, ticket))
         if len(self._deadlines) > 1024 and len(self._deadlines) > 2 * len(self._waiting):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]

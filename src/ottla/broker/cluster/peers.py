@@ -108,7 +108,7 @@ class Peers:
         version = int(message.MAX_VERSION) if version is None else version
         self._under_way[token] = _UnderWay(asker, node_id, key, version, line)
         self._timers.set(token, now + TIMEOUT_MS)
-        self._outbox.deadline_moved = True
+        self._outbox.due(now + TIMEOUT_MS)
         if node_id == self._node_id:
             self._own.append((token, message, version))
         else:
@@ -153,6 +153,8 @@ class Peers:
         known = self._under_way.pop(token, None)
         if known is not None:
             self._timers.cancel(token)
+            if known.line != FETCH_LINE:  # whose asker says itself when it has something to do
+                self._outbox.deadline_moved = True
             known.asker.answered(now, answer)
 
     # ---- requests to the node itself -------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class GroupCommit:
         """An append, or something else, may have brought the log's next deadline nearer."""
         if not self.appended_to:
             self._look_at = now + LOOK_AFTER_MS
-            self._outbox.deadline_moved = True
+            self._outbox.due(self._look_at)
         self.appended_to[partition] = None
 
     def take_appended_to(self) -> dict[Partition, None]:
@@ -109,6 +109,7 @@ class GroupCommit:
                 except OSError as error:
                     self._care.storage_failed(now, partition, str(error))
                     self._again_at = now + AGAIN_MS
+                    self._outbox.due(self._again_at)
                     continue
                 files.extend(pending)
                 commits.append((partition, log.log_end_offset, len(pending)))

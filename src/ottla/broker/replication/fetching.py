@@ -126,6 +126,7 @@ class Fetching:
                 try:
                     self._carry_out(now, fetches, partition, news)
                 except StorageFailed as failed:
+                    self._environment.outbox.deadline_moved = True
                     self._upkeep.failures.storage_failed(now, partition, str(failed))
                     fetcher.rest(now, news.key, position_of(partition))
                     self._hold_back(news.key, partition)
@@ -135,6 +136,7 @@ class Fetching:
         else:
             fetcher.unanswered(now)
         self.send(now)
+        self._environment.outbox.due(fetcher.deadline())
 
     def _is_throttled(self, key: Key) -> bool:
         partition = self._followed[key][0]
