@@ -377,7 +377,7 @@ def _resolve_session(
         for topic in body.forgotten_topics_data
         for index in topic.partitions
     ]
-    session.update(list(asked.values()), forgotten)
+    sessions.update(session, list(asked.values()), forgotten)
     fetch.partitions = list(session.partitions.values())
     if session.partitions:
         fetch.fetch_session, fetch.incremental = session, True

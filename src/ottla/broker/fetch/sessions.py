@@ -150,6 +150,8 @@ class FetchSessions:
         self._settings = settings
         self._entropy = entropy
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
+        """How many all sessions have together."""
         self._of_connection: dict[int, dict[int, None]] = {}
 
     def __len__(self) -> int:
@@ -169,17 +171,19 @@ class FetchSessions:
             identity = 1 + self._entropy.randrange(0x7FFF_FFFE)
         session = FetchSession(identity, connection, now, partitions)
         self._sessions[identity] = session
+        self._partitions += len(partitions)
         self._of_connection.setdefault(connection, {})[identity] = None
         return session
 
     def close(self, identity: int) -> None:
         session = self._sessions.pop(identity, None)
         if session is not None:
+            self._partitions -= len(session.partitions)
             self._leave_connection(session)
 
     def connection_lost(self, connection: int) -> None:
         for identity in self._of_connection.pop(connection, ()):
-            del self._sessions[identity]
+            self._partitions -= len(self._sessions.pop(identity).partitions)
 
     def resume(
         self, now: Millis, connection: int, identity: int, epoch: int, by_id: bool, more: int
@@ -209,6 +213,12 @@ class FetchSessions:
             self._of_connection.setdefault(connection, {})[identity] = None
         return session
 
+    def update(self, session: FetchSession, asked: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
+        """The client names what it asks of these partitions from now on, and which ones it leaves."""
+        before = len(session.partitions)
+        session.update(asked, forgotten)
+        self._partitions += len(session.partitions) - before
+
     def _leave_connection(self, session: FetchSession) -> None:
         identities = self._of_connection[session.connection]
         del identities[session.identity]
@@ -217,10 +227,10 @@ class FetchSessions:
 
     def _make_room(self, wanted: int, but: FetchSession | None) -> bool:
         """Let `wanted` partitions fit beside those of the sessions without `but`; False where they are too many."""
-        others = [session for session in self._sessions.values() if session is not but]
-        total = wanted + sum(len(session.partitions) for session in others)
+        total = wanted + self._partitions - (0 if but is None else len(but.partitions))
         if total <= PARTITIONS_MAX:
             return True
+        others = [session for session in self._sessions.values() if session is not but]
         others.sort(key=lambda session: len(session.partitions))
         while total > PARTITIONS_MAX and others and len(others[-1].partitions) > wanted:
             largest = others.pop()
@@ -242,5 +252,6 @@ class FetchSessions:
         return False
 
     def check(self) -> None:
-        assert sum(len(session.partitions) for session in self._sessions.values()) <= PARTITIONS_MAX
+        assert self._partitions == sum(len(session.partitions) for session in self._sessions.values())
+        assert self._partitions <= PARTITIONS_MAX
         assert {i for identities in self._of_connection.values() for i in identities} == set(self._sessions)
