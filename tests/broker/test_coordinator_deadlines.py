@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.initialize_share_group_state import (
+    InitializeShareGroupStateRequest,
+    InitializeStateData,
+    PartitionData,
+)
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -60,3 +68,29 @@ def test_what_is_committed_in_time_is_answered_once(tmp_path: Path) -> None:
     assert first.answer.topics[0].partitions[0].error_code == E.NONE
     stage.run(2 * TIMEOUT_MS)
     assert committed(stage) == 2
+
+
+def initializing(topic_id: bytes) -> InitializeShareGroupStateRequest:
+    return InitializeShareGroupStateRequest("g", [InitializeStateData(topic_id, [PartitionData(0, 1, 0)])])
+
+
+OTHERS = ["offsets.commit.timeout.ms", "share.coordinator.write.timeout.ms", "request.timeout.ms"]
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_each_coordinator_has_a_timeout_of_its_own(tmp_path: Path, setting: str) -> None:
+    settings = {other.replace(".", "_"): str(TIMEOUT_MS if other == setting else 10 * TIMEOUT_MS) for other in OTHERS}
+    stage = NodeStage(tmp_path, ottla_durability="fsync", **settings)
+    (made,) = stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])).topics
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    stage.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]))
+    stage.ask(InitProducerIdRequest("tx", 60_000))
+    stage.ask(initializing(made.topic_id))
+    stage.hold_syncs = True
+    waiting = {
+        "offsets.commit.timeout.ms": stage.send(commit(2), 9),
+        "share.coordinator.write.timeout.ms": stage.send(initializing(made.topic_id)),
+        "request.timeout.ms": stage.send(InitProducerIdRequest("tx", 60_000)),
+    }
+    stage.run(TIMEOUT_MS)
+    assert [each for each, asked in waiting.items() if asked.answered] == [setting]

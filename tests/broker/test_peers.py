@@ -164,7 +164,16 @@ def shards_of(stage: NodeStage) -> ShardHost:
     AskingShard.made.clear()
     node = stage.node
     stage.create(TOPIC, 1, {})
-    return ShardHost(node.environment, node.metadata, node.leadership, node.parking, node.peers, TOPIC, AskingShard)
+    return ShardHost(
+        node.environment,
+        node.metadata,
+        node.leadership,
+        node.parking,
+        node.peers,
+        TOPIC,
+        AskingShard,
+        "offsets.commit.timeout.ms",
+    )
 
 
 def ask_through(stage: NodeStage, host: ShardHost, node_id: int, number: int) -> None:

@@ -22,6 +22,7 @@ class Stage:
         self.confirmed: list[int] = []
         self.seen: list[dict[int, str]] = []
         self.store_looks = 0
+        self.is_fresh = True
         self.failure: StoreFailed | None = None
         self.marked = 5
         self.image = SimpleNamespace(generation=5)
@@ -29,7 +30,10 @@ class Stage:
             renewed_at=100, generation=5, look=lambda: {1: "a", 2: "b"}, leave=lambda: None
         )
         membership = SimpleNamespace(
-            present={1: "a"}, confirmed=self.confirmed.append, seen=lambda now, present: self.seen.append(present)
+            present={1: "a"},
+            confirmed=self.confirmed.append,
+            seen=lambda now, present: self.seen.append(present),
+            is_fresh=lambda now: self.is_fresh,
         )
         node = SimpleNamespace(image=self.image, membership=membership)
         store = SimpleNamespace(look=self._look)
@@ -51,6 +55,20 @@ async def test_a_lease_counts_only_with_what_was_committed_until_then() -> None:
     stage.image.generation = stage.marked = 7
     stage.following.look()
     assert stage.confirmed == [100]
+    stage.following.stop()
+
+
+async def test_who_stood_still_beyond_its_lease_trusts_no_mark() -> None:
+    """A process that was killed between its commit and the mark may have been the one that had others lead."""
+    stage = Stage()
+    stage.following.look()
+    assert stage.store_looks == 0
+    stage.is_fresh = False
+    stage.following.look()
+    assert stage.store_looks == 1
+    stage.is_fresh = True
+    stage.following.look()
+    assert stage.store_looks == 1
     stage.following.stop()
 
 

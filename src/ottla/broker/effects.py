@@ -57,13 +57,23 @@ class Sync:
     files: Sequence[Syncable]
 
 
+class Withdrawal:
+    """Whether Stores that were handed out are not to be carried out any more: the node has written newer bytes."""
+
+    __slots__ = ("is_made",)
+
+    def __init__(self) -> None:
+        self.is_made = False
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Replace the file at `path` by `content`, atomically and durably, off the loop; `node.not_stored(path)` where that
-    fails."""
+    """Replace the file at `path` by `content`, atomically and durably, off the loop, unless that is withdrawn by then;
+    `node.not_stored(path)` where it fails."""
 
     path: str
     content: bytes
+    withdrawal: Withdrawal
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Knows which APIs these are. A request goes in an envelope, with who sent it. It waits while there is no controller, and
 is sent again where it is lost on the way; what the first one did is then told as it stands: a topic that is there, an
-election that is not needed. When the time is up the connection is closed, which every client takes for what it is:
-nobody knows what became of the request.
+election that is not needed. When the request's time is up it is answered REQUEST_TIMED_OUT: nobody knows what became of
+it.
 
 A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
 and else by who is; whoever waits goes on once this node has heard that it is there.
@@ -13,7 +13,7 @@ Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-59
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import AwaitsChange, Metadata, Planned
 from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
 from ottla.broker.config.values import Settings
-from ottla.broker.effects import Close, Outbox
+from ottla.broker.effects import Outbox
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_REQUEST, Parked, Request
 from ottla.broker.slices import Piece
@@ -48,6 +48,7 @@ handed on as they come."""
 HANDED_ON: Final = FORWARDED | frozenset((33, 44))
 """And AlterConfigs, IncrementalAlterConfigs, of which nodes keep what is about themselves."""
 RETRY_MS: Final = 50
+NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
 MAKING_MS: Final = 10_000
 """How long a topic that the controller is to make is waited for."""
 
@@ -66,7 +67,7 @@ class ForwardedRequest(ParkedWork):
         self._forwarding.answered(now, self, answer)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        self._forwarding.give_up(self)
+        self._forwarding.give_up(now, self)
 
     def abandon(self, ticket: Ticket) -> None:
         """It goes on: the controller may have it already."""
@@ -121,7 +122,8 @@ class _AwaitedTopic(ParkedWork):
 
 
 class Forwarding:
-    """The requests of one node that are with the controller."""
+    """The requests of one node that are with the controller. `refused(request, error, sentence)`: the answer to one
+    that is not done."""
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class Forwarding:
         parking: Parking,
         outbox: Outbox,
         settings: Settings,
+        refused: Callable[[Request, ErrorCode, str], Any],
     ) -> None:
         self._metadata = metadata
         self._members = members
@@ -140,6 +143,7 @@ class Forwarding:
         self._parking = parking
         self._outbox = outbox
         self._settings = settings
+        self._refused = refused
         self._resting: Timers[Ticket] = Timers()
         self._waiting: dict[Ticket, ForwardedRequest] = {}
         self._creating: set[str] = set()
@@ -155,7 +159,7 @@ class Forwarding:
     def forward(self, request: Request) -> Parked:
         """Hand the request on; its answer is parked for."""
         forwarded = ForwardedRequest(self, request)
-        forwarded.ticket = self._parking.park(request, request.now + TIMEOUT_MS, forwarded)
+        forwarded.ticket = self._parking.park(request, request.answer_by, forwarded)
         self._waiting[forwarded.ticket] = forwarded
         self._send(request.now, forwarded)
         return Parked(forwarded.ticket)
@@ -176,12 +180,12 @@ class Forwarding:
             del self._waiting[forwarded.ticket]
             self._parking.answer(now, forwarded.ticket, answer)
 
-    def give_up(self, forwarded: ForwardedRequest) -> None:
+    def give_up(self, now: Millis, forwarded: ForwardedRequest) -> None:
         """Its time is up."""
         del self._waiting[forwarded.ticket]
         self._resting.cancel(forwarded.ticket)
-        self._parking.take(forwarded.ticket)
-        self._outbox.add(Close(forwarded.request.session.address.identity, "no controller has answered"))
+        answer = self._refused(forwarded.request, ErrorCode.REQUEST_TIMED_OUT, NOT_ANSWERED)
+        self._parking.answer(now, forwarded.ticket, answer)
 
     @property
     def _controller_id(self) -> int:

@@ -68,7 +68,7 @@ from ottla.metadata.nodes import NodeState, Place
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import Buffer, has_elements
 
@@ -185,9 +185,7 @@ class Node:
             self,
         )
         self.membership = None if joining is None else self._membership(joining)
-        self.forwarding = Forwarding(
-            self.metadata, self.members, self.topics, self.peers, self.parking, self.outbox, self.settings
-        )
+        self.forwarding = self._forwarding()
         self.fetch_sessions = FetchSessions(self.settings, entropy)
         self.slices = Slices(self.parking, self.outbox, self.metadata)
         self._resting: dict[str, Millis] = {}
@@ -220,6 +218,14 @@ class Node:
         if self.membership is not None:
             intact = clean or self.environment.same_boot
             self.membership.join(now, intact=intact, by_fsync=self.upkeep.commits.by_fsync, same_disk=was_here)
+
+    def _forwarding(self) -> Forwarding:
+        def refused(request: Request, error: ErrorCode, sentence: str) -> Any:
+            return self._served[request.api_key].refused(request, error, sentence)
+
+        return Forwarding(
+            self.metadata, self.members, self.topics, self.peers, self.parking, self.outbox, self.settings, refused
+        )
 
     def _membership(self, joining: Joining) -> Membership:
         from ottla.broker.cluster.elections import Rules
@@ -281,7 +287,7 @@ class Node:
     @cached_property
     def groups(self) -> ShardHost:
         """The coordinator of consumer and share groups."""
-        host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards)
+        host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards, "offsets.commit.timeout.ms")
         self.group_shards.metadata.shards = host.shards
         return host
 
@@ -291,7 +297,7 @@ class Node:
         from ottla.broker.coordinators.elsewhere import Elsewhere
         from ottla.share.state import ShareStateShard
 
-        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard)
+        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard, "share.coordinator.write.timeout.ms")
         if not self.members.is_alone:
             host.elsewhere = Elsewhere(
                 SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings
@@ -304,7 +310,7 @@ class Node:
         from ottla.broker.coordinators.transaction_shards import TransactionShards
 
         shards = TransactionShards(self.metadata, self.topics.producer_ids)
-        return self._shard_host(TRANSACTION_STATE_TOPIC, shards)
+        return self._shard_host(TRANSACTION_STATE_TOPIC, shards, "request.timeout.ms")
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -313,11 +319,18 @@ class Node:
 
         return Verifier(self.transactions, self.leadership, self.parking, self.peers, self.settings)
 
-    def _shard_host(self, topic_name: str, shard_class: ShardClass) -> ShardHost:
+    def _shard_host(self, topic_name: str, shard_class: ShardClass, commits_within: str) -> ShardHost:
         from ottla.broker.coordinators.shards import ShardHost
 
         return ShardHost(
-            self.environment, self.metadata, self.leadership, self.parking, self.peers, topic_name, shard_class
+            self.environment,
+            self.metadata,
+            self.leadership,
+            self.parking,
+            self.peers,
+            topic_name,
+            shard_class,
+            commits_within,
         )
 
     @cached_property

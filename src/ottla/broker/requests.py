@@ -50,11 +50,15 @@ class Session:
         self.principal = ANONYMOUS
 
 
-class Request:
-    """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read; `produced` how
-    many bytes count as produced by it."""
+PATIENCE_MS: Final = 10_000
+"""How long a request waits for the metadata store, or for the controller, that does not say for how long."""
 
-    __slots__ = ("api_key", "body", "client_id", "correlation_id", "now", "produced", "session", "version")
+
+class Request:
+    """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read, or a piece of
+    it is served; `begun` when all of it was read; `produced` how many bytes count as produced by it."""
+
+    __slots__ = ("api_key", "begun", "body", "client_id", "correlation_id", "now", "produced", "session", "version")
 
     def __init__(
         self,
@@ -73,8 +77,16 @@ class Request:
         self.correlation_id = correlation_id
         self.client_id = client_id or ""
         self.now = now
+        self.begun = now
         self.body = body
         self.produced = produced
+
+    @property
+    def answer_by(self) -> Millis:
+        """When to answer where the metadata store, or the controller, has not: by the timeout that the request names,
+        less a tenth for the way back. Where that is 0 ms, or none, it is `PATIENCE_MS`."""
+        named = getattr(self.body, "timeout_ms", 0)
+        return self.begun + (named if named > 0 else PATIENCE_MS) * 9 // 10
 
     def take_answer(self, message: Any) -> bool:
         """Whether the answer goes to somebody in the node and not to the client; it has been handed over then."""

@@ -2,7 +2,8 @@
 
 A module has either `handle(node, request)`, which gets the decoded message and returns a message, `Parked` or None,
 or `receive(node, now, session, version, correlation_id, frame)`, which reads the frame itself and returns the parts of
-the answer. ApiVersions advertises exactly this table; `tests/test_served.py` holds it against the modules' docstrings,
+the answer. What the controller alone serves has `refused(request, error, sentence)` too, the answer where that is not
+reached. ApiVersions advertises exactly this table; `tests/test_served.py` holds it against the modules' docstrings,
 and against SKIPPED.md: a key stands here or there.
 
 A module is imported when its API is first asked for: importing all of them would cost a third of a node's start.
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from ottla.protocol.apis import APIS
+from ottla.protocol.errors import ErrorCode
 
 SERVED: Final[dict[int, tuple[str, int, int]]] = {
     0: ("k00_produce", 0, 13),
@@ -123,6 +125,10 @@ class Served:
 
     def module(self) -> Any:
         return import_module(f"ottla.broker.api.{self._module}")
+
+    def refused(self, request: Any, error: ErrorCode, sentence: str) -> Any:
+        """The answer to a request of what only the controller serves, where nothing of it was done."""
+        return self.module().refused(request, error, sentence)
 
     def decode(self, frame: memoryview, position: int, version: int) -> Any:
         """The request message. Raises MalformedFrame."""

@@ -7,7 +7,8 @@ broker has no clock of its own: `SLICE_STEPS` of what takes some ten microsecond
 
 What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
 as any other, perhaps by way of a coordinator. The work yields it and is given its answer. What changes the metadata is
-a `Change`: the work yields it and is given what its plan returned, however long the store takes.
+a `Change`: the work yields it and is given what its plan returned, however long the store takes; the plan hears
+NotInTime where the request has to be answered before.
 
 A request whose client is gone is dropped, unless it `outlives` that; a piece of it that is under way goes where such a
 request goes.
@@ -51,6 +52,7 @@ class Piece(Request):
             request.now,
             body,
         )
+        self.begun = request.begun
         self.serve = serve
         self.is_light = is_light
         self.whole: SlicedWork
@@ -150,7 +152,7 @@ class Slices:
     def _change(self, now: Millis, sliced: SlicedWork, change: Change) -> bool:
         """Ask for this change; whether it has ended already."""
         self._asking, self._ended = sliced, False
-        self._metadata.change(now, change, sliced)
+        self._metadata.change(now, change, sliced, sliced.request.answer_by)
         self._asking = None
         return self._ended
 

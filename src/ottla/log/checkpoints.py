@@ -66,10 +66,9 @@ def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | N
     return offsets
 
 
-def write_offsets(files: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the checkpoint, durably."""
-    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
-    files.write_atomically(path, encode_checkpoint(lines))
+def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """A checkpoint of offsets by (topic, partition)."""
+    return encode_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 
 def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:

@@ -10,13 +10,36 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
-from ottla.log.files import FileSystem
+from ottla.broker.effects import Store
+from ottla.log.files import DiskFiles
 from ottla.log.syncing import Syncable
 
 SYNCS_AT_ONCE = 32
 
 log = logging.getLogger("ottla.disk")
+
+
+class NodeFiles(DiskFiles):
+    """The real file system of a node with a disk thread: both replace checkpoint files, the one behind the other."""
+
+    def __init__(self, open_files_max: int) -> None:
+        super().__init__(open_files_max)
+        self._replacing = Lock()
+
+    def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
+        if not durable:  # only the loop does that
+            super().write_atomically(path, data, durable=False)
+            return
+        with self._replacing:
+            super().write_atomically(path, data)
+
+    def carry_out(self, effect: Store) -> None:
+        """Replace the file, unless that was withdrawn: newer bytes are there, or on their way. Raises OSError."""
+        with self._replacing:
+            if not effect.withdrawal.is_made:
+                super().write_atomically(effect.path, effect.content)
 
 
 class DiskThread:
@@ -48,9 +71,8 @@ class DiskThread:
     def store(
         self,
         loop: asyncio.AbstractEventLoop,
-        files: FileSystem,
-        path: str,
-        content: bytes,
+        files: NodeFiles,
+        effect: Store,
         failed: Callable[[str], None],
     ) -> None:
         """Replace a checkpoint file. A failure is logged, then failed(path) called on the loop: the older checkpoint
@@ -58,10 +80,10 @@ class DiskThread:
 
         def work() -> None:
             try:
-                files.write_atomically(path, content)
+                files.carry_out(effect)
             except OSError as error:
-                log.warning("the checkpoint %s could not be written: %s", path, error.strerror or error)
-                loop.call_soon_threadsafe(failed, path)
+                log.warning("the checkpoint %s could not be written: %s", effect.path, error.strerror or error)
+                loop.call_soon_threadsafe(failed, effect.path)
 
         self._pool.submit(work)
 

@@ -66,6 +66,10 @@ class Following:
 
     def look(self) -> None:
         """Look now, and from then on again and again."""
+        membership = self._node.membership
+        assert membership is not None
+        if not membership.is_fresh(self._now()):
+            self._blind = -1  # what was committed meanwhile may have left no mark, and others may lead
         try:
             self._present = self._presence.look()
         except OSError as error:

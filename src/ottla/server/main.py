@@ -35,7 +35,7 @@ from ottla.broker.effects import (
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Session
 from ottla.broker.upkeep.identity import StartRefused
-from ottla.log.files import OPEN_FILES_MAX, DiskFiles
+from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import CommitUnknown, StoreFailed
@@ -44,7 +44,7 @@ from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
-from ottla.server.disk import DiskThread, sync_beside
+from ottla.server.disk import DiskThread, NodeFiles, sync_beside
 from ottla.server.listeners import (
     BACKLOG,
     Listener,
@@ -121,6 +121,7 @@ class Server:
         self._temporary: TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
         self._disk = DiskThread()
+        self._files: NodeFiles
         self._store: StoreThread
         self._following: Following | None = None
         self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
@@ -195,9 +196,10 @@ class Server:
 
                 shared = share(self.options.metadata, settings, listener, directory)
                 store = shared.store
+            self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
-                DiskFiles(open_files_max),
+                self._files,
                 directory,
                 store,
                 entropy=random.Random(self.options.seed),
@@ -355,8 +357,8 @@ class Server:
                                 connection.close(why)
                         case Sync(token, files):
                             self._disk.sync(self._loop, token, files, self._synced)
-                        case Store(path, content):
-                            self._disk.store(self._loop, self.node.files, path, content, self.node.not_stored)
+                        case Store():
+                            self._disk.store(self._loop, self._files, effect, self.node.not_stored)
                         case Mute(identity, until):
                             connection = self._connections.get(identity)
                             if connection is not None:

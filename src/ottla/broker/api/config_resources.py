@@ -16,6 +16,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
@@ -170,7 +171,7 @@ def _altering(
         return refused.error_code, refused.sentence
     except StoreFailed as failed:
         node.notes(f"a configuration could not be kept: {failed}")
-        return ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+        return error_of(failed), str(failed)
     return SUCCESS
 
 

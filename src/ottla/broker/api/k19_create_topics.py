@@ -2,8 +2,8 @@
 
 What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
 or none where the request only validates. Names that stand twice in a request fail, once each. Of two clients that ask
-for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. The request's timeout is passed
-over: the answer leaves when the store has said what became of the last commit.
+for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. What the store has not
+said by the request's timeout is REQUEST_TIMED_OUT: it may be made yet.
 
 What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
 topic's configuration, 7 and its id.
@@ -54,6 +54,11 @@ TOPICS_AT_ONCE = 20
 def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
     is_long = len(request.body.topics) > TOPICS_AT_ONCE
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
+
+
+def refused(request: Request, error: ErrorCode, sentence: str) -> CreateTopicsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return CreateTopicsResponse(topics=[_failed(topic.name, error, sentence) for topic in request.body.topics])
 
 
 def _answer(node: Node, request: Request) -> Work:

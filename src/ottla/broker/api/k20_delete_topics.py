@@ -49,17 +49,23 @@ TOPICS_AT_ONCE: Final = 200
 
 
 def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
+    return node.slices.begin(request, _answer(node, request), is_long=len(_asked(request)) > TOPICS_AT_ONCE)
+
+
+def refused(request: Request, error: ErrorCode, sentence: str) -> DeleteTopicsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return DeleteTopicsResponse(responses=[_failed(state, error, sentence) for state in _asked(request)])
+
+
+def _asked(request: Request) -> list[DeleteTopicState]:
     body: DeleteTopicsRequest = request.body
-    asked = body.topics if request.version >= _BY_TOPIC_ID_SINCE else body.topic_names
-    return node.slices.begin(request, _answer(node, request), is_long=len(asked) > TOPICS_AT_ONCE)
+    if request.version >= _BY_TOPIC_ID_SINCE:
+        return body.topics
+    return [DeleteTopicState(name) for name in body.topic_names]
 
 
 def _answer(node: Node, request: Request) -> Work:
-    body: DeleteTopicsRequest = request.body
-    if request.version >= _BY_TOPIC_ID_SINCE:
-        asked = body.topics
-    else:
-        asked = [DeleteTopicState(name) for name in body.topic_names]
+    asked = _asked(request)
     told: Any = EncodedStructs(request.version)
     meant = _sorted_out(node, asked) if node.settings["delete.topic.enable"] else _disabled(request, asked)
     while some := list(islice(meant, TOPICS_AT_ONCE)):

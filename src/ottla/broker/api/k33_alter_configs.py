@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Change, Changes, alter_all
 from ottla.broker.requests import Parked, Request
 from ottla.broker.slices import Work, encoded_in_slices
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
     is_long = len(request.body.resources) > RESOURCES_AT_ONCE
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
+
+
+def refused(request: Request, error: ErrorCode, sentence: str) -> AlterConfigsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    responses = [
+        AlterConfigsResourceResponse(error, sentence, each.resource_type, each.resource_name)
+        for each in request.body.resources
+    ]
+    return AlterConfigsResponse(responses=responses)
 
 
 def _answer(node: Node, request: Request) -> Work:

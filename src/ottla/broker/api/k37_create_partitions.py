@@ -44,6 +44,12 @@ def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.topics) > TOPICS_AT_ONCE)
 
 
+def refused(request: Request, error: ErrorCode, sentence: str) -> CreatePartitionsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    results = [CreatePartitionsTopicResult(topic.name, error, sentence) for topic in request.body.topics]
+    return CreatePartitionsResponse(results=results)
+
+
 def _answer(node: Node, request: Request) -> Work:
     body: CreatePartitionsRequest = request.body
     times = Counter(topic.name for topic in body.topics)

@@ -51,20 +51,24 @@ def handle(node: Node, request: Request) -> Any:
     )
 
 
+def refused(request: Request, error: ErrorCode, sentence: str) -> ElectLeadersResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return ElectLeadersResponse(
+        error_code=error,
+        replica_election_results=[
+            ReplicaElectionResult(each.topic, [PartitionResult(index, error, sentence) for index in each.partitions])
+            for each in request.body.topic_partitions or ()
+        ],
+    )
+
+
 def _serve(node: Node, request: Request) -> ElectLeadersResponse | Parked:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked = body.topic_partitions
     if asked is not None and body.election_type not in (PREFERRED, UNCLEAN):
-        refused = ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}"
-        return ElectLeadersResponse(
-            error_code=refused[0],
-            replica_election_results=[
-                ReplicaElectionResult(each.topic, [PartitionResult(index, *refused) for index in each.partitions])
-                for each in asked
-            ],
-        )
+        return refused(request, ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}")
     return node.slices.begin(request, _answer(node, body), is_long=False)
 
 

@@ -2,7 +2,7 @@
 
 What it does: the controller checks each partition by itself and writes what may be written in one batch. A target for a
 partition that is moved already replaces the one before; null cancels. A node that is alone is the only place there is,
-so there a partition may be put where it is, and nowhere else. The request's timeout is passed over.
+so there a partition may be put where it is, and nowhere else.
 
 What changed per version: 1 whether the number of replicas may change (KIP-860); up to 0 it may.
 
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: Request) -> Any:
     return node.slices.each_partition(request, partial(_serve, node), answered=("responses", "partitions"))
+
+
+def refused(request: Request, error: ErrorCode, sentence: str) -> AlterPartitionReassignmentsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return AlterPartitionReassignmentsResponse(error_code=error, error_message=sentence)
 
 
 def _serve(node: Node, request: Request) -> AlterPartitionReassignmentsResponse | Parked:

@@ -40,6 +40,11 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.each_partition(request, partial(_named, node), ("topics", "partition_indexes"))
 
 
+def refused(request: Request, error: ErrorCode, sentence: str) -> ListPartitionReassignmentsResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
+
+
 def _all(node: Node) -> Work:
     found: list[OngoingTopicReassignment] = []
     topics = list(node.image.topics.values())

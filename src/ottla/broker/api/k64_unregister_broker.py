@@ -32,6 +32,11 @@ def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:
     return node.slices.begin(request, _answer(node, body.broker_id), is_long=False)
 
 
+def refused(request: Request, error: ErrorCode, sentence: str) -> UnregisterBrokerResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return _refused(error, sentence)
+
+
 def _answer(node: Node, node_id: int) -> Work:
     try:
         return (yield lambda _: _forgetting(node, node_id))

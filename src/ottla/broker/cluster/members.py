@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.metadata import Metadata, NotInTime
 from ottla.broker.requests import Address
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
@@ -47,6 +47,8 @@ class NotController(StoreFailed):
 
 def error_of(failed: StoreFailed) -> ErrorCode:
     """What a client is told whose change was not made."""
+    if isinstance(failed, NotInTime):
+        return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -3,7 +3,8 @@
 Knows the newest image, and the changes that wait for their turn. A change is planned from the newest image when all
 changes before it have ended, and writes batches of rows, each all or none; once one is committed the image moves on by
 it, as by anybody else's. So who asks for the same thing twice is told what the first one has made, even if both ask at
-once. Does not know what follows when the image moves: `tell` does.
+once. Whoever does not wait for longer than until some moment is told then that the store has not answered in time; what
+was handed to the store by then is still done or not done. Does not know what follows when the image moves: `tell` does.
 
     def make_topic(now):                    # a `Change`: planned anew where another writer was faster
         if "t" in metadata.image.topics:
@@ -40,6 +41,7 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.machine import Entropy, Millis
+from ottla.machine.timers import Timers
 from ottla.metadata.image import (
     MetadataDelta,
     MetadataImage,
@@ -58,6 +60,13 @@ CHANGES_MAX: Final = 10_000
 """How many changes may wait for their turn; more of them fail."""
 RETRY_MS: Final = 500
 """How long a store that could not be read is left alone."""
+
+
+class NotInTime(StoreFailed):
+    """Nobody waits any longer for what the store says; what becomes of the change is not known."""
+
+    def __init__(self) -> None:
+        super().__init__("the metadata store has not answered in time; whether it will be done is not known")
 
 
 class RowChange(NamedTuple):
@@ -126,10 +135,13 @@ class NobodyAwaits:
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """A change whose turn has come."""
+    """A change that waits for its turn, or whose turn has come. `number`: the how manieth it is."""
 
+    number: int
     change: Change
     awaits: AwaitsChange
+    is_given_up: bool = False
+    """Who waited for it was told so; only the commit that is under way is still looked after."""
     plans: int = 0
     planned: Planned | None = None
     batch: Batch = field(default=Batch(()))
@@ -157,8 +169,11 @@ class Metadata:
         self._entropy = entropy
         self._mark_key = f"commits/{node_id}"
         self._life = b""
-        self._waiting: deque[tuple[Change, AwaitsChange]] = deque()
+        self._waiting: deque[_Turn] = deque()
         self._turn: _Turn | None = None
+        self._changes = 0
+        self._patience: Timers[int] = Timers()
+        """Until when changes are waited for, by number."""
         self._retry_at: Millis | None = None
         self.image = MetadataImage()
 
@@ -199,12 +214,19 @@ class Metadata:
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
-    def change(self, now: Millis, change: Change, awaits: AwaitsChange) -> None:
-        """Make this change once all before it have ended."""
-        if len(self._waiting) >= CHANGES_MAX:
-            self._refuse(now, change, awaits)
+    def change(self, now: Millis, change: Change, awaits: AwaitsChange, until: Millis | None = None) -> None:
+        """Make this change once all before it have ended; its plan hears NotInTime where that is not `until` then."""
+        if until is not None and until <= now:
+            self._refuse(now, change, awaits, NotInTime())
             return
-        self._waiting.append((change, awaits))
+        if len(self._waiting) >= CHANGES_MAX:
+            self._refuse(now, change, awaits, StoreFailed(f"{CHANGES_MAX} changes of the metadata wait already"))
+            return
+        self._changes += 1
+        self._waiting.append(_Turn(self._changes, change, awaits))
+        if until is not None:
+            self._patience.set(self._changes, until)
+            self._outbox.deadline_moved = True
         self._go_on(now)
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
@@ -248,10 +270,13 @@ class Metadata:
         self._go_on(now)
 
     def deadline(self) -> Millis | None:
-        """When the store is read again that could not be read."""
-        return self._retry_at
+        """When the store is read again that could not be read, or somebody has waited for long enough."""
+        times = (self._retry_at, self._patience.deadline())
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: Millis) -> None:
+        while (number := self._patience.pop(now)) is not None:
+            self._give_up(now, number)
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             turn = self._turn
@@ -270,7 +295,7 @@ class Metadata:
     def _go_on(self, now: Millis) -> None:
         """Let those have their turn who wait, as long as nobody has to wait for a commit."""
         while self._turn is None and self._waiting:
-            turn = self._turn = _Turn(*self._waiting.popleft())
+            turn = self._turn = self._waiting.popleft()
             self._plan(now, turn)
 
     def _plan(self, now: Millis, turn: _Turn) -> None:
@@ -279,7 +304,7 @@ class Metadata:
         self._step(now, turn)
 
     def _plan_again(self, now: Millis, turn: _Turn, why: str) -> None:
-        if turn.plans == PLANS_MAX:
+        if turn.is_given_up or turn.plans == PLANS_MAX:
             self._step(now, turn, StoreFailed(f"other nodes change the metadata all the time: {why}"))
         else:
             assert turn.planned is not None
@@ -299,10 +324,13 @@ class Metadata:
     def _step(self, now: Millis, turn: _Turn, failed: StoreFailed | None = None) -> None:
         """Go on with the plan of this turn: to its next batch, or to its end."""
         assert turn.planned is not None
+        if turn.is_given_up:
+            self._turn = None
+            return
         try:
             turn.batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
         except StopIteration as ended:
-            self._turn = None
+            self._end(turn)
             turn.awaits.change_ended(now, ended.value)
         except Exception as error:
             self._end_badly(now, turn, error)
@@ -312,28 +340,57 @@ class Metadata:
             writes = [*turn.batch.writes(), Put(self._mark_key, turn.mark)]
             self._outbox.add(Commit(turn.token, writes, turn.batch.guards))
 
-    def _end_badly(self, now: Millis, turn: _Turn, error: Exception) -> None:
+    def _end(self, turn: _Turn) -> None:
         self._turn = None
+        self._patience.cancel(turn.number)
+
+    def _end_badly(self, now: Millis, turn: _Turn, error: Exception) -> None:
+        self._end(turn)
+        if turn.is_given_up:
+            raise error
         turn.awaits.change_failed(now, error)
+
+    def _give_up(self, now: Millis, number: int) -> None:
+        """The change of this number is waited for no longer. A commit of it that is under way goes on, and what comes
+        of it the image will tell."""
+        turn = self._turn
+        if turn is None or turn.number != number:
+            turn = next(turn for turn in self._waiting if turn.number == number)
+            self._waiting.remove(turn)
+            self._refuse(now, turn.change, turn.awaits, NotInTime())
+            return
+        assert turn.planned is not None
+        turn.is_given_up = True
+        self._fail(now, turn.planned, turn.awaits, NotInTime())
 
     def _read_again(self, turn: _Turn, why: CommitOutcome) -> None:
         """Bring the image up to the store before this turn goes on."""
         turn.outcome = why
         self._outbox.add(Reread(turn.token, self.image, self._mark_key))
 
-    def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange) -> None:
-        """Let a change fail that is one too many, as where the store does."""
+    def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange, why: StoreFailed) -> None:
+        """Let a change fail for which the store is not asked, as where the store does."""
         planned = change(now)
         try:
             next(planned)
-            planned.throw(StoreFailed(f"{CHANGES_MAX} changes of the metadata wait already"))
+        except StopIteration as ended:
+            awaits.change_ended(now, ended.value)
+        except Exception as error:
+            awaits.change_failed(now, error)
+        else:
+            self._fail(now, planned, awaits, why)
+
+    def _fail(self, now: Millis, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
+        """The batch that this plan has yielded is not done as far as it can know; it ends with that."""
+        try:
+            planned.throw(why)
         except StopIteration as ended:
             awaits.change_ended(now, ended.value)
         except Exception as error:
             awaits.change_failed(now, error)
         else:
             planned.close()
-            awaits.change_failed(now, StoreFailed("the metadata store does not keep up"))
+            awaits.change_failed(now, why)
 
     def _name_of_life(self) -> bytes:
         """What tells the marks of this life from those of others."""

@@ -5,7 +5,8 @@ and whose each result is. Does not know what a call says, nor who has made it: t
 
 Calls to one partition leave in the order in which they came, one request at a time; what comes meanwhile shares the
 next one. A request that was lost, or that met a node which is no coordinator, is sent again, perhaps to another node:
-carrying it out twice does no harm. After `share.coordinator.write.timeout.ms` the calls are refused.
+carrying it out twice does no harm. Calls that nobody could be asked for `share.coordinator.write.timeout.ms` are
+refused; what was asked is waited for until its node has answered or was given up, as nobody knows what became of it.
 
 Invariant: a call is answered once; no request holds two calls about one share partition, so that of two writes the
 later one is never overtaken.

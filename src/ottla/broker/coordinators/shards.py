@@ -262,7 +262,8 @@ class UncommittedAsks(ParkedWork):
 
 
 class ShardHost:
-    """The shards of one internal topic."""
+    """The shards of one internal topic. `commits_within`: the setting that says for how long an answer waits until what
+    was decided is committed."""
 
     def __init__(
         self,
@@ -273,10 +274,12 @@ class ShardHost:
         peers: Peers,
         topic_name: str,
         shard_class: ShardClass,
+        commits_within: str,
     ) -> None:
         self.parking = parking
         self.topic_name = topic_name
         self.shard_class = shard_class
+        self._commits_within = commits_within
         self.elsewhere: Elsewhere | None = None
         """Who asks other nodes, where calls may be answered there."""
         self._environment = environment
@@ -486,7 +489,7 @@ class ShardHost:
                 asked.put(at, answer.reply)
                 asked.answer_when_whole(now)
             else:
-                deadline = now + self._environment.settings["offsets.commit.timeout.ms"]
+                deadline = now + self._environment.settings[self._commits_within]
                 asked.held.append(Held(hosted, partition.leader_epoch, required, at, answer.reply, deadline))
                 partition.wait_for_commit(required, asked.ticket)
                 self.parking.limit(asked.ticket, deadline)

@@ -14,10 +14,10 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.effects import Outbox, Store
+from ottla.broker.effects import Outbox, Store, Withdrawal
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import StorageFailed
-from ottla.log.checkpoints import CheckpointUnreadable, encode_checkpoint, read_offsets, write_offsets
+from ottla.log.checkpoints import CheckpointUnreadable, encode_offsets, read_offsets
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
 
@@ -56,6 +56,8 @@ class Checkpoints:
         """Names of deleted topics that the files may still have."""
         self._due: dict[str, Millis] = {}
         self._not_stored: dict[str, None] = {}
+        self._withdrawals = {name: Withdrawal() for name in CHECKPOINTS}
+        """Those of what was handed out since the last cut."""
 
     def read(self, notes: Callable[[str], None]) -> None:
         """Read what the last life of the node wrote; a file that can't be read is noted and done without."""
@@ -93,12 +95,12 @@ class Checkpoints:
     def store(self, name: str) -> None:
         """Replace this file, if it would say anything else."""
         offsets = self._offsets(name)
-        content = encode_checkpoint(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
+        content = encode_offsets(offsets)
         if self._written.get(name) != content:
             if name == LOG_START:
                 self.store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
             self._written[name] = content
-            self._outbox.add(Store(self._path(name), content))
+            self._outbox.add(Store(self._path(name), content, self._withdrawals[name]))
 
     def not_stored(self, path: str) -> None:
         """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
@@ -109,20 +111,23 @@ class Checkpoints:
     def write_all(self) -> None:
         """Write every file at once, for a clean stop. Raises OSError."""
         for name in CHECKPOINTS:
-            write_offsets(self._files, self._path(name), self._offsets(name))
+            self._files.write_atomically(self._path(name), encode_offsets(self._offsets(name)))
 
     def write_cut(self) -> None:
         """A log was cut: write here and now what may be above its new end. Raises StorageFailed.
 
-        What the shell has yet to write may be from before the cut: it is told to write the same behind that.
+        What the shell has yet to write may be from before the cut: it is withdrawn.
         """
         for name in (RECOVERY_POINT, HIGH_WATERMARK):
+            self._withdrawals[name].is_made = True
+            self._withdrawals[name] = Withdrawal()
+            self._written.pop(name, None)
+            content = encode_offsets(self._offsets(name))
             try:
-                write_offsets(self._files, self._path(name), self._offsets(name))
+                self._files.write_atomically(self._path(name), content)
             except OSError as error:
                 raise StorageFailed(f"writing {self._path(name)} failed: {error}") from error
-            self._written.pop(name, None)
-            self.store(name)
+            self._written[name] = content
 
     def topic_deleted(self, name: str) -> None:
         """The files may know this name for a while yet."""

@@ -357,7 +357,8 @@ class Life:
         failures: dict[int, str] = {}
         if isinstance(work, Store):
             try:
-                self.host.disk.write_atomically(work.path, bytes(work.content))
+                if not work.withdrawal.is_made:
+                    self.host.disk.write_atomically(work.path, bytes(work.content))
             except OSError:
                 self.node.not_stored(work.path)
             return failures
