@@ -141,8 +141,8 @@ def test_the_offsets_of_groups_get_more_copies_and_outlive_their_first_node(
         cluster.start_node(only)
 
 
-def throttled(cluster: EmbeddedCluster, rate: int | None) -> None:
-    """What is moved of the topic `slow` moves at so many bytes a second, at leaders and followers."""
+def throttled(cluster: EmbeddedCluster, rate: int | None, topic: str = "slow") -> None:
+    """What is moved of the topic moves at so many bytes a second, at leaders and followers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     operation = AlterConfigOpType.SET if rate else AlterConfigOpType.DELETE
     sides = ("leader", "follower")
@@ -153,7 +153,7 @@ def throttled(cluster: EmbeddedCluster, rate: int | None) -> None:
 
     resources = [
         *((ResourceType.BROKER, str(node), entries("rate", str(rate))) for node in cluster.nodes),
-        (ResourceType.TOPIC, "slow", entries("replicas", "*")),
+        (ResourceType.TOPIC, topic, entries("replicas", "*")),
     ]
     for kind, name, changes in resources:
         asked = ConfigResource(kind, name, incremental_configs=changes)
@@ -243,11 +243,17 @@ def test_a_topic_is_reassigned_from_the_command_line(
     plan.write_text(ottla("topics", "reassign", "cli", "-r", "3", "--format", "json"))
     assert part(client, "cli").replica_nodes == [1], "only shown"
     ottla("topics", "reassign", "--plan", str(plan), "--execute", "--throttle", "10000000")
-    soon(lambda: all(sorted(part(client, "cli", index).replica_nodes) == [1, 2, 3] for index in range(3)))
+    for node in cluster.nodes:
+        with Client(cluster.address_of(node)) as asked:
+            assert all(sorted(part(asked, "cli", index).replica_nodes) == [1, 2, 3] for index in range(3))
     assert len({part(client, "cli", index).leader_id for index in range(3)}) == 2, "the order is as it was"
     ottla("topics", "reassign", "cli", "--brokers", "2,3", "-r", "1", "--execute")
     soon(lambda: {part(client, "cli", index).replica_nodes[0] for index in range(3)} == {2, 3})
     assert "at least" not in ottla("topics", "reassign", "cli", "--list")
+    throttled(cluster, 500_000, "cli")
+    lifted = "throttles are taken away from node 1, node 2, node 3, cli."
+    assert ottla("topics", "reassign", "cli", "--verify") == f"Nothing is being moved; {lifted}\n"
+    assert ottla("topics", "reassign", "--verify") == "Nothing is being moved.\n"
     assert "no topic nosuch" in ottla("topics", "reassign", "nosuch", "-r", "2", code=1)
     assert "can't have 4 replicas on 3 nodes" in ottla("topics", "reassign", "cli", "-r", "4", code=1)
     ottla("topics", "reassign", "cli", code=2)

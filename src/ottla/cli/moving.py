@@ -1,10 +1,10 @@
 """Carries out moves of replicas: begins them, limits their bytes a second, shows how far they are, has the preferred
 replicas lead in the end.
 
-Knows the requests that Kafka's own tools make (AlterPartitionReassignments, throttle configs, ElectLeaders). Does not
-know why anything is moved: balance.py does.
+Knows the requests that Kafka's own tools make (AlterPartitionReassignments, ElectLeaders). Does not know why anything
+is moved: balance.py does; nor what a limit is: throttles.py does.
 
-Who interrupts this leaves the cluster at work, with its limit; the next one that waits ends both.
+Who interrupts this leaves the cluster at work, with its limit; `ottla topics reassign --verify` takes that away.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ottla.cli import throttles
 from ottla.cli.balance import Move, Place, Replicas
 from ottla.cli.cluster_facts import Placed, placed_of
 from ottla.cli.output import Failure, say
 
 if TYPE_CHECKING:
     from ottla.client import Client
-    from ottla.client.connection import Connection
 
 T = TypeVar("T")
 PARTITIONS_ASKED = 500
 """How many partitions one request moves."""
 LOOK_S = 0.2
-BROKER, TOPIC = 4, 2
-SET, DELETE = 0, 1
-RATES: tuple[str, ...] = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-REPLICAS: tuple[str, ...] = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+KNOWN_S = 5.0
 
 
 class Moved(NamedTuple):
@@ -76,11 +73,17 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None) -> No
     if not moves:
         return
     if throttle is not None:
-        limit(client, moves, throttle)
-    begin(client, moves)
+        throttles.limit(client, moves, throttle)
+    try:
+        begin(client, moves)
+    except Failure:
+        if throttle is not None:
+            lift(client, {move.place[0] for move in moves})
+        raise
     finish(client, [move.place for move in moves])
     if throttle is not None:
-        unlimit(client, {move.place[0] for move in moves})
+        lift(client, {move.place[0] for move in moves})
+    wait_until_known(client, moves)
     elect(client, [move.place for move in moves])
 
 
@@ -93,7 +96,17 @@ def cancel(client: Client, moved: Mapping[Place, Moved]) -> None:
     """Have these replicas back where they were, and take the limits away. Raises Failure."""
     if moved:
         ask(client, [(place, None) for place in sorted(moved)])
-        unlimit(client, {name for name, _ in moved})
+    lift(client, {name for name, _ in moved})
+
+
+def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
+    """Take away what was left of limits: all of it where nothing is being moved any more, else that of these topics,
+    of which nothing is. Returns where it was. Raises ClientFailure, Failure."""
+    moved = under_way(client)
+    if not moved:
+        return throttles.lift(client, throttles.left(client))
+    busy = {name for name, _ in moved}
+    return throttles.lift(client, {(throttles.TOPIC, name) for name in topics if name not in busy})
 
 
 def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -> None:
@@ -131,10 +144,32 @@ def finish(client: Client, places: Iterable[Place]) -> None:
                 time.sleep(LOOK_S)
         except KeyboardInterrupt:
             say(
-                "The cluster goes on with the moves: `ottla cluster rebalance --execute` waits for their end.", err=True
+                "The cluster goes on with the moves. `ottla topics reassign --verify` shows how far they are, and "
+                "takes their throttle away in the end.",
+                err=True,
             )
             raise
         show(len(wanted))
+
+
+def wait_until_known(client: Client, moves: Sequence[Move]) -> None:
+    """Wait until every node has heard of the end of these moves, so that whoever describes them next is told so. Nobody
+    is waited for for long: a node may go, and others may move the same again."""
+    from ottla.client import ClientFailure
+    from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+    wanted = {move.place: move.after for move in moves}
+    names = sorted({name for name, _ in wanted})
+    asked = MetadataRequest([MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
+    until = time.monotonic() + KNOWN_S
+    for node in throttles.serving(client):
+        with suppress(ClientFailure):
+            while time.monotonic() < until:
+                topics = client.broker(node).send(asked).topics
+                told = {(each.name, part.partition_index): part for each in topics for part in each.partitions}
+                if all(place in told and tuple(told[place].replica_nodes) == after for place, after in wanted.items()):
+                    break
+                time.sleep(LOOK_S)
 
 
 def finish_earlier(client: Client) -> None:
@@ -143,7 +178,7 @@ def finish_earlier(client: Client) -> None:
     if moved:
         say(f"{len(moved)} partitions are being moved already: that is waited for first.", err=True)
         finish(client, moved)
-        unlimit(client, {name for name, _ in moved})
+        lift(client, {name for name, _ in moved})
 
 
 def under_way(client: Client) -> dict[Place, Moved]:
@@ -172,64 +207,6 @@ def elect(client: Client, places: Iterable[Place]) -> None:
             asked.setdefault(name, []).append(index)
         topics = [TopicPartitions(name, partitions) for name, partitions in asked.items()]
         client.send(ElectLeadersRequest(topic_partitions=topics, timeout_ms=30_000))
-
-
-# ---- limits --------------------------------------------------------------------------------------------------------
-
-
-def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
-    """Let the nodes that these moves concern copy so many bytes a second for them. Raises Failure."""
-    concerned = {node for move in moves for node in (*move.before, *move.after)}
-    for node in serving(client) & concerned:
-        alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
-    topics: dict[str, tuple[list[str], list[str]]] = {}
-    for move in moves:
-        name, index = move.place
-        sending, taking = topics.setdefault(name, ([], []))
-        sending += [f"{index}:{node}" for node in move.before]
-        taking += [f"{index}:{node}" for node in move.after if node not in move.before]
-    of_topics = {
-        (TOPIC, name): {key: ",".join(pairs) for key, pairs in zip(REPLICAS, sides, strict=True)}
-        for name, sides in topics.items()
-    }
-    alter(client, of_topics)
-
-
-def unlimit(client: Client, topics: Iterable[str]) -> None:
-    """Take the limits away again. Raises Failure."""
-    for node in serving(client):
-        alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES)})
-    alter(client, {(TOPIC, name): dict.fromkeys(REPLICAS) for name in sorted(topics)})
-
-
-def serving(client: Client) -> set[int]:
-    """The nodes that serve. Raises ClientFailure."""
-    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-
-    return {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
-
-
-def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str, str | None]]) -> None:
-    """Set these configs, or take them away where the value is None; a node is told its own. Raises Failure."""
-    from ottla.protocol.errors import ErrorCode
-    from ottla.protocol.messages.incremental_alter_configs import (
-        AlterableConfig,
-        AlterConfigsResource,
-        IncrementalAlterConfigsRequest,
-    )
-
-    resources = [
-        AlterConfigsResource(
-            kind,
-            name,
-            [AlterableConfig(key, DELETE if value is None else SET, value) for key, value in of_one.items()],
-        )
-        for (kind, name), of_one in configs.items()
-    ]
-    for each in to.send(IncrementalAlterConfigsRequest(resources=resources)).responses:
-        if each.error_code:
-            why = each.error_message or ErrorCode(each.error_code).message
-            raise Failure(f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}.")
 
 
 # ---- what a person sees --------------------------------------------------------------------------------------------

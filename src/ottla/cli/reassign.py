@@ -60,6 +60,9 @@ Throttle = Annotated[
 ]
 Cancel = Annotated[bool, typer.Option("--cancel", help="Take back what is being moved, of these topics or of all.")]
 List = Annotated[bool, typer.Option("--list", help="Show what is being moved, of these topics or of all.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="The same; where nothing is, take away the throttles that moves have left.")
+]
 
 
 @with_shared_options
@@ -72,6 +75,7 @@ def reassign(
     throttle: Throttle = None,
     cancel: Cancel = False,
     list: List = False,
+    verify: Verify = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -80,9 +84,9 @@ def reassign(
     As little as possible is copied. Kafka's kafka-reassign-partitions reads what --format json prints, and --plan what
     it prints.
     """
-    asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list]
+    asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list, verify]
     if sum(asked) != 1:
-        raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list or --cancel.")
+        raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list, --verify or --cancel.")
     if plan is not None and topics:
         raise NotUnderstood("Name no topics: those that the file of --plan names are moved.")
     if (brokers is not None or replication_factor is not None) and not topics:
@@ -91,19 +95,8 @@ def reassign(
     targets = None if plan is None else read_plan(plan)
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
-        if list or cancel:
-            if topics:
-                require_topics(topics, (part.topic for part in placed_of(client)))
-            found = {
-                place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics
-            }
-            if cancel:
-                moving.cancel(client, found)
-                told = [f"{name}-{index}" for name, index in sorted(found)]
-                print_done(f"Cancelled {', '.join(told) or 'nothing: nothing is being moved'}.", format, cancelled=told)
-            else:
-                rows = [(*place, *map(joined, each)) for place, each in sorted(found.items())]
-                print_rows(MOVING_COLUMNS, rows, format)
+        if list or verify or cancel:
+            look_after(client, topics or [], format, cancel=cancel, verify=verify)
             return
         moves = planned(client, properties, topics or [], nodes, replication_factor, targets)
         show(moves, format)
@@ -113,6 +106,24 @@ def reassign(
                 print_done(f"Done: {len(moves)} partitions are where they are to be." if moves else "", format)
         elif moves:
             tell_unchanged(execute, format)
+
+
+def look_after(client: Client, topics: Sequence[str], format: Format, *, cancel: bool, verify: bool) -> None:
+    """Show what is being moved of these topics, or of all, or take it back. Raises Failure, ClientFailure."""
+    if topics:
+        require_topics(topics, (part.topic for part in placed_of(client)))
+    found = {place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics}
+    if cancel:
+        moving.cancel(client, found)
+        told = [f"{name}-{index}" for name, index in sorted(found)]
+        print_done(f"Cancelled {', '.join(told) or 'nothing: nothing is being moved'}.", format, cancelled=told)
+    elif verify and not found:
+        told = moving.lift(client, topics)
+        where = f"; throttles are taken away from {', '.join(told)}" if told else ""
+        print_done(f"Nothing is being moved{where}.", format, lifted=told)
+    else:
+        rows = [(*place, *map(joined, each)) for place, each in sorted(found.items())]
+        print_rows(MOVING_COLUMNS, rows, format)
 
 
 def planned(

@@ -1,0 +1,115 @@
+"""Limits how many bytes a second replicas that are moved may take, and takes these limits away again.
+
+Knows the configs of nodes and topics that say so (KIP-73), as Kafka's kafka-reassign-partitions sets and clears them.
+Does not know what is being moved, nor for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ottla.cli.balance import Move
+from ottla.cli.output import Failure
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+    from ottla.client.connection import Connection
+
+BROKER, TOPIC = 4, 2
+SET, DELETE = 0, 1
+OWN: Final = {BROKER: 2, TOPIC: 1}
+"""The source of a config that is this node's, or this topic's, alone."""
+RATES: tuple[str, ...] = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REPLICAS: tuple[str, ...] = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+TOPICS_ASKED = 500
+"""Of how many topics the configs are asked for at once."""
+
+Resource: TypeAlias = tuple[int, str]
+"""A node or a topic: its kind, and its name."""
+
+
+def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
+    """Let the nodes that these moves concern copy so many bytes a second for them. Raises Failure."""
+    concerned = {node for move in moves for node in (*move.before, *move.after)}
+    for node in serving(client) & concerned:
+        alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
+    topics: dict[str, tuple[list[str], list[str]]] = {}
+    for move in moves:
+        name, index = move.place
+        sending, taking = topics.setdefault(name, ([], []))
+        sending += [f"{index}:{node}" for node in move.before]
+        taking += [f"{index}:{node}" for node in move.after if node not in move.before]
+    of_topics = {
+        (TOPIC, name): {key: ",".join(pairs) for key, pairs in zip(REPLICAS, sides, strict=True)}
+        for name, sides in topics.items()
+    }
+    alter(client, of_topics)
+
+
+def left(client: Client) -> set[Resource]:
+    """The nodes and topics that have such limits. Raises ClientFailure."""
+    found: set[Resource] = set()
+    for node in serving(client):
+        found |= limited(client.broker(node), BROKER, [str(node)], RATES)
+    names = [topic.name for topic in client.topics()]
+    for at in range(0, len(names), TOPICS_ASKED):
+        found |= limited(client, TOPIC, names[at : at + TOPICS_ASKED], REPLICAS)
+    return found
+
+
+def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequence[str]) -> set[Resource]:
+    """Those of these resources for which one of these configs was set."""
+    from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+    asked = [DescribeConfigsResource(kind, name, list(keys)) for name in names]
+    return {
+        (kind, result.resource_name)
+        for result in to.send(DescribeConfigsRequest(resources=asked)).results
+        if any(config.config_source == OWN[kind] for config in result.configs)
+    }
+
+
+def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
+    """Take these limits away again; says of whom. Raises ClientFailure, Failure."""
+    told: list[str] = []
+    topics: list[str] = []
+    for kind, name in sorted(limited):
+        if kind == BROKER:
+            alter(client.broker(int(name)), {(BROKER, name): dict.fromkeys(RATES)})
+            told.append(f"node {name}")
+        else:
+            topics.append(name)
+    if topics:
+        alter(client, {(TOPIC, name): dict.fromkeys(REPLICAS) for name in topics})
+    return told + topics
+
+
+def serving(client: Client) -> set[int]:
+    """The nodes that serve. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    return {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
+
+
+def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str, str | None]]) -> None:
+    """Set these configs, or take them away where the value is None; a node is told its own. Raises Failure."""
+    from ottla.protocol.errors import ErrorCode
+    from ottla.protocol.messages.incremental_alter_configs import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+
+    resources = [
+        AlterConfigsResource(
+            kind,
+            name,
+            [AlterableConfig(key, DELETE if value is None else SET, value) for key, value in of_one.items()],
+        )
+        for (kind, name), of_one in configs.items()
+    ]
+    for each in to.send(IncrementalAlterConfigsRequest(resources=resources)).responses:
+        if each.error_code:
+            why = each.error_message or ErrorCode(each.error_code).message
+            raise Failure(f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}.")
