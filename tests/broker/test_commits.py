@@ -80,7 +80,7 @@ def codes(asked: Asked) -> list[int]:
 def test_others_are_served_while_the_store_is_slow(stage: Stage) -> None:
     asked = creating(stage, "t")
     assert stage.ask(MetadataRequest(topics=None)).topics == []
-    stage.run(60_000)
+    stage.run(50_000)
     assert not asked.answered
     stage.settle_commits()
     assert codes(asked) == [E.NONE]
