@@ -328,8 +328,8 @@ class NodeStage:
                 self.node.disconnected(self.now, connection)
             case Sync():
                 self.syncs.append(effect)
-            case Store():
-                self.replace_file(effect)
+            case Store(path, content):
+                self.replace_file(path, content)
             case Ask():
                 self.asks.append(effect)
             case Commit():
@@ -341,13 +341,12 @@ class NodeStage:
                 if connection in self.clients:
                     self.clients[connection].mute(max(until, self.clients[connection].muted_until or until))
 
-    def replace_file(self, store: Store) -> None:
+    def replace_file(self, path: str, content: bytes) -> None:
         """Carry out a Store."""
         try:
-            if not store.withdrawal.is_made:
-                self.node.files.write_atomically(store.path, store.content)
+            self.node.files.write_atomically(path, content)
         except OSError:
-            self.node.not_stored(store.path)
+            self.node.not_stored(path)
 
     def sync(self, failed: str | None = None) -> None:
         """The oldest fsync ends; `failed` is what the system says of each of its files."""

@@ -1,6 +1,7 @@
 """What a client is told of a commit of the metadata store that is slow, refused, overtaken by another, or lost."""
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from ottla.broker.cluster import metadata
 from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, planned
 from ottla.metadata.image import encoded
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import Changes, Put, StoreFailed
+from ottla.metadata.store import Changes, Guard, Put, StoreFailed, Write
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -27,10 +28,10 @@ class Store(MemoryStore):
         super().__init__()
         self.blind = self.fails = False
 
-    def commit(self, *args: object) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         if self.fails:
             raise StoreFailed("the disk is full")
-        return super().commit(*args)  # type: ignore[arg-type]
+        return super().commit(writes, guards)
 
     def changes_since(self, generation: int) -> Changes | None:
         if self.blind:

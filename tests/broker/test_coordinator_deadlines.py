@@ -1,6 +1,7 @@
 """A coordinator whose decisions are not committed says so in time, and what is committed later counts all the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,9 @@ OTHERS = ["offsets.commit.timeout.ms", "share.coordinator.write.timeout.ms", "re
 
 @pytest.mark.parametrize("setting", OTHERS)
 def test_each_coordinator_has_a_timeout_of_its_own(tmp_path: Path, setting: str) -> None:
-    settings = {other.replace(".", "_"): str(TIMEOUT_MS if other == setting else 10 * TIMEOUT_MS) for other in OTHERS}
+    settings: dict[str, Any] = {
+        other.replace(".", "_"): str(TIMEOUT_MS if other == setting else 10 * TIMEOUT_MS) for other in OTHERS
+    }
     stage = NodeStage(tmp_path, ottla_durability="fsync", **settings)
     (made,) = stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])).topics
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))

@@ -608,7 +608,8 @@ def test_what_was_acknowledged_survives_and_what_was_held_comes_back(stage: Shar
 
 
 def test_an_acknowledgement_is_answered_when_it_is_on_the_disk(tmp_path: Path) -> None:
-    stage = ShareStage(tmp_path, {"ottla.durability": "fsync", "share.coordinator.write.timeout.ms": "60000"})
+    patient = {"offsets.commit.timeout.ms": "60000", "share.coordinator.write.timeout.ms": "60000"}
+    stage = ShareStage(tmp_path, {"ottla.durability": "fsync", **patient})
     topic, member = begun(stage)
     assert member.acquired(member.ask(wait_ms=1000)) == [(0, 9, 1)], "loading took two fsyncs"
     stage.hold_syncs = True
