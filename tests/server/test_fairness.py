@@ -67,7 +67,9 @@ def ask(node: NodeProcess) -> None:
 
 
 @pytest.mark.parametrize(("claimed", "sent"), [(100_000_000, 4), (1_000_000, 12), (33_000, 4), (100_000_000, 20_000)])
-def test_a_frame_that_has_not_come_takes_no_memory(node: NodeProcess, claimed: int, sent: int) -> None:
+def test_a_frame_that_has_not_come_takes_no_memory(
+    node: NodeProcess, probe: Probe, idle: Waits, claimed: int, sent: int
+) -> None:
     """Also after large frames were served: their buffers are kept, and are not for those who only promise."""
     with node.connect() as sock:
         for _ in range(8):
@@ -77,11 +79,13 @@ def test_a_frame_that_has_not_come_takes_no_memory(node: NodeProcess, claimed: i
     with connections(node, count) as socks:
         ask(node)
         before = node.resident_bytes
-        for sock in socks:
-            sock.sendall((struct.pack(">ihhi", claimed, 0, 9, 1) + bytes(sent))[:sent])
-        ask(node)
+        with probe.watch() as seen:
+            for sock in socks:
+                sock.sendall((struct.pack(">ihhi", claimed, 0, 9, 1) + bytes(sent))[:sent])
+            ask(node)
         each = (node.resident_bytes - before) / count
     assert each < UNSENT_FRAME_BYTES_MAX
+    seen.must_be_fair(idle)
 
 
 def metadata_of_all(count: int) -> bytes:
@@ -115,6 +119,15 @@ def test_pipelined_requests_leave_the_others_their_turn(
                 reading.recv(1 << 20)
     seen.must_be_fair(idle)
     assert node.resident_bytes - before < 50_000_000
+
+
+def test_clients_that_never_read_leave_the_others_their_turn(node: NodeProcess, probe: Probe, idle: Waits) -> None:
+    with probe.watch() as seen, connections(node, 100) as deaf:
+        for sock in deaf:
+            sock.sendall(configs_of_all(1) * 20)
+        for _ in range(5):
+            ask(node)
+    seen.must_be_fair(idle)
 
 
 def test_many_clients_with_costly_requests_leave_the_others_their_turn(

@@ -1,7 +1,13 @@
 """One node on a simulated disk whose store fails with it: for tests that say themselves when it dies."""
 
+from dataclasses import replace
+
 from ottla.sim.clients.batches import decode_batches, encode_batch
-from ottla.sim.kernel.store import SimStore
+from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.store import FarStore, SimStore
+from ottla.sim.kernel.world import World
+from ottla.sim.workloads.run import make_node
+from ottla.sim.workloads.workload import draw_plan
 from tests.node_stage import DiskStage
 
 
@@ -40,3 +46,15 @@ class Stage(DiskStage):
                     values += [note.value or b"" for note in batch.notes if note.offset >= offset]
                     offset = batch.last_offset + 1
         return values
+
+
+def make_host(settings: dict[str, str] | None = None) -> Host:
+    """A host whose node is not started yet; the settings of some plan, or these."""
+    world = World(1)
+    host = Host(world, "node", lambda host, same_boot: make_node(host, store, plan, same_boot))
+    store = SimStore(host.disk)
+    plan = draw_plan(world.stream("plan"))
+    if settings is not None:
+        plan = replace(plan, settings=settings)
+    host.store = FarStore(store, host.stream("store"))
+    return host

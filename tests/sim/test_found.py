@@ -1,7 +1,6 @@
 """What the simulator found, each as the smallest test that shows it: seeds change their meaning as it grows."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.kernel.disk import Disk
-from ottla.sim.kernel.host import Host
-from ottla.sim.kernel.store import FarStore, SimStore
-from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import node_of
-from ottla.sim.workloads.run import make_node
-from ottla.sim.workloads.workload import draw_plan
 
-from .stage import Stage
+from .stage import Stage, make_host
 from .toy import WorstCase
 
 NOW = 1_800_000_000_000
@@ -39,18 +33,6 @@ def make_disk() -> Disk:
     disk.makedirs("/data")
     disk.sync_directory("/")
     return disk
-
-
-def make_host(settings: dict[str, str] | None = None) -> Host:
-    """A host whose node is not started yet; the settings of some plan, or these."""
-    world = World(1)
-    host = Host(world, "node", lambda host, same_boot: make_node(host, store, plan, same_boot))
-    store = SimStore(host.disk)
-    plan = draw_plan(world.stream("plan"))
-    if settings is not None:
-        plan = replace(plan, settings=settings)
-    host.store = FarStore(store, host.stream("store"))
-    return host
 
 
 def create(node: Node, now: int, name: str, overrides: dict[str, str] | None = None) -> LocalTopic:

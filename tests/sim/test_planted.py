@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import k00_produce
+from ottla.broker.api.fetch_reading import Fetch
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.effects import Outbox, Reading
+from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -253,3 +255,19 @@ def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Metadata, "reread", doubting)
     assert_found("is there 1 times", "is there 0 times", seed=17)
+
+
+def test_fetch_sessions_that_outlive_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FetchSessions, "connection_lost", lambda self, connection: None)
+    assert_found("fetch sessions of connections")
+
+
+def test_answers_that_are_larger_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Fetch.__init__
+
+    def generous(self: Fetch, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        self.max_bytes = 1 << 30
+
+    monkeypatch.setattr(Fetch, "__init__", generous)
+    assert_found("bytes and gets")

@@ -13,6 +13,7 @@ Source: KIP-227, Kafka's FetchSession.scala.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.config.live import LiveSettings
@@ -250,6 +251,10 @@ class FetchSessions:
             self.close(smallest.identity)
             return True
         return False
+
+    def connections(self) -> AbstractSet[int]:
+        """Those that sessions were last used on."""
+        return self._of_connection.keys()
 
     def check(self) -> None:
         assert self._partitions == sum(len(session.partitions) for session in self._sessions.values())

@@ -135,7 +135,8 @@ class Reader(KafkaClient):
             return
         self.fetching = True
         asked = {where: self.positions[where] for where in wanted}
-        self.request(FETCH, self._fetch_request(asked), self._fetched, asked)
+        request = self._fetch_request(asked)
+        self.request(FETCH, request, self._fetched, asked, request.max_bytes)
 
     def _fetch_request(self, asked: dict[TopicPartition, int]) -> FetchRequest:
         by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
@@ -192,10 +193,13 @@ class Reader(KafkaClient):
                 forgotten.append(entry)
         return forgotten
 
-    def _fetched(self, message: Any, asked: dict[TopicPartition, int]) -> None:
+    def _fetched(self, message: Any, asked: dict[TopicPartition, int], max_bytes: int) -> None:
         if message is None:
             return
         self.fetching = False
+        sizes = [len(part.records) for topic in message.responses for part in topic.partitions if part.records]
+        if sum(sizes) > max_bytes and len(sizes) > 1:  # one batch comes however large it is
+            raise Broken(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
         if message.error_code in SESSION_LOST:
             self._end_session()
         elif message.error_code:

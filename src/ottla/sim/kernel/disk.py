@@ -233,7 +233,7 @@ class SimFile:
         self._disk.settle(self._inode, up_to)
 
     def pin(self) -> None:
-        self._use()
+        self._disk.meet("pin", self._use())
         self.pins += 1
 
     def unpin(self) -> None:
@@ -277,7 +277,7 @@ class SimDirectory:
         self._disk.sync_names(self._directory)
 
     def pin(self) -> None:
-        return None
+        self._disk.meet("pin", self._directory)
 
     def unpin(self) -> None:
         return None
@@ -293,8 +293,8 @@ class Disk:
         self.capacity: int | None = None
         self.sync_failures = 0.0
         self.trouble: Callable[[str, str], None] | None = None
-        """Called with an operation (read, write, truncate, sync, create, rename, unlink) and its path; raises OSError
-        where that is to fail."""
+        """Called with an operation (read, write, truncate, pin, sync, create, rename, unlink) and its path; raises
+        OSError where that is to fail."""
         self.pins_max = 32
         self.lies = False
         """Planted by tests: a sync that promises and does nothing. The checkers must notice."""

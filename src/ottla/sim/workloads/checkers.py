@@ -4,7 +4,8 @@ What clients see is held in `history`; here is what only a glance into the node 
 
 - every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within a life;
 - a partition's leader epoch is higher in every life of the node than in any before, and batches carry it in order;
-- `check()` of the coordinators; no parked request outlives its deadline, by the world's own time;
+- `check()` of the coordinators and of fetch sessions, which end with their connections; no parked request outlives its
+  deadline, by the world's own time;
 - after a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state);
 - the audit reads every partition whole: offsets dense where nothing may go, every acknowledged record there, nothing
   twice from an idempotent producer, everything in each producer's order, the last value of each key kept; and it is
@@ -61,6 +62,10 @@ class Watch:
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
         node.groups.check()
+        node.fetch_sessions.check()
+        gone = node.fetch_sessions.connections() - life.sides.keys()
+        if gone:
+            raise Broken(f"fetch sessions of connections {sorted(gone)} are kept, which are gone")
         self._look_at_waiting(node)
 
     def _look_at_waiting(self, node: Node) -> None:
