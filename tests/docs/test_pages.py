@@ -38,15 +38,17 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
             reader.leave()
 
 
-OF_CLUSTERS = ["docs/cluster.md"]
+OF_CLUSTERS = ["docs/cluster.md", "docs/moving.md"]
 
 
-@pytest.mark.parametrize("page", OF_CLUSTERS)
-def test_a_page_that_starts_a_cluster_can_be_followed(page: str, tmp_path: Path) -> None:
+def test_the_pages_about_clusters_can_be_followed(tmp_path: Path) -> None:
+    """What moves partitions is pasted where the first page's cluster has four nodes."""
+    page, moving = map(blocks_of, OF_CLUSTERS)
+    (at,) = (at for at, block in enumerate(page) if block.text.startswith("ottla nodes drain 4 "))
     with held_ports(4) as port:
         reader = Reader(tmp_path, f"localhost:{port}")
         try:
-            for block in blocks_of(page):
+            for block in [*page[:at], *moving, *page[at:]]:
                 reader.paste(block)
         finally:
             subprocess.run([sys.executable, "-m", "ottla", "cluster", "stop", "--data", "cluster"], cwd=tmp_path)
@@ -55,7 +57,6 @@ def test_a_page_that_starts_a_cluster_can_be_followed(page: str, tmp_path: Path)
 
 PROVEN_ELSEWHERE = {
     "docs/machines.md": "test_machines_page.py has its three machines",
-    "docs/moving.md": "tests/cli/test_resizing.py and tests/server/test_moving.py make such moves",
     "docs/benchmarks.md": "tests/bench runs each program with small numbers; the page's own runs take minutes",
 }
 
