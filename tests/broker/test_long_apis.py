@@ -39,6 +39,8 @@ SLICED = {
     19: "broker/test_slices.py::test_many_topics_are_made_as_few_are",
     32: "broker/test_slices.py::test_many_configurations_are_what_they_are_one_by_one",
     47: "broker/test_offset_slices.py::test_what_is_deleted_in_slices_is_what_one_request_deletes",
+    78: "share/test_acknowledging_slices.py::test_a_fetch_that_acknowledges_much_is_answered_once_and_with_records",
+    79: "share/test_acknowledging_slices.py::test_many_acknowledgements_leave_the_others_their_turn",
 }
 """API keys: the tests of those that are not among `LONG`."""
 
@@ -62,8 +64,6 @@ QUICK = {
     57: "a microsecond each",
     74: "a set of five kinds",
     56: "between nodes that trust each other only",
-    78: "goes through a session at once, as SKIPPED.md says",
-    79: "goes through a session at once, as SKIPPED.md says",
     80: "refused before its elements are looked at: no quorum",
     88: "refused before its elements are looked at: no streams groups",
 }

@@ -26,6 +26,11 @@ def test_every_promise_holds_where_batches_are_cut(seed: int, monkeypatch: pytes
     assert ShareRun(seed).outcome().failure is None
 
 
+def test_every_promise_holds_where_acknowledgements_come_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.delivery.requests.ACKNOWLEDGED_AT_ONCE", 1)
+    assert ShareRun(4).outcome().failure is None
+
+
 def found_by(seeds: range) -> str:
     for seed in seeds:
         failure = ShareRun(seed).outcome().failure

@@ -23,6 +23,7 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
@@ -37,7 +38,7 @@ from ottla.broker.coordinators.elsewhere import TRY_AGAIN
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import DeadLetters
-from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
 from ottla.broker.environment import Environment
 from ottla.broker.forwarding import Forwarding
@@ -158,16 +159,35 @@ class ShareHost(Subscriber):
         self._without_topic: list[HostedShare] = []
         """Those that are loaded as soon as the coordinators' topic is made."""
         self._prune_at: Millis | None = None
+        self._acknowledging: deque[ShareWaiter] = deque()
+        """Requests that acknowledge more than is taken at once."""
         environment.settings.subscribe("share groups", self)
 
     # ---- life and time ---------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
+        if self._acknowledging:
+            return 0
         times = [hosted.retry_at for hosted in self._loading.values() if hosted.retry_at is not None]
         times += [
             time for time in (self._timers.deadline(), self._prune_at, self.letters.deadline()) if time is not None
         ]
         return min(times, default=None)
+
+    def acknowledge_later(self, asked: ShareWaiter) -> None:
+        """The next slice of this request's acknowledgements has to come with a later tick."""
+        self._acknowledging.append(asked)
+        self.environment.outbox.deadline_moved = True
+
+    def _acknowledge_more(self, now: Millis) -> None:
+        asked = self._acknowledging.popleft()
+        try:
+            asked.acknowledge_more(now)
+        except Exception as error:
+            if asked.ticket is None:
+                self.environment.fault("acknowledgements of a client that is gone failed", error)
+            else:
+                self.parking.give_up(asked.ticket, "a long acknowledgement", error)
 
     def tick(self, now: Millis) -> None:
         due: list[Key] = []
@@ -189,6 +209,8 @@ class ShareHost(Subscriber):
         for hosted in list(islice(to_load, LOADS_AT_ONCE)):
             self._load(now, hosted)
         self.letters.tick(now)
+        if self._acknowledging:
+            self._acknowledge_more(now)
         if self._prune_at is not None and self._prune_at <= now:
             self._prune(now)
 

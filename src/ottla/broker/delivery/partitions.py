@@ -22,9 +22,12 @@ from ottla.share.records import Key
 
 
 class ShareWaiter(ParkedWork):
-    """A parked request that share partitions may be able to answer."""
+    """A parked request that share partitions may be able to answer. `ticket`: None before it is parked, and when its
+    client is gone."""
 
-    __slots__ = ()
+    __slots__ = ("ticket",)
+
+    ticket: Ticket | None
 
     def serve(self, now: Millis, ticket: Ticket) -> None:
         """Something may be there: answer, or go on waiting."""
@@ -32,6 +35,10 @@ class ShareWaiter(ParkedWork):
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         """What this request acknowledged in its partition number `at` is persisted, or is not."""
+        raise NotImplementedError
+
+    def acknowledge_more(self, now: Millis) -> None:
+        """Hand over the next slice of what this request acknowledges."""
         raise NotImplementedError
 
 

@@ -4,16 +4,17 @@ Knows sessions' rules, what makes an acknowledgement valid, and when an answer i
 handlers (k78, k79) decode and encode.
 
     begin -> acknowledge every partition named -> all persisted? -> fetch -> something there? -> answer
-                                                  | else parked               | else parked until woken or max_wait
+             | of much, some at a time            | else parked               | else parked until woken or max_wait
 
-Invariants: a request is answered once; while an acknowledgement of it is being persisted it is not answered; a parked
-fetch stands among the waiters of each of its share partitions.
+Invariants: a request is answered once; while an acknowledgement of it is being persisted, or not even taken, it is not
+answered; a parked fetch stands among the waiters of each of its share partitions.
 
 Sources: KIP-932; Kafka's KafkaApis.handleShareFetchRequest, SharePartitionManager.java, DelayedShareFetch.java.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from ottla.broker.cluster.members import Member
@@ -31,6 +32,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.share.standing import Acknowledge
 
 MEMBER_ID_LENGTH_MAX: Final = 36
+ACKNOWLEDGED_AT_ONCE: Final = 2_000
+"""Words for records that are taken in one slice: each may change how a record stands, which takes some 10 µs."""
 BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 """share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
@@ -47,6 +50,7 @@ class ShareExchange(ShareWaiter):
     __slots__ = (
         "_at",
         "_persisting",
+        "_said",
         "access",
         "answers",
         "by_place",
@@ -56,7 +60,6 @@ class ShareExchange(ShareWaiter):
         "request",
         "session",
         "share",
-        "ticket",
     )
 
     def __init__(self, share: ShareHost, access: Access, request: Request) -> None:
@@ -72,6 +75,8 @@ class ShareExchange(ShareWaiter):
         self._at: dict[Place, int] = {}
         """Where in `answers` the answer to an acknowledgement stands."""
         self.ticket: Ticket | None = None
+        self._said: deque[tuple[ShareAnswer, list[tuple[int, int, bytes]]]] = deque()
+        """Acknowledgements that were not handed over yet."""
         self.is_begun = False
         """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
         self._persisting = 0
@@ -108,20 +113,34 @@ class ShareExchange(ShareWaiter):
     # ---- acknowledging ---------------------------------------------------------------------------------------------
 
     def acknowledge_all(self, now: Millis) -> None:
-        """Hand over what the request acknowledges, partition by partition."""
+        """Hand over what the request acknowledges, partition by partition: of much, the rest comes in later slices."""
         renews = self.request.body.is_renew_ack
         for topic in self.request.body.topics:
             topic_id = bytes(topic.topic_id)
             for part in topic.partitions:
-                if not part.acknowledgement_batches:
-                    continue
-                answer = self.answer_for((topic_id, part.partition_index))
-                batches = _valid_batches(part.acknowledgement_batches, renews)
-                error = ErrorCode.INVALID_REQUEST if batches is None else self.may_read(answer.place)
-                answer.acknowledge_error = error
-                if batches is not None and error is ErrorCode.NONE:
-                    self._acknowledge(now, answer, batches)
+                if part.acknowledgement_batches:
+                    answer = self.answer_for((topic_id, part.partition_index))
+                    batches = _valid_batches(part.acknowledgement_batches, renews)
+                    answer.acknowledge_error = ErrorCode.INVALID_REQUEST if batches is None else ErrorCode.NONE
+                    if batches is not None:
+                        self._said.append((answer, batches))
+        self.acknowledge_more(now)
+
+    def acknowledge_more(self, now: Millis) -> None:
+        """The next slice of that: at least one partition."""
+        left = ACKNOWLEDGED_AT_ONCE
+        while self._said and left > 0:
+            answer, batches = self._said.popleft()
+            left -= sum(len(types) for _, _, types in batches)
+            answer.acknowledge_error = self.may_read(answer.place)
+            if answer.acknowledge_error is ErrorCode.NONE:
+                self._acknowledge(now, answer, batches)
+        if self._said:
+            self.share.acknowledge_later(self)
+            return
         self.is_begun = True
+        if self.ticket is not None and not self.is_persisting:
+            self.persisted(now)
 
     def _acknowledge(self, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
         hosted = self.share.known(self.group_id, answer.place)
@@ -141,7 +160,7 @@ class ShareExchange(ShareWaiter):
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         self.answers[at].acknowledge_error = error
         self._persisting -= 1
-        if self.is_begun and not self._persisting and self.ticket is not None:
+        if self.ticket is not None and not self.is_persisting:
             self.persisted(now)
 
     def persisted(self, now: Millis) -> None:
@@ -150,7 +169,8 @@ class ShareExchange(ShareWaiter):
 
     @property
     def is_persisting(self) -> bool:
-        return self._persisting > 0
+        """Whether the answer has to wait for what the request acknowledges."""
+        return self._persisting > 0 or not self.is_begun
 
     def park(self, deadline: Millis | None) -> Parked:
         self.ticket = self.share.parking.park(self.request, deadline, self)

@@ -12,7 +12,7 @@ Source: Kafka's GroupMetadataManager.java (consumerGroupHeartbeat, consumerGroup
 GroupCoordinatorService.java (what a request must say); KIP-848.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -31,7 +31,7 @@ from ottla.groups.consumer.group import (
     subscription,
 )
 from ottla.groups.consumer.pace import UNSETTLED_MS, interval_ms
-from ottla.groups.consumer.reconciliation import reconciled
+from ottla.groups.consumer.reconciliation import PlacesNamed, reconciled
 from ottla.groups.consumer.records import (
     ConsumerRecord,
     CurrentRecord,
@@ -193,7 +193,7 @@ class ConsumerMembership:
                 f"The consumer group has reached its maximum capacity of {config.members_max} members.",
             )
         records: list[ConsumerRecord] = []
-        owned = None if body.topic_partitions is None else _places(body)
+        owned = None if body.topic_partitions is None else PlacesNamed(body.topic_partitions)
         known, replaced = self._join(group, body, records) if joins else (self._member(group, body), None)
         if known is not None:
             _check_epoch(known, body.member_epoch, owned)
@@ -233,7 +233,7 @@ class ConsumerMembership:
         members: dict[str, ConsumerMember],
         resolved: Mapping[str, Resolved],
         resubscribed: bool,
-        owned: list[Place] | None,
+        owned: Iterable[Place] | None,
         records: list[ConsumerRecord],
     ) -> ConsumerMember:
         """The member on its way to its target; whatever follows for it and the group goes to `records`."""
@@ -516,10 +516,6 @@ def _gone(group_id: str, member_id: str) -> list[ConsumerRecord]:
     ]
 
 
-def _places(body: ConsumerGroupHeartbeatRequest) -> list[Place]:
-    return [(bytes(part.topic_id), index) for part in body.topic_partitions or () for index in part.partitions]
-
-
 def _assignment(assigned: Owned) -> Assignment:
     parts = by_topic(assigned).items()
     return Assignment([ResponseTopicPartitions(topic_id, indexes) for topic_id, indexes in parts])
@@ -562,7 +558,7 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
         )
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, owned: list[Place] | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | None) -> None:
     """The present epoch; 0 to begin again (KAFKA-19233); the one before where it owns no more than it was given, as the
     answer with the present one may have been lost. Raises _Refused."""
     if epoch in (member.member_epoch, JOIN_EPOCH):

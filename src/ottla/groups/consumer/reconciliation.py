@@ -14,10 +14,24 @@ there is a new target (KAFKA-19431).
 Source: Kafka's CurrentAssignmentBuilder.java; KIP-848, KIP-1251.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ottla.groups.consumer.group import ConsumerMember, MemberState, Owned, Place, Target
+from ottla.protocol.messages.consumer_group_heartbeat import RequestTopicPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesNamed:
+    """The partitions that a heartbeat names. They may be very many, and most heartbeats need not look at them."""
+
+    parts: Sequence[RequestTopicPartitions]
+
+    def __iter__(self) -> Iterator[Place]:
+        for part in self.parts:
+            topic_id = bytes(part.topic_id)
+            for index in part.partitions:
+                yield topic_id, index
 
 
 def reconciled(
@@ -26,7 +40,7 @@ def reconciled(
     target: Target,
     owner_of: Callable[[Place], str | None],
     subscribed: Collection[bytes],
-    owned: Collection[Place] | None,
+    owned: Iterable[Place] | None,
     *,
     resubscribed: bool,
 ) -> ConsumerMember:
@@ -48,7 +62,7 @@ def reconciled(
     return _towards(member, epoch, assignment_epoch, target, owner_of, subscribed, owned)
 
 
-def _still_owns(revoking: Collection[Place], owned: Collection[Place] | None) -> bool:
+def _still_owns(revoking: Collection[Place], owned: Iterable[Place] | None) -> bool:
     """Whether the member may still have any of these; one that does not say may have them all."""
     return owned is None or any(place in revoking for place in owned)
 
@@ -60,7 +74,7 @@ def _towards(
     target: Target,
     owner_of: Callable[[Place], str | None],
     subscribed: Collection[bytes],
-    owned: Collection[Place] | None,
+    owned: Iterable[Place] | None,
 ) -> ConsumerMember:
     wanted = dict.fromkeys(place for place in target if place[0] in subscribed)
     kept = {place: given for place, given in member.assigned.items() if place in wanted}
@@ -75,7 +89,7 @@ def _towards(
 
 
 def _unsubscribed(
-    member: ConsumerMember, subscribed: Collection[bytes], owned: Collection[Place] | None
+    member: ConsumerMember, subscribed: Collection[bytes], owned: Iterable[Place] | None
 ) -> ConsumerMember:
     """Without the topics that it no longer subscribes to; in its epoch, for there is no new target."""
     gone = {place: given for place, given in member.assigned.items() if place[0] not in subscribed}
