@@ -2,8 +2,8 @@
 
     python -m tools.conform_franz_go
 
-Needs Go; its module proxy gives franz-go the first time. What is done stands in tools/franz_go/main.go; the guess, which
-kminion and Redpanda Console make as well, in tools/franz_go/guess/main.go.
+Needs Go; its module proxy gives franz-go the first time. What is done stands in tools/franz_go/main.go; the
+guess, which kminion and Redpanda Console make as well, in tools/franz_go/guess/main.go.
 """
 
 from __future__ import annotations

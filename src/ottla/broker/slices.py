@@ -19,9 +19,10 @@ What a slice has seen may have changed by the next one: the handler looks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
+from struct import pack_into
 from typing import Any, TypeAlias, cast
 
 from ottla.broker.cluster.metadata import Change, Metadata
@@ -29,7 +30,8 @@ from ottla.broker.effects import Outbox, Part
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Parked, Request
 from ottla.machine import Millis, Ticket
-from ottla.protocol.wire import Encoded, Struct
+from ottla.protocol.framing import RequestHeader, encode_response
+from ottla.protocol.wire import Encoded, Message, Struct, write_array_length, write_uvarint
 
 SLICE_STEPS = 200
 
@@ -216,6 +218,28 @@ def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
         struct.encode(out, version)
         done.append(Encoded(bytes(out)))
     return done
+
+
+NO_ELEMENTS = (b"\x00\x00\x00\x00", b"\x01\x00")
+"""How a struct ends whose last field is an empty array, before the flexible versions and in them."""
+
+
+def answer_of_parts(
+    request: Request, empty: Message, flexible: bool, count: int, structs: Sequence[bytes]
+) -> list[Part]:
+    """The parts of an answer that ends with a list of so many structs. Nothing is copied, however much it is.
+
+    `empty`: the answer without them; `structs`: they, encoded, one or more in each part.
+    """
+    header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
+    head = encode_response(header, empty)[: -len(NO_ELEMENTS[flexible])]
+    tail = b"\x00" if flexible else b""
+    if flexible:
+        write_uvarint(head, count + 1)
+    else:
+        write_array_length(head, count)
+    pack_into(">i", head, 0, len(head) + sum(map(len, structs)) + len(tail) - 4)
+    return [head, *structs, tail]
 
 
 class EncodedStructs:

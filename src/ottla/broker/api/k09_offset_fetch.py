@@ -19,7 +19,7 @@ from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, encoded
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, answer_of_parts
 from ottla.groups.offsets import OffsetsSeen, SeeOffsets
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
@@ -108,7 +108,7 @@ def _steps(group: OffsetFetchRequestGroup) -> int:
 def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
     """Groups of which little is asked are asked some at a time. One of which more is asked, or all that it has, shows
     what it has at one moment, as a group's offsets belong together; the answer is made of that in slices."""
-    answered: list[Any] = []
+    answered: list[bytes] = []
     few: list[OffsetFetchRequestGroup] = []
     steps = 0
     for position, group in enumerate(asked, 1):
@@ -118,16 +118,25 @@ def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGro
             steps += _steps(group)
         if few and (is_large or steps >= SLICE_STEPS or position == len(asked)):
             answer = yield Piece(request, request.body, partial(_ask, node, few))
-            answered += encoded(answer.groups, request.version)
+            answered.append(_bytes_of(answer.groups, request.version))
             few, steps = [], 0
         if is_large:
             error, topics = yield from _of_large_group(node, request, group)
             if request.version < _MANY_GROUPS_SINCE:
                 return OffsetFetchResponse(error_code=error, topics=topics)
-            answered += encoded([OffsetFetchResponseGroup(group.group_id, topics, error)], request.version)
+            answered.append(_bytes_of([OffsetFetchResponseGroup(group.group_id, topics, error)], request.version))
             if position < len(asked):
                 yield
-    return OffsetFetchResponse(groups=answered)
+    empty = OffsetFetchResponse()
+    node.throttle.charge_message(request.now, request, empty)
+    return answer_of_parts(request, empty, True, len(asked), answered)
+
+
+def _bytes_of(groups: list[OffsetFetchResponseGroup], version: int) -> bytes:
+    out = bytearray()
+    for group in groups:
+        group.encode(out, version)
+    return bytes(out)
 
 
 def _of_large_group(

@@ -13,19 +13,17 @@ Source: Kafka's ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
-from ottla.broker.effects import Close, Part
+from ottla.broker.effects import Close
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import SLICE_STEPS, Work
+from ottla.broker.slices import NO_ELEMENTS, SLICE_STEPS, Work, answer_of_parts
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -34,7 +32,6 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from ottla.protocol.wire import write_array_length, write_uvarint
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -44,10 +41,8 @@ KEY = 32
 _FLEXIBLE_SINCE = 4
 ANSWERED_AT_ONCE_MAX = 3
 """Of more resources than these the answer is made in slices."""
-ANSWER_BYTES_MAX = 0x7FFF_FFFF
+ANSWER_BYTES_MAX = 0x7FFF_FF00
 
-_NOTHING = (b"\x00\x00\x00\x00", b"\x01\x00")
-"""How a struct ends whose last field is an empty array, before the flexible versions and in them."""
 _KNOWN = frozenset(ConfigResourceType)
 
 
@@ -73,18 +68,8 @@ def _long_answer(node: Node, request: Request) -> Work:
     same share these bytes, and what would be an answer of gigabytes is a list of references to a few of them.
     """
     body: DescribeConfigsRequest = request.body
-    version = request.version
-    flexible = version >= _FLEXIBLE_SINCE
-    header = RequestHeader(KEY, version, request.correlation_id, request.client_id)
-    empty = DescribeConfigsResponse()
-    node.throttle.charge_message(request.now, request, empty)
-    head = encode_response(header, empty)[: -len(_NOTHING[flexible])]
-    if flexible:
-        write_uvarint(head, len(body.resources) + 1)
-    else:
-        write_array_length(head, len(body.resources))
-    parts: list[Part] = [head]
-    size = len(head)
+    parts: list[bytes] = []
+    size = 0
     known: dict[Hashable, bytes] = {}
     for position, resource in enumerate(body.resources):
         pieces = _result_in_pieces(node, request, resource, known)
@@ -96,18 +81,16 @@ def _long_answer(node: Node, request: Request) -> Work:
             why = f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes"
             node.outbox.add(Close(request.session.address.identity, why))
             return []
-    if flexible:
-        parts.append(b"\x00")
-        size += 1
-    struct.pack_into(">i", head, 0, size - 4)
-    return parts
+    empty = DescribeConfigsResponse()
+    node.throttle.charge_message(request.now, request, empty)
+    return answer_of_parts(request, empty, request.version >= _FLEXIBLE_SINCE, len(body.resources), parts)
 
 
 def _result_in_pieces(
     node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
 ) -> list[bytes]:
     """One encoded result: whole where it is the first of its kind, else its head and the properties as `known`."""
-    nothing = _NOTHING[request.version >= _FLEXIBLE_SINCE]
+    nothing = NO_ELEMENTS[request.version >= _FLEXIBLE_SINCE]
     name = bytearray()
     DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name).encode(
         name, request.version
