@@ -124,6 +124,7 @@ def test_groups_forget_deleted_topics_while_others_are_served(monkeypatch: pytes
         story.greedy.ask(OffsetCommitRequest(f"g{number}", topics=[place]), 8)
     story.run(SECOND_US)
     story.told.clear()
+    shard: Any
     (shard,) = node_of(story.host.life).groups.shards()
     story.greedy.ask(DeleteTopicsRequest(topics=[DeleteTopicState("t")]), 6)
     left: list[int] = []
