@@ -112,7 +112,7 @@ class Racer(KafkaClient):
 
     def _count(self, name: str, results: Any, done: Counter[str], unknown: Counter[str]) -> None:
         self._busy = False
-        if results is None:
+        if results is None or results[0].error_code == ErrorCode.REQUEST_TIMED_OUT:
             unknown[name] += 1
         elif results[0].error_code == 0:
             done[name] += 1
