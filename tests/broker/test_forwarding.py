@@ -127,6 +127,17 @@ def test_who_waits_for_a_topic_hears_when_it_can_not_be_made(tmp_path: Path) -> 
     assert any("Unable to replicate" in note for note in pair.stages[OTHER].notes)
 
 
+def test_who_waits_for_a_topic_and_becomes_the_controller_has_it_made_by_itself(pair: NodePair) -> None:
+    pair.away.add(1)
+    asked = pair.stages[OTHER].send(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    pair.run(10)
+    del pair.stages[1]
+    for _ in range(20):
+        pair.run(100)
+    assert asked.answer.coordinators[0].error_code == E.NONE
+    assert CONSUMER_OFFSETS_TOPIC in pair.stages[OTHER].node.image.topics
+
+
 def test_a_request_waits_for_a_controller(pair: NodePair) -> None:
     pair.away.add(1)
     asked = pair.stages[OTHER].send(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))

@@ -6,6 +6,7 @@ from typing import Any, cast
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.sim.clients.client import Client
+from ottla.sim.kernel.network import Connection
 from ottla.sim.kernel.store import FarStore
 from tests.sim.hand_cluster import HandCluster
 
@@ -24,14 +25,14 @@ class Asking(Client):
 
     def ask(self, message: Any, version: int) -> None:
         self._expected = message.API_KEY, version
-        self.connection = self.world.network.connect(self.name, self, self.bootstrap)
+        self.connection = self.open(self.bootstrap)
         if self.connection is None:
             self.over = True
             return
         header = RequestHeader(message.API_KEY, version, 1, self.name)
         self.connection.to_server.write(bytes(encode_request(header, message)))
 
-    def frame_arrived(self, frame: memoryview) -> None:
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         _, self.answer = decode_response(*self._expected, frame)
         self.over = True
         self.hang_up()

@@ -17,7 +17,7 @@ from ottla.groups.consumer.records import TargetEpochRecord
 from ottla.groups.offsets import Offsets
 from ottla.protocol.errors import ErrorCode
 from ottla.sim.kernel.clock import MS
-from ottla.sim.workloads.groups_run import GroupsFaults, GroupsRun
+from ottla.sim.workloads.groups_run import GroupsClientFaults, GroupsFaults, GroupsRun
 
 Patch = pytest.MonkeyPatch
 
@@ -46,8 +46,9 @@ def plant_what_is_revoked_has_no_owner(patch: Patch) -> None:
 def members_stand_still(self: GroupsFaults) -> None:
     """The only trouble of such a run: again and again some member sleeps, perhaps through its session."""
     if self.active:
-        self.modern_stands_still()
-        self.pause_client()
+        assert isinstance(self.clients, GroupsClientFaults)
+        self.clients.modern_stands_still()
+        self.clients.pause()
         self.world.agenda.after(self.rng.randrange(500 * MS), self._next)
 
 

@@ -10,6 +10,7 @@ from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
 from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.network import Connection
 from ottla.sim.kernel.trace import Broken
 
 DIRECTORY = "/data"
@@ -133,7 +134,7 @@ class ToyClient(Client):
         self.send(self.next.to_bytes(8, "big"))
         self.next += 1
 
-    def frame_arrived(self, frame: memoryview) -> None:
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         number = int.from_bytes(frame, "big")
         if number != self.asked.pop(0):
             raise Broken(f"{self.name} got an answer out of turn: {number}")

@@ -254,7 +254,7 @@ class Forwarding:
     def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
         """What the controller says of topics that were wanted; whether they are there the image tells."""
         self._creating.difference_update(names)
-        told = answer.topics if isinstance(answer, CreateTopicsResponse) else ()
+        told = _read(answer).topics if isinstance(answer, CreateTopicsResponse) else ()
         for each in told:
             wanted = self._wanted.get(each.name or "")
             if wanted is not None and each.error_code:
@@ -285,6 +285,14 @@ class Forwarding:
             del self._wanted[name]
             for awaits in wanted.awaits:
                 awaits.change_failed(now, StoreFailed(f"the topic {name} is not there yet: {wanted.why_not}"))
+
+
+def _read(answer: CreateTopicsResponse) -> CreateTopicsResponse:
+    """The same answer with its topics as they are read: those of one that the node gave itself, as it is the controller
+    by now, are encoded already."""
+    out = bytearray()
+    answer.encode(out, CreateTopicsResponse.MAX_VERSION)
+    return CreateTopicsResponse.decode(memoryview(out), 0, CreateTopicsResponse.MAX_VERSION)[0]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -11,17 +11,24 @@ import time
 from collections.abc import Sequence
 
 from ottla.sim.workloads.cluster_run import ClusterRun
+from ottla.sim.workloads.clustered_groups import ClusteredGroupsRun
+from ottla.sim.workloads.clustered_run import ClusteredRun
+from ottla.sim.workloads.clustered_share import ClusteredShareRun
+from ottla.sim.workloads.clustered_transactions import ClusteredTransactionsRun
 from ottla.sim.workloads.groups_run import GroupsRun
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_run import ShareRun
 from ottla.sim.workloads.transactions_run import TransactionsRun
 
-WORKLOADS: dict[str, type[Run] | type[ClusterRun]] = {
+WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
     "log": Run,
     "share": ShareRun,
     "transactions": TransactionsRun,
     "groups": GroupsRun,
     "cluster": ClusterRun,
+    "cluster-transactions": ClusteredTransactionsRun,
+    "cluster-groups": ClusteredGroupsRun,
+    "cluster-share": ClusteredShareRun,
 }
 TAIL_LINES = 30
 

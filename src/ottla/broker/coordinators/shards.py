@@ -636,6 +636,15 @@ class ShardHost:
                 f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error
             )
 
+    def replayed(self, now: Millis, partition: Partition) -> Shard:
+        """What a shard of this partition knows that has read all of its log now, beside the one that is at work: for
+        checks. Raises Replaced, Unreadable, OSError."""
+        hosted = Hosted(self, partition, self._new_shard(partition))
+        while not hosted.replay.done:
+            for batch in hosted.replay.read(LOAD_SLICE_BYTES):
+                self._apply(now, hosted, batch)
+        return hosted.shard
+
     def _new_shard(self, partition: Partition) -> Shard:
         given = self._environment
         return self.shard_class.of(given.settings, given.entropy, given.notes, given.wall, partition.leader_epoch)

@@ -29,6 +29,8 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
 
 TOPIC_RESOURCE = 2
+REPLICAS = 3
+"""Of each topic, where there are so many nodes."""
 TOPICS_AS_LIST_SINCE = 6
 TRANSIENT = frozenset(
     {
@@ -75,7 +77,7 @@ class Admin(KafkaClient):
             CreatableTopic(
                 name=rule.name,
                 num_partitions=rule.partitions,
-                replication_factor=1,
+                replication_factor=min(REPLICAS, len(self.workload.bootstraps)),
                 configs=[CreatableTopicConfig(k, v) for k, v in self.workload.configs_of(rule)],
             )
             for rule in self.workload.rules.values()

@@ -1,4 +1,7 @@
-"""Simulates one client process: a connection at a time, frames, timers, pauses. Knows bytes and frames, no Kafka.
+"""Simulates one client process: connections, frames, timers, pauses. Knows bytes and frames, no Kafka.
+
+A client has one connection at a time, and from there others beside it (`connection_to`), as many as it has nodes to
+ask. They end together: where one of them is lost the client lets go of all, and begins anew.
 
 Subclasses say what to send and what to make of the answers. A client that stands still (`pause`) hears nothing and
 none of its timers go off; both catch up when it goes on, as in a real process.
@@ -28,7 +31,9 @@ class Client:
         self.connection: Connection | None = None
         self.paused = False
         self.running = True
-        self._splitter = FrameSplitter()
+        self._beside: dict[Endpoint, Connection] = {}
+        self._splitters: dict[int, FrameSplitter] = {}
+        """Of each open connection, by its identity."""
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
@@ -36,11 +41,11 @@ class Client:
     def connected(self) -> None:
         """A new connection stands."""
 
-    def frame_arrived(self, frame: memoryview) -> None:
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         """One answer, without its length prefix."""
 
     def lost(self) -> None:
-        """The connection is gone, by either side; nothing on it will be answered."""
+        """The connections are gone, by either side; nothing on them will be answered."""
 
     # ---- connection ------------------------------------------------------------------------------------------------
 
@@ -48,36 +53,71 @@ class Client:
         """Try until it works; then `connected`."""
         if self.connection is not None or not self.running:
             return
-        self.connection = self.world.network.connect(self.name, self, self.bootstrap)
+        self.connection = self.open(self.bootstrap)
         if self.connection is None:
             self.after(self.rng.randrange(RECONNECT_MIN_US, RECONNECT_MAX_US), self.connect)
             return
-        self._splitter = FrameSplitter()
         self.connected()
+
+    def open(self, endpoint: Endpoint) -> Connection | None:
+        """A connection to there, on which frames are told; None: nobody listens."""
+        connection = self.world.network.connect(self.name, self, endpoint)
+        if connection is not None:
+            self._splitters[connection.identity] = FrameSplitter()
+        return connection
+
+    def connection_to(self, endpoint: Endpoint) -> Connection | None:
+        """That of the open connections which leads there, or another one beside them; None: nobody listens."""
+        if self.connection is not None and self.connection.endpoint == endpoint:
+            return self.connection
+        beside = self._beside.get(endpoint) or self.open(endpoint)
+        if beside is not None:
+            self._beside[endpoint] = beside
+        return beside
+
+    def has(self, connection: Connection) -> bool:
+        """Whether this is one of the client's connections, still."""
+        return connection.identity in self._splitters
 
     def send(self, frame: bytes) -> None:
         if self.connection is not None:
             self.connection.to_server.write(len(frame).to_bytes(4, "big") + frame)
 
     def hang_up(self, *, lingering: bool = False) -> None:
-        """Let go of the connection. `lingering`: the node will not notice for a while, and does what was asked."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
+        """Let go of the connections. `lingering`: the nodes will not notice for a while, and do what was asked."""
+        connections = self._forget_connections()
+        for connection in connections:
             self.world.network.client_closes(connection, lingering=lingering)
+        if connections:
             self.lost()
+
+    def _forget_connections(self) -> list[Connection]:
+        connections = self._connections()
+        self.connection = None
+        self._beside.clear()
+        self._splitters.clear()
+        return connections
+
+    def _connections(self) -> list[Connection]:
+        return [] if self.connection is None else [self.connection, *self._beside.values()]
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
-        if connection is not self.connection:
+        splitter = self._splitters.get(connection.identity)
+        if splitter is None:
             return
-        for frame in list(self._splitter.feed(piece)):
-            if self.connection is connection:
-                self.frame_arrived(frame)
+        for frame in list(splitter.feed(piece)):
+            if self.has(connection):
+                self.frame_arrived(connection, frame)
 
     def closed(self, connection: Connection) -> None:
-        if connection is self.connection:
-            self.connection = None
-            connection.to_server.finish()
-            self.lost()
+        if not self.has(connection):
+            return
+        for each in self._forget_connections():
+            if each is connection:
+                connection.to_server.finish()
+            else:
+                self.world.network.client_closes(each, lingering=self.rng.random() < 0.5)
+        self.lost()
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -92,8 +132,8 @@ class Client:
 
     def pause(self) -> None:
         self.paused = True
-        if self.connection is not None:
-            self.connection.to_client.hold()
+        for connection in self._connections():
+            connection.to_client.hold()
 
     def resume(self) -> None:
         if not self.paused:
@@ -102,5 +142,5 @@ class Client:
         late, self._late = self._late, []
         for act, args in late:
             act(*args)
-        if self.connection is not None:
-            self.connection.to_client.release()
+        for connection in self._connections():
+            connection.to_client.release()

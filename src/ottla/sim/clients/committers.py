@@ -8,7 +8,6 @@ from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -17,7 +16,15 @@ from ottla.protocol.messages.offset_commit import (
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, GROUPS_LIST_SINCE, OUTCOME_UNKNOWN
 from ottla.sim.clients.history import NOTHING_COMMITTED, Commit, TopicPartition
-from ottla.sim.clients.kafka import DELETE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, KafkaClient
+from ottla.sim.clients.kafka import (
+    DELETE_GROUPS,
+    FIND_COORDINATOR,
+    OF_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    KafkaClient,
+    find_coordinator,
+)
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
@@ -38,8 +45,7 @@ class Committer(KafkaClient):
         self.after(1_000 * MS, self._work)
 
     def ready(self) -> None:
-        request = FindCoordinatorRequest(key=self.group, key_type=0, coordinator_keys=[self.group])
-        self.request(FIND_COORDINATOR, request, self._found)
+        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found)
 
     def _found(self, message: Any) -> None:
         """Nothing to learn: there is one node. But it makes the coordinator's topic."""

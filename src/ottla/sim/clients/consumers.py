@@ -15,7 +15,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from ottla.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -31,19 +30,25 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.protocol.wire import Message
 from ottla.sim.clients.history import Commit, TopicPartition
 from ottla.sim.clients.kafka import (
     FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
+    MOVED,
+    OF_GROUPS,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     SYNC_GROUP,
+    Answer,
+    find_coordinator,
 )
 from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 
 SESSION_TIMEOUT_MS = 3_000
@@ -130,10 +135,15 @@ class GroupMember(Reader):
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
+    @property
+    def coordinator(self) -> Endpoint | None:
+        """Where the group's coordinator is; None: nobody knows."""
+        return self.coordinators.get((OF_GROUPS, self.group))
+
     def ready(self) -> None:
         if self.state == "stable":
             self.fetch()
-        else:
+        if self.state != "stable" or (self.follows and self.coordinator is None):
             self._find_coordinator()
 
     def gone(self) -> None:
@@ -146,19 +156,29 @@ class GroupMember(Reader):
         return self.state == "stable"
 
     def _find_coordinator(self) -> None:
-        request = FindCoordinatorRequest(key=self.group, key_type=0, coordinator_keys=[self.group])
-        self.request(FIND_COORDINATOR, request, self._found_coordinator)
+        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
 
     def _found_coordinator(self, message: Any) -> None:
         if message is None:
             return
-        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        code = self.note_coordinator(OF_GROUPS, self.group, message)
         if code == ErrorCode.NONE:
-            self._join()
+            if self.state != "stable":
+                self._join()
         elif code in COORDINATOR_AWAY or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self.after(RETRY_US, self._again, self._round)
+            self.look_again()
         else:
             raise Broken(f"{self.name}: FindCoordinator answers {code}")
+
+    def ask_coordinator(self, key: int, message: Message, answer: Answer, *args: Any, **how: Any) -> None:
+        """Ask the group's coordinator."""
+        self.request(key, message, answer, *args, at=self.coordinator, **how)
+
+    def _hear_of_coordinator(self, code: int) -> None:
+        """An answer has this error: the coordinator is perhaps elsewhere."""
+        if code in MOVED:
+            self.miss_coordinator(OF_GROUPS, self.group)
 
     def _again(self, round_: int) -> None:
         """Begin anew, unless something else already did."""
@@ -184,7 +204,7 @@ class GroupMember(Reader):
             protocols=[JoinGroupRequestProtocol("range", bytes(subscription))],
             reason=None,
         )
-        self.request(JOIN_GROUP, request, self._joined, self._round, patience_us=JOIN_PATIENCE_US)
+        self.ask_coordinator(JOIN_GROUP, request, self._joined, self._round, patience_us=JOIN_PATIENCE_US)
 
     def _joined(self, message: Any, round_: int) -> None:
         if message is None or round_ != self._round or self.state != "joining":
@@ -235,7 +255,7 @@ class GroupMember(Reader):
             protocol_name="range",
             assignments=assignments,
         )
-        self.request(SYNC_GROUP, request, self._synced, self._round, patience_us=JOIN_PATIENCE_US)
+        self.ask_coordinator(SYNC_GROUP, request, self._synced, self._round, patience_us=JOIN_PATIENCE_US)
 
     def _assign(self, subscriptions: dict[str, Iterable[str]]) -> list[SyncGroupRequestAssignment]:
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
@@ -294,14 +314,15 @@ class GroupMember(Reader):
         if self.state != "stable" or self.connection is None:
             return
         request = HeartbeatRequest(self.group, self.generation, self.member_id, self.instance)
-        self.request(HEARTBEAT, request, self._heard, self._round, self.world.clock.now_us)
+        self.ask_coordinator(HEARTBEAT, request, self._heard, self._round, self.world.clock.now_us)
 
     def _heard(self, message: Any, round_: int, sent_us: Micros) -> None:
         if message is None or round_ != self._round or self.state != "stable":
             return
         code = message.error_code
         if code == ErrorCode.NONE:
-            self._safe_until_us, self._safe_in_life = sent_us + SESSION_TIMEOUT_MS * MS, self.workload.lives
+            self._safe_until_us = sent_us + (SESSION_TIMEOUT_MS - self.workload.deaf_ms) * MS
+            self._safe_in_life = self.workload.lives
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._commit()
             self.state = "unjoined"
@@ -312,7 +333,7 @@ class GroupMember(Reader):
                 raise Broken(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
             self._fenced(code)
         elif code in COORDINATOR_AWAY:
-            pass
+            self._hear_of_coordinator(code)
         elif code:
             raise Broken(f"{self.name}: Heartbeat answers {code}")
 
@@ -333,7 +354,7 @@ class GroupMember(Reader):
                 member_id="" if listed else self.member_id,
                 members=[MemberIdentity(self.member_id, None, None)] if listed else [],
             )
-            self.request(LEAVE_GROUP, request, self._left)
+            self.ask_coordinator(LEAVE_GROUP, request, self._left)
         self.state = "unjoined"
         self.positions.clear()
 
@@ -373,7 +394,8 @@ class GroupMember(Reader):
             request = OffsetFetchRequest(
                 group_id=self.group, topics=[OffsetFetchRequestTopic(name, parts) for name, parts in topics.items()]
             )
-        self.request(OFFSET_FETCH, request, self._offsets_fetched, self._round, mine, self.world.clock.now_us)
+        now_us = self.world.clock.now_us
+        self.ask_coordinator(OFFSET_FETCH, request, self._offsets_fetched, self._round, mine, now_us)
 
     def _offsets_fetched(self, message: Any, round_: int, mine: list[TopicPartition], begun_us: Micros) -> None:
         if round_ != self._round or self.state != "stable":
@@ -388,6 +410,7 @@ class GroupMember(Reader):
         if code:
             if code not in COORDINATOR_AWAY and code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 raise Broken(f"{self.name}: OffsetFetch answers {code}")
+            self._hear_of_coordinator(code)
             self.after(RETRY_US, self._fetch_offsets_again, mine, self._round)
             return
         for where in mine:
@@ -430,7 +453,8 @@ class GroupMember(Reader):
         by_place = dict(zip(moved, commits, strict=True))
         newest = self.history.newest_generation(self.group)
         self._commit_under_way = True
-        self.request(OFFSET_COMMIT, request, self._commit_ended, self._round, self.generation, newest, by_place)
+        how = self._round, self.generation, newest, by_place
+        self.ask_coordinator(OFFSET_COMMIT, request, self._commit_ended, *how)
 
     def _commit_ended(
         self, message: Any, round_: int, generation: int, newest: int, commits: dict[TopicPartition, Commit]
@@ -445,6 +469,7 @@ class GroupMember(Reader):
                 where = (topic.name, part.partition_index)
                 commit = commits[where]
                 code = part.error_code
+                self._hear_of_coordinator(code)
                 if code == ErrorCode.NONE:
                     self.history.check_fenced(self.group, self.name, generation, newest)
                     self.history.end_commit(now_us, commit, accepted=True)

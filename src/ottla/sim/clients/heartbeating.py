@@ -14,11 +14,20 @@ from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from ottla.protocol.wire import Message
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, OUTCOME_UNKNOWN, RETRY_US, GroupMember, commit_request
 from ottla.sim.clients.history import Commit, TopicPartition
-from ottla.sim.clients.kafka import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from ottla.sim.clients.kafka import (
+    CONSUMER_GROUP_HEARTBEAT,
+    FIND_COORDINATOR,
+    MOVED,
+    OF_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    Answer,
+    find_coordinator,
+)
 from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import GroupsWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
@@ -104,13 +113,12 @@ class HeartbeatingMember(Reader):
     # ---- the connection --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        request = FindCoordinatorRequest(key=self.group, key_type=0, coordinator_keys=[self.group])
-        self.request(FIND_COORDINATOR, request, self._found_coordinator)
+        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
 
     def _found_coordinator(self, message: Any) -> None:
         if message is None:
             return
-        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        code = self.note_coordinator(OF_GROUPS, self.group, message)
         if code == ErrorCode.NONE:
             self._seek([where for where in self.owned if where not in self.positions])
             self.fetch()
@@ -119,6 +127,14 @@ class HeartbeatingMember(Reader):
             self.after(RETRY_US, self._refresh_again)
         else:
             raise Broken(f"{self.name}: FindCoordinator answers {code}")
+
+    def _ask_coordinator(self, key: int, message: Message, answer: Answer, *args: Any) -> None:
+        self.request(key, message, answer, *args, at=self.coordinators.get((OF_GROUPS, self.group)))
+
+    def _hear_of_coordinator(self, code: int) -> None:
+        """An answer has this error: the coordinator is perhaps elsewhere."""
+        if code in MOVED:
+            self.miss_coordinator(OF_GROUPS, self.group)
 
     def gone(self) -> None:
         super().gone()
@@ -164,7 +180,8 @@ class HeartbeatingMember(Reader):
             request.topic_partitions = [] if joins else self._owned_by_id()
             self._says_all = False
         self._asking = True
-        self.request(CONSUMER_GROUP_HEARTBEAT, request, self._heard, self._life, joins, self.world.clock.now_us)
+        how = self._life, joins, self.world.clock.now_us
+        self._ask_coordinator(CONSUMER_GROUP_HEARTBEAT, request, self._heard, *how)
 
     def _subscribe(self, request: ConsumerGroupHeartbeatRequest) -> None:
         if isinstance(self.subscription, str):
@@ -189,6 +206,7 @@ class HeartbeatingMember(Reader):
             self._fenced(code)
         elif code in COORDINATOR_AWAY or code == ErrorCode.UNRELEASED_INSTANCE_ID:
             self._says_all = True
+            self._hear_of_coordinator(code)
             self._beat_after(self.rng.randrange(RETRY_US, 3 * RETRY_US))
         else:
             raise Broken(f"{self.name}: ConsumerGroupHeartbeat answers {code} {message.error_message}")
@@ -198,7 +216,8 @@ class HeartbeatingMember(Reader):
             raise Broken(f"{self.name} goes from epoch {self.epoch} back to {message.member_epoch}")
         self.owners.told_epoch(self.world.clock.now_us, self.name, message.member_epoch, sent_us, joins=joins)
         self.member_id, self.epoch, self.state = message.member_id, message.member_epoch, "in"
-        self._safe_until_us, self._safe_in_life = sent_us + SESSION_MS * MS, self.workload.lives
+        self._safe_until_us = sent_us + (SESSION_MS - self.workload.deaf_ms) * MS
+        self._safe_in_life = self.workload.lives
         self._interval_us = message.heartbeat_interval_ms * MS
         self._beat_after(self._interval_us)
         if message.assignment is not None:
@@ -272,7 +291,7 @@ class HeartbeatingMember(Reader):
             request = ConsumerGroupHeartbeatRequest(
                 self.group, self.member_id, epoch, self.instance, None, -1, None, None, None, None
             )
-            self.request(CONSUMER_GROUP_HEARTBEAT, request, self._left)
+            self._ask_coordinator(CONSUMER_GROUP_HEARTBEAT, request, self._left)
         self._forget()
 
     def _left(self, message: Any) -> None:
@@ -309,7 +328,7 @@ class HeartbeatingMember(Reader):
             [OffsetFetchRequestTopics(name, bytes(16), indexes) for name, indexes in topics.items()],
         )
         request = OffsetFetchRequest(groups=[group], require_stable=True)
-        self.request(OFFSET_FETCH, request, self._found, self._life, partitions, self.world.clock.now_us)
+        self._ask_coordinator(OFFSET_FETCH, request, self._found, self._life, partitions, self.world.clock.now_us)
 
     def _found(self, message: Any, life: int, partitions: list[TopicPartition], begun_us: Micros) -> None:
         if life != self._life or message is None:
@@ -318,6 +337,7 @@ class HeartbeatingMember(Reader):
         if group.error_code:
             if group.error_code not in COORDINATOR_AWAY | COMMIT_REFUSED:
                 raise Broken(f"{self.name}: OffsetFetch answers {group.error_code}")
+            self._hear_of_coordinator(group.error_code)
             self.after(RETRY_US, self._seek_again, life)
             return
         for topic in group.topics:
@@ -355,7 +375,7 @@ class HeartbeatingMember(Reader):
         now_us = self.world.clock.now_us
         commits = dict(zip(moved, self.history.begin_commit(now_us, self.group, moved), strict=True))
         self._committing = True
-        self.request(OFFSET_COMMIT, request, self._commit_ended, self._life, now_us, commits)
+        self._ask_coordinator(OFFSET_COMMIT, request, self._commit_ended, self._life, now_us, commits)
 
     def _commit_ended(self, message: Any, life: int, sent_us: Micros, commits: dict[TopicPartition, Commit]) -> None:
         if message is None:
@@ -366,6 +386,7 @@ class HeartbeatingMember(Reader):
             for part in topic.partitions:
                 where = (topic.name, part.partition_index)
                 code = part.error_code
+                self._hear_of_coordinator(code)
                 if code == ErrorCode.NONE:
                     self.owners.commit_taken(self.name, where, sent_us)
                     self.history.end_commit(now_us, commits[where], accepted=True)

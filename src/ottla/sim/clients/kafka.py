@@ -5,18 +5,25 @@ Each client speaks versions of its own choosing, drawn at birth, so old and new 
 
 A request that gets no answer in time makes the client hang up, as real clients do; often the node does not notice for
 a while and carries out what was asked: that is how requests are duplicated.
+
+Where there are several nodes it `follows`: what only the leader of a partition or a coordinator answers it asks where
+Metadata and FindCoordinator say that this is. Whoever is told that it is not there any more looks again, after a while.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from ottla.protocol.apis import APIS
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from ottla.protocol.wire import Message
 from ottla.sim.clients.client import Client
+from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.trace import Broken
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
@@ -49,6 +56,22 @@ VERSIONS: dict[int, tuple[int, int]] = {
 
 PATIENCE_US = 6_000 * MS
 WATCH_US = 500 * MS
+NOWHERE = -1
+"""Where requests wait that can't be sent, in place of a connection's identity."""
+OF_GROUPS, OF_TRANSACTIONS = 0, 1
+"""Kinds of coordinators, as FindCoordinator has them."""
+
+MOVED = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+"""Errors of whoever is not, or not now, the one to ask."""
 
 Answer = Callable[..., None]
 """Called with the decoded answer, or None where the connection went before it came, then the caller's own arguments."""
@@ -71,15 +94,22 @@ class KafkaClient(Client):
     """See the module. `connected` is final here: subclasses begin in `ready`, when metadata is known."""
 
     def __init__(self, workload: WorkloadView, name: str, topics: tuple[str, ...] = ()) -> None:
-        super().__init__(workload.world, name, workload.bootstrap)
+        super().__init__(workload.world, name, workload.bootstraps[0])
         self.workload = workload
+        self.follows = len(workload.bootstraps) > 1
         self.history = workload.history
         self.topics = topics
         self.known: dict[str, MetadataResponseTopic] = {}
+        self.nodes: dict[int, Endpoint] = {}
+        """Where each node is, as far as the client knows."""
+        self.coordinators: dict[tuple[int, str], Endpoint] = {}
+        """Of groups and of transactional ids."""
         self.versions = {key: self._choose_version(*bounds) for key, bounds in VERSIONS.items()}
         self._correlation_id = self.rng.randrange(1 << 20)
-        self._pending: dict[int, Pending] = {}
-        self._watched = 0
+        self._pending: dict[int, dict[int, Pending]] = {}
+        """By connection, in the order in which they were asked."""
+        self._watched: set[int] = set()
+        self._looks_again = False
 
     def _choose_version(self, lowest: int, highest: int) -> int:
         return highest if self.rng.random() < 0.5 else self.rng.randrange(lowest, highest + 1)
@@ -95,45 +125,69 @@ class KafkaClient(Client):
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def request(
-        self, key: int, message: Message, answer: Answer, *args: Any, patience_us: Micros = PATIENCE_US
+        self,
+        key: int,
+        message: Message,
+        answer: Answer,
+        *args: Any,
+        at: Endpoint | None = None,
+        patience_us: Micros = PATIENCE_US,
     ) -> None:
-        """Ask; `answer` is called exactly once."""
+        """Ask; `answer` is called exactly once. `at`: whom, where that matters; None: any node, or nobody knows."""
         if self.connection is None:
             answer(None, *args)
             return
+        connection = self.to_node(at)
         version = self.versions[key]
         self._correlation_id += 1
-        if self._watched != self.connection.identity:
-            self._watched = self.connection.identity
-            self.after(WATCH_US, self._watch, self._watched)
+        identity = NOWHERE if connection is None else connection.identity
+        if identity not in self._watched:
+            self._watched.add(identity)
+            self.after(WATCH_US, self._watch, identity)
         until_us = self.world.clock.now_us + patience_us
-        self._pending[self._correlation_id] = Pending(key, version, until_us, answer, args)
-        frame = encode_request(RequestHeader(key, version, self._correlation_id, self.name), message)
-        self.connection.to_server.write(bytes(frame))
+        pending = Pending(key, version, until_us, answer, args)
+        self._pending.setdefault(identity, {})[self._correlation_id] = pending
+        if connection is None:
+            self.after(self.rng.randrange(1, 2 * MS), self._refused_by_host, self.connection)
+        else:
+            frame = encode_request(RequestHeader(key, version, self._correlation_id, self.name), message)
+            connection.to_server.write(bytes(frame))
 
-    def tell(self, key: int, message: Message) -> None:
+    def tell(self, key: int, message: Message, *, at: Endpoint | None = None) -> None:
         """Ask for something that is not answered (acks=0)."""
-        if self.connection is not None:
+        connection = self.to_node(at)
+        if connection is not None:
             self._correlation_id += 1
             header = RequestHeader(key, self.versions[key], self._correlation_id, self.name)
-            self.connection.to_server.write(bytes(encode_request(header, message)))
+            connection.to_server.write(bytes(encode_request(header, message)))
 
-    def frame_arrived(self, frame: memoryview) -> None:
-        expected = next(iter(self._pending), None)
+    def to_node(self, at: Endpoint | None) -> Connection | None:
+        """The connection over which to ask this node; None: nobody listens there."""
+        return self.connection if at is None or not self.follows else self.connection_to(at)
+
+    def _refused_by_host(self, first: Connection) -> None:
+        """Nobody listened where somebody was to be asked."""
+        if self.connection is first:
+            self.hang_up(lingering=self.rng.random() < 0.5)
+
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
+        waiting = self._pending.get(connection.identity, {})
+        expected = next(iter(waiting), None)
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != expected:
             raise Broken(f"{self.name} waits for answer {expected} and gets {correlation_id}")
-        pending = self._pending.pop(correlation_id)
+        pending = waiting.pop(correlation_id)
         _, message = decode_response(pending.key, pending.version, frame)
         pending.answer(message, *pending.args)
 
     def _watch(self, identity: int) -> None:
-        """Look now and then whether the oldest request has waited too long."""
-        if self.connection is None or self.connection.identity != identity:
+        """Look now and then whether the oldest request of a connection has waited too long."""
+        waiting = self._pending.get(identity)
+        if waiting is None:
             return
-        oldest = next(iter(self._pending.values()), None)
+        oldest = next(iter(waiting.values()), None)
         if oldest is None:
-            self._watched = 0
+            self._watched.discard(identity)
         elif oldest.until_us <= self.world.clock.now_us:
             self.world.trace.add(self.name, f"gives up waiting for {APIS[oldest.key].name}")
             self.hang_up(lingering=self.rng.random() < 0.7)
@@ -142,10 +196,49 @@ class KafkaClient(Client):
 
     def lost(self) -> None:
         pending, self._pending = self._pending, {}
-        for each in pending.values():
+        self._watched.clear()
+        self.coordinators.clear()
+        for each in [each for waiting in pending.values() for each in waiting.values()]:
             each.answer(None, *each.args)
         self.gone()
         self.after(self.rng.randrange(10 * MS, 300 * MS), self.connect)
+
+    # ---- whom to ask -----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        if self.follows and self.connection is None:
+            self.bootstrap = self.rng.choice(self.workload.bootstraps)
+        super().connect()
+
+    def leader(self, where: TopicPartition) -> Endpoint | None:
+        """Where the leader of this partition is; None: nobody knows."""
+        topic = self.known.get(where[0])
+        if topic is None or where[1] >= len(topic.partitions):
+            return None
+        return self.nodes.get(topic.partitions[where[1]].leader_id)
+
+    def look_again(self) -> None:
+        """Somebody is not where the client took him to be: ask anew, soon."""
+        if self.follows and not self._looks_again:
+            self._looks_again = True
+            self.after(self.rng.randrange(10 * MS, 150 * MS), self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self._refresh_again()
+
+    def miss_coordinator(self, kind: int, key: str) -> None:
+        """The coordinator of this group or transactional id is not where it was."""
+        if self.follows:
+            self.coordinators.pop((kind, key), None)
+            self.look_again()
+
+    def note_coordinator(self, kind: int, key: str, message: Any) -> int:
+        """Take down what FindCoordinator answers; gives its error."""
+        found = message.coordinators[0] if message.coordinators else message
+        if not found.error_code:
+            self.coordinators[kind, key] = Endpoint(found.host, found.port)
+        return int(found.error_code)
 
     # ---- metadata --------------------------------------------------------------------------------------------------
 
@@ -162,11 +255,12 @@ class KafkaClient(Client):
     def _learnt(self, message: Any) -> None:
         if message is None:
             return
+        self.nodes = {node.node_id: Endpoint(node.host, node.port) for node in message.brokers}
         for topic in message.topics:
             if topic.error_code == 0:
                 self.known[topic.name] = topic
                 topic.partitions.sort(key=_index_of)
-            else:
+            elif not self.follows:  # another node may just not have heard of it yet
                 self.known.pop(topic.name, None)
         if all(name in self.known for name in self.topics):
             self.ready()
@@ -189,6 +283,11 @@ class KafkaClient(Client):
             if topic.topic_id == item.topic_id:
                 return name
         raise Broken(f"{self.name} is told of a topic it did not ask for: {item.topic_id.hex()}")
+
+
+def find_coordinator(kind: int, key: str) -> FindCoordinatorRequest:
+    """What asks who coordinates this group or transactional id, in any version."""
+    return FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
 
 
 def _index_of(partition: Any) -> int:

@@ -9,6 +9,7 @@ Source: Kafka's Sender.java and TransactionManager.java; KIP-98, KIP-360.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ottla.protocol.errors import ErrorCode
@@ -16,9 +17,10 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.history import Content
-from ottla.sim.clients.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaClient
+from ottla.sim.clients.kafka import INIT_PRODUCER_ID, MOVED, PRODUCE, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 5
@@ -122,7 +124,33 @@ class Lane:
         return False
 
 
-class Producer(KafkaClient):
+class LaneClient(KafkaClient):
+    """A client that sends parcels to the leaders of their lanes."""
+
+    lanes: list[Lane]
+
+    def to_send(self) -> list[tuple[Lane, PendingRange]]:
+        """What may leave now for one node: a parcel of each of some lanes that it leads."""
+        now_us = self.world.clock.now_us
+        chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+        if self.follows and chosen:
+            leader = self.leader_of(chosen[0][0])
+            chosen = [each for each in chosen if self.leader_of(each[0]) == leader]
+        return chosen
+
+    def leader_of(self, lane: Lane) -> Endpoint | None:
+        """Where the leader of a lane's partition is; None: nobody knows."""
+        return self.leader((lane.topic, lane.index))
+
+    def pause_lane(self, lane: Lane, code: int, resume: Callable[[], None]) -> None:
+        """A parcel of this lane was refused: send nothing there for a while."""
+        lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
+        self.after(lane.pause_until_us - self.world.clock.now_us, resume)
+        if code in MOVED:
+            self.look_again()
+
+
+class Producer(LaneClient):
     """A producer for one topic. `acks` 1, -1 or 0; `table`: a few keys over and over, with tombstones."""
 
     def __init__(
@@ -223,9 +251,8 @@ class Producer(KafkaClient):
                 self.world.trace.add(self.name, f"takes a new producer id for {lane.topic}-{lane.index}")
                 self._initialise([lane])
                 break
-        now_us = self.world.clock.now_us
         while self._requests < (IN_FLIGHT_MAX if self.idempotent else 1):
-            chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+            chosen = self.to_send()
             if not chosen:
                 break
             if len(chosen) > 1 and self.rng.random() < 0.3:
@@ -237,15 +264,16 @@ class Producer(KafkaClient):
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         topic = TopicProduceData(**self.topic_key(self.topic, by_id), partition_data=parts)
         message = ProduceRequest(acks=self.acks, timeout_ms=3_000, topic_data=[topic])
+        leader = self.leader_of(chosen[0][0])
         if self.acks == 0:
             for lane, parcel in chosen:
                 lane.parcels.remove(parcel)
-            self.tell(PRODUCE, message)
+            self.tell(PRODUCE, message, at=leader)
             return
         self._requests += 1
         for _, parcel in chosen:
             parcel.in_flight = True
-        self.request(PRODUCE, message, self._produced, chosen)
+        self.request(PRODUCE, message, self._produced, chosen, at=leader)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         if not self.idempotent:
@@ -289,8 +317,7 @@ class Producer(KafkaClient):
     def _refused(self, lane: Lane, parcel: PendingRange, answer: Any) -> None:
         code = answer.error_code
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
-        lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
-        self.after(lane.pause_until_us - self.world.clock.now_us, self._pump)
+        self.pause_lane(lane, code, self._pump)
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             self.refresh()
         if code in RETRIABLE:

@@ -15,9 +15,10 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.sim.clients.batches import Batch, Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, KafkaClient
+from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 
 BY_TOPIC_ID_SINCE = 13
@@ -70,6 +71,17 @@ def _first_offset(aborted: Any) -> int:
     return aborted.first_offset
 
 
+class FetchSession:
+    """A fetch session with one node (KIP-227): its id, the epoch of the next request, and what is in it."""
+
+    __slots__ = ("epoch", "id", "partitions")
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.epoch = 0
+        self.partitions: set[TopicPartition] = set()
+
+
 class Reader(KafkaClient):
     """Fetches `positions`. Subclasses fill them and look at `read`. `committed_only`: the isolation level."""
 
@@ -87,9 +99,8 @@ class Reader(KafkaClient):
         self.uses_epochs = self.versions[FETCH] >= EPOCHS_SINCE and self.rng.random() < 0.5
         self.epochs: dict[TopicPartition, tuple[int, int]] = {}
         """The position behind the last batch that was read, and that batch's leader epoch (KIP-320)."""
-        self._session_id = 0
-        self._session_epoch = 0
-        self._in_session: set[TopicPartition] = set()
+        self._sessions: dict[Endpoint | None, FetchSession] = {}
+        """By the node they are with."""
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
@@ -117,14 +128,17 @@ class Reader(KafkaClient):
 
     def gone(self) -> None:
         self.fetching = False
-        self._end_session()
+        self._sessions.clear()
 
-    def _end_session(self) -> None:
-        self._session_id = self._session_epoch = 0
-        self._in_session.clear()
+    def _of_one_leader(self, partitions: list[TopicPartition]) -> tuple[Endpoint | None, list[TopicPartition]]:
+        """A node, and those of these partitions that it leads: all of them where there is one node."""
+        if not self.follows or not partitions:
+            return None, partitions
+        leader = self.leader(self.rng.choice(partitions))
+        return leader, [where for where in partitions if self.leader(where) == leader]
 
     def fetch(self) -> None:
-        """Ask once for everything that has a position; goes on by itself until there is none."""
+        """Ask one node once for everything that has a position there; goes on by itself until there is none."""
         if self.fetching or self.connection is None or not self.may_fetch():
             return
         wanted = [where for where in self.positions if self.positions[where] >= 0 and where[0] in self.known]
@@ -134,11 +148,13 @@ class Reader(KafkaClient):
         if not wanted:
             return
         self.fetching = True
-        asked = {where: self.positions[where] for where in wanted}
-        request = self._fetch_request(asked)
-        self.request(FETCH, request, self._fetched, asked, request.max_bytes)
+        leader, led = self._of_one_leader(wanted)
+        asked = {where: self.positions[where] for where in led}
+        session = self._sessions.setdefault(leader, FetchSession())
+        request = self._fetch_request(asked, session)
+        self.request(FETCH, request, self._fetched, asked, session, request.max_bytes, at=leader)
 
-    def _fetch_request(self, asked: dict[TopicPartition, int]) -> FetchRequest:
+    def _fetch_request(self, asked: dict[TopicPartition, int], session: FetchSession) -> FetchRequest:
         by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
         topics: dict[str, FetchTopic] = {}
         for (topic, index), position in asked.items():
@@ -164,13 +180,13 @@ class Reader(KafkaClient):
             min_bytes=1,
             max_bytes=self.max_bytes * 2,
             isolation_level=self.committed_only,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch if self.uses_sessions else -1,
+            session_id=session.id,
+            session_epoch=session.epoch if self.uses_sessions else -1,
             topics=list(topics.values()),
         )
-        if self._session_id:
-            request.forgotten_topics_data = self._forgotten(asked, by_id)
-        self._in_session = set(asked)
+        if session.id:
+            request.forgotten_topics_data = self._forgotten(session, asked, by_id)
+        session.partitions = set(asked)
         return request
 
     def _leader_epoch(self, where: TopicPartition) -> int:
@@ -181,9 +197,9 @@ class Reader(KafkaClient):
         behind, epoch = self.epochs.get(where, (-1, -1))
         return epoch if self.uses_epochs and behind == position else -1
 
-    def _forgotten(self, asked: dict[TopicPartition, int], by_id: bool) -> list[ForgottenTopic]:
+    def _forgotten(self, session: FetchSession, asked: dict[TopicPartition, int], by_id: bool) -> list[ForgottenTopic]:
         forgotten: list[ForgottenTopic] = []
-        for topic, index in sorted(self._in_session - asked.keys()):
+        for topic, index in sorted(session.partitions - asked.keys()):
             if topic in self.known:
                 entry = ForgottenTopic(partitions=[index])
                 if by_id:
@@ -193,7 +209,7 @@ class Reader(KafkaClient):
                 forgotten.append(entry)
         return forgotten
 
-    def _fetched(self, message: Any, asked: dict[TopicPartition, int], max_bytes: int) -> None:
+    def _fetched(self, message: Any, asked: dict[TopicPartition, int], session: FetchSession, max_bytes: int) -> None:
         if message is None:
             return
         self.fetching = False
@@ -201,11 +217,11 @@ class Reader(KafkaClient):
         if sum(sizes) > max_bytes and len(sizes) > 1:  # one batch comes however large it is
             raise Broken(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
         if message.error_code in SESSION_LOST:
-            self._end_session()
+            session.__init__()
         elif message.error_code:
             raise Broken(f"{self.name}: Fetch answers {message.error_code}")
         else:
-            self._follow_session(message)
+            self._follow_session(message, session)
             by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
             for topic in message.responses:
                 name = self.topic_name(topic, by_id, "topic")
@@ -213,16 +229,16 @@ class Reader(KafkaClient):
                     self._take((name, part.partition_index), part, asked)
         self.after(self.rng.randrange(1, 2 * self.gap_us), self.fetch)
 
-    def _follow_session(self, message: Any) -> None:
+    def _follow_session(self, message: Any, session: FetchSession) -> None:
         if not self.uses_sessions:
             return
         if message.session_id == 0:
-            self._end_session()
+            session.__init__()
         else:
-            if self._session_id and message.session_id != self._session_id:
-                raise Broken(f"{self.name}: fetch session {self._session_id} answers as {message.session_id}")
-            self._session_id = message.session_id
-            self._session_epoch += 1
+            if session.id and message.session_id != session.id:
+                raise Broken(f"{self.name}: fetch session {session.id} answers as {message.session_id}")
+            session.id = message.session_id
+            session.epoch += 1
 
     def _take(self, where: TopicPartition, part: Any, asked: dict[TopicPartition, int]) -> None:
         if where not in asked:
@@ -236,6 +252,8 @@ class Reader(KafkaClient):
                 raise Broken(f"{self.name}: Fetch of {where} answers {code}")
             if code in STALE_METADATA:
                 self.after(100 * MS, self._refresh_again)
+            elif code in MOVED:
+                self.look_again()
             return
         if part.diverging_epoch is not None:
             self._diverged(where, part.diverging_epoch)
@@ -290,11 +308,12 @@ class Reader(KafkaClient):
 
     def _list_earliest(self, partitions: list[TopicPartition]) -> None:
         topics: dict[str, ListOffsetsTopic] = {}
-        for topic, index in partitions:
+        leader, led = self._of_one_leader(partitions)
+        for topic, index in led:
             entry = topics.setdefault(topic, ListOffsetsTopic(topic, []))
             entry.partitions.append(ListOffsetsPartition(index, -1, EARLIEST))
         request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=1_000)
-        self.request(LIST_OFFSETS, request, self._listed)
+        self.request(LIST_OFFSETS, request, self._listed, at=leader)
 
     def _listed(self, message: Any) -> None:
         if message is None:
@@ -306,6 +325,8 @@ class Reader(KafkaClient):
                     self.reset_to(where, part.offset)
                 elif part.error_code and part.error_code not in TRY_AGAIN:
                     raise Broken(f"{self.name}: ListOffsets of {where} answers {part.error_code}")
+                elif part.error_code in MOVED:
+                    self.look_again()
         self.after(self.gap_us, self.fetch)
 
 

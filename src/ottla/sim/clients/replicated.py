@@ -17,7 +17,7 @@ from ottla.protocol.wire import Message
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS, Booking, Micros
-from ottla.sim.kernel.network import Endpoint
+from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
 
@@ -107,11 +107,10 @@ class LeaderClient(Client):
             endpoint = self.endpoint()
             if endpoint is not None:
                 self.bootstrap = endpoint
-                self.connection = self.world.network.connect(self.name, self, endpoint)
+                self.connection = self.open(endpoint)
             if self.connection is None:
                 self._go_later(5 * MS, 60 * MS)
                 return
-            self._splitter = type(self._splitter)()
         wanted = self.next_request()
         if wanted is None:
             self._go_later(1 * MS, 40 * MS)
@@ -132,7 +131,7 @@ class LeaderClient(Client):
             self._booked.cancel()
         self._booked = self.after(self.rng.randrange(at_least_us, at_most_us), self.go)
 
-    def frame_arrived(self, frame: memoryview) -> None:
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         assert self._asked is not None
         assert self._patience is not None
         self._patience.cancel()

@@ -3,7 +3,8 @@
 A member fetches, works for a while, and says what became of each record: with the next fetch or by itself, all of a
 range with one word or each record with its own. Some stall past their locks, forget records, acknowledge twice or what
 they never held, hang up in the middle, and open sessions anew. Membership is not part of this: a share session is
-enough to be given records, with Kafka as here.
+enough to be given records, with Kafka as here. Where there are several nodes a member has a session with one of them at
+a time, for the partitions that it leads.
 """
 
 from typing import Any
@@ -17,12 +18,14 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from ottla.sim.clients.admins import REPLICAS
 from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.clients.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
+from ottla.sim.clients.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, MOVED, KafkaClient
 from ottla.sim.clients.share_history import Place
 from ottla.sim.clients.workload_view import ShareWorkloadView
 from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
@@ -51,6 +54,9 @@ TRY_AGAIN = frozenset(
 )
 NOT_HELD = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
 
+GOES_ELSEWHERE = 0.05
+"""How often a member ends its session to have the next one with another node."""
+
 Said = dict[TopicPartition, list[tuple[int, int]]]
 """(offset, kind) by partition, in the order of offsets."""
 
@@ -74,6 +80,8 @@ class ShareMember(KafkaClient):
         self._unheard = False
         """A fetch of this life was not answered: the node may count records as held that it never told of."""
         self._life = 0
+        self._at: Endpoint | None = None
+        """With whom its session is; None: with whom it is connected to."""
         self._epoch = 0
         self._busy = False
         for key in (SHARE_FETCH, SHARE_ACKNOWLEDGE):
@@ -123,8 +131,12 @@ class ShareMember(KafkaClient):
         """The next thing to do, one request at a time."""
         if self.connection is None or self._busy or self.leaving or self.topic not in self.known:
             return
+        if self.follows and not self._epoch:
+            self._at = self.leader((self.topic, self.rng.randrange(len(self.known[self.topic].partitions))))
         if self.naughty and self.rng.random() < self.naughty / 4:
             self._misbehave()
+        elif self.follows and self._epoch and self.rng.random() < GOES_ELSEWHERE:
+            self._acknowledge({}, epoch=-1)
         elif self.held and self._epoch and self.rng.random() < 0.4:
             self._acknowledge(self._judge())
         else:
@@ -185,7 +197,7 @@ class ShareMember(KafkaClient):
         if version < 2 and any(kind == RENEW for each in acks.values() for _, kind in each):
             acks = {}
         renews = any(kind == RENEW for each in acks.values() for _, kind in each)
-        wanted = acks if self._epoch else {(self.topic, i): [] for i in range(len(self.known[self.topic].partitions))}
+        wanted = acks if self._epoch else {where: [] for where in self._partitions()}
         parts = [
             asked.FetchPartition(where[1], [asked.AcknowledgementBatch(*batch) for batch in self._batches(each)])
             for where, each in wanted.items()
@@ -206,18 +218,38 @@ class ShareMember(KafkaClient):
         self._note_sent(acks)
         self._busy = True
         self._epoch += 1
-        self.request(SHARE_FETCH, request, self._fetched, acks, self._life)
+        self.request(SHARE_FETCH, request, self._fetched, acks, self._lives(), at=self._at)
 
-    def _fetched(self, message: Any, acks: Said, life: int) -> None:
+    def _partitions(self) -> list[TopicPartition]:
+        """What a session is for."""
+        partitions = [(self.topic, i) for i in range(len(self.known[self.topic].partitions))]
+        return [where for where in partitions if self.leader(where) == self._at] if self.follows else partitions
+
+    def _lives(self) -> dict[TopicPartition, int | None]:
+        """In which life of whoever is asked each partition is delivered now."""
+        return {
+            where: self.workload.leadership(self._at, where) if self.follows else self._life
+            for where in self._partitions()
+        }
+
+    def _life_of(self, where: TopicPartition, asked_in: dict[TopicPartition, int | None]) -> int | None:
+        """In which life an answer was made; None: that changed meanwhile, so nobody can tell."""
+        life = asked_in.get(where)
+        return life if self._lives().get(where) == life else None
+
+    def _fetched(self, message: Any, acks: Said, asked_in: dict[TopicPartition, int | None]) -> None:
         if message is None:
             self._unheard = True
             return
         self._busy = False
         if not self._session_stands(message.error_code, "ShareFetch"):
             return
+        moved = False
         for topic in message.responses:
             for part in topic.partitions:
                 where = (self.topic, part.partition_index)
+                life = self._life_of(where, asked_in)
+                moved = moved or part.error_code in MOVED
                 if where in acks:
                     self._outcome(life, where, acks[where], part.acknowledge_error_code)
                 if part.error_code not in TRY_AGAIN:
@@ -225,9 +257,17 @@ class ShareMember(KafkaClient):
                 if part.records is None:
                     raise Broken(f"{self.name}: the records of {where} are null")
                 self._take(where, part, life)
+        if moved:
+            self._look_elsewhere()
         self._again(1, 120)
 
-    def _take(self, where: TopicPartition, part: Any, life: int) -> None:
+    def _look_elsewhere(self) -> None:
+        """A partition of the session is led by another node."""
+        if self.follows:
+            self._begin_anew()
+            self.look_again()
+
+    def _take(self, where: TopicPartition, part: Any, life: int | None) -> None:
         sent: set[int] = set()
         for batch in decode_batches(bytes(part.records)):
             self.history.see(self.name, where, batch)
@@ -259,9 +299,12 @@ class ShareMember(KafkaClient):
             self._note_sent(acks)
         self._busy = True
         self._epoch += 1
-        self.request(SHARE_ACKNOWLEDGE, request, self._acknowledged, acks, epoch == -1, stray)
+        how = acks, epoch == -1, stray, self._lives()
+        self.request(SHARE_ACKNOWLEDGE, request, self._acknowledged, *how, at=self._at)
 
-    def _acknowledged(self, message: Any, acks: Said, good_bye: bool, stray: bool) -> None:
+    def _acknowledged(
+        self, message: Any, acks: Said, good_bye: bool, stray: bool, asked_in: dict[TopicPartition, int | None]
+    ) -> None:
         if message is None:
             return
         self._busy = False
@@ -277,7 +320,9 @@ class ShareMember(KafkaClient):
                 if stray:
                     self._stray_outcome(where, acks[where], part.error_code)
                 else:
-                    self._outcome(self._life, where, acks[where], part.error_code)
+                    self._outcome(self._life_of(where, asked_in), where, acks[where], part.error_code)
+        if any(part.error_code in MOVED for topic in message.responses for part in topic.partitions):
+            self._look_elsewhere()
         self._again()
 
     def _batches(self, acks: list[tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
@@ -300,7 +345,7 @@ class ShareMember(KafkaClient):
                 if kind == ACCEPT:
                     self.shares.accept_sent.add((where, offset))
 
-    def _outcome(self, life: int, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
+    def _outcome(self, life: int | None, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
         """Of records that this member was given; its locks may have run out."""
         if code not in TRY_AGAIN and code not in NOT_HELD:
             raise Broken(f"{self.name}: acknowledging in {where} answers {code}")
@@ -352,7 +397,7 @@ class ShareAdmin(KafkaClient):
     def ready(self) -> None:
         if not self.begun:
             enabled = CreatableTopicConfig("errors.deadletterqueue.group.enable", "true")
-            topic = CreatableTopic(LETTERS, 1, 1, configs=[enabled])
+            topic = CreatableTopic(LETTERS, 1, min(REPLICAS, len(self.workload.bootstraps)), configs=[enabled])
             self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 5_000), self._made)
         elif not self.disturbs:
             self._settle()

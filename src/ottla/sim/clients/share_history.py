@@ -35,12 +35,15 @@ class ShareHistory:
         self._told: dict[tuple[int, Place, int], str] = {}
         """(life, record, delivery count): who was told. An answer may come late, so counts need not rise."""
 
-    def deliver(self, who: str, life: int, place: Place, count: int) -> None:
-        """A member was given this record, over a connection to this life of the node."""
+    def deliver(self, who: str, life: int | None, place: Place, count: int) -> None:
+        """A member was given this record, in this life of the node, or leadership of the partition; None: in one of
+        several."""
         self.deliveries += 1
         where, offset = place
         if not 1 <= count <= self.limit:
             raise Broken(f"{who}: {where} delivers {offset} for the {count}. time, the limit is {self.limit}")
+        if life is None:
+            return
         other = self._told.setdefault((life, place, count), who)
         if other != who:
             raise Broken(f"{who}: {where} delivers {offset} as number {count}, which {other} was given")
@@ -51,8 +54,10 @@ class ShareHistory:
         if life > released_life and count <= released_count:
             raise Broken(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
 
-    def confirm(self, life: int, place: Place, kind: int, count: int) -> None:
+    def confirm(self, life: int | None, place: Place, kind: int, count: int) -> None:
         """An acknowledgement by the record's holder went well; kinds are Kafka's."""
+        if life is None:
+            return
         if kind in (ACCEPT, REJECT) or count >= self.limit:
             self._done[place] = (life, count)
         elif kind == RELEASE:

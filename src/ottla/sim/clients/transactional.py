@@ -20,7 +20,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.messages.end_txn import EndTxnRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.messages.txn_offset_commit import (
@@ -38,17 +37,20 @@ from ottla.sim.clients.kafka import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    MOVED,
+    OF_GROUPS,
+    OF_TRANSACTIONS,
     PATIENCE_US,
     PRODUCE,
     TXN_OFFSET_COMMIT,
     Answer,
-    KafkaClient,
+    find_coordinator,
 )
-from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, PendingRange
+from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, LaneClient, PendingRange
 from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction, TransactionHistory
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.network import Connection
+from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 3
@@ -104,7 +106,7 @@ class GroupOffsets:
         self.done = False
 
 
-class TransactionalProducer(KafkaClient):
+class TransactionalProducer(LaneClient):
     """One client with a transactional id. Its name is the id, a point and a number."""
 
     def __init__(
@@ -217,23 +219,33 @@ class TransactionalProducer(KafkaClient):
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
+    @property
+    def coordinator(self) -> Endpoint | None:
+        """Where the coordinator of the transactional id is; None: nobody knows."""
+        return self.coordinators.get((OF_TRANSACTIONS, self.transactional_id))
+
     def ready(self) -> None:
         if self._has_coordinator:
             self._pump()
             return
-        request = FindCoordinatorRequest(
-            key=self.transactional_id, key_type=1, coordinator_keys=[self.transactional_id]
-        )
-        self._ask(FIND_COORDINATOR, request, self._found_coordinator)
+        if not (self.follows and self._asking):
+            self._find(OF_TRANSACTIONS, self.transactional_id)
 
-    def _found_coordinator(self, message: Any) -> None:
+    def _find(self, kind: int, key: str) -> None:
+        self._be_late(None)
+        self._asking = True
+        self.request(FIND_COORDINATOR, find_coordinator(kind, key), self._found_coordinator, kind, key)
+
+    def _found_coordinator(self, message: Any, kind: int, key: str) -> None:
+        if message is None or self.state == "over":
+            return
         self._asking = False
-        code = message.coordinators[0].error_code if message.coordinators else message.error_code
+        code = self.note_coordinator(kind, key, message)
         if code == ErrorCode.NONE:
-            self._has_coordinator = True
+            self._has_coordinator = self._has_coordinator or kind == OF_TRANSACTIONS
             self._pump()
         elif code in COORDINATOR_AWAY:
-            self.after(RETRY_US, self._found_again)
+            self.after(RETRY_US, self._found_again if kind == OF_TRANSACTIONS else self._pump)
         else:
             raise Broken(f"{self.name}: FindCoordinator answers {code}")
 
@@ -246,6 +258,8 @@ class TransactionalProducer(KafkaClient):
             self._needs_epoch = True  # what was asked may still be done, in a later transaction
         self._asking = False
         self._requests = 0
+        if self.follows:
+            self._has_coordinator = False
         for lane in self.lanes:
             for parcel in lane.parcels:
                 parcel.in_flight = False
@@ -259,10 +273,12 @@ class TransactionalProducer(KafkaClient):
         self._drop()
         self.hang_up(lingering=self.rng.random() < 0.5)
 
-    def _be_late(self) -> None:
-        """What is about to be sent is perhaps that which is late."""
-        connection, late_us = self.connection, self.late_us
-        if connection is None or late_us is None or self.rng.random() < 0.5:
+    def _be_late(self, at: Endpoint | None) -> None:
+        """What is about to be sent there is perhaps that which is late."""
+        if self.connection is None or self.late_us is None or self.rng.random() < 0.5:
+            return
+        connection, late_us = self.to_node(at), self.late_us
+        if connection is None:
             return
         self.late_us = None
         self.world.trace.add("faults", f"what {self.name} sends is late")
@@ -272,17 +288,23 @@ class TransactionalProducer(KafkaClient):
         self.world.agenda.after(give_up_us + late_us, connection.to_server.release)
 
     def _give_up(self, connection: Connection) -> None:
-        if self.connection is connection:
+        if self.has(connection):
             self.hang_up(lingering=True)
 
     def request(
-        self, key: int, message: Message, answer: Answer, *args: Any, patience_us: Micros = PATIENCE_US
+        self,
+        key: int,
+        message: Message,
+        answer: Answer,
+        *args: Any,
+        at: Endpoint | None = None,
+        patience_us: Micros = PATIENCE_US,
     ) -> None:
         if key in (CHANGING_IN_SECOND if self.second_version else CHANGING) and self.connection is not None:
             identity = None if key == INIT_PRODUCER_ID else self.identity
             self._changing = self.told.ends.asks(self.transactional_id, identity)
             args, answer = (self._changing, answer, args), self._heard
-        super().request(key, message, answer, *args, patience_us=patience_us)
+        super().request(key, message, answer, *args, at=at, patience_us=patience_us)
 
     def _heard(self, message: Any, number: int, answer: Answer, args: tuple[object, ...]) -> None:
         if message is None:
@@ -292,9 +314,13 @@ class TransactionalProducer(KafkaClient):
         answer(message, *args)
 
     def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
-        self._be_late()
+        """Ask the coordinator of the transactional id, or of the group for which offsets are committed."""
+        at = self.coordinator
+        if key == TXN_OFFSET_COMMIT and self._offsets is not None:
+            at = self.coordinators.get((OF_GROUPS, self._offsets.group))
+        self._be_late(at)
         self._asking = True
-        self.request(key, message, self._answered, answer, self.transaction, args)
+        self.request(key, message, self._answered, answer, self.transaction, args, at=at)
 
     def _answered(
         self, message: Any, answer: Callable[..., None], of: Transaction | None, args: tuple[object, ...]
@@ -303,7 +329,13 @@ class TransactionalProducer(KafkaClient):
         if message is not None and of is self.transaction and self.state != "over":
             answer(message, *args)
 
-    def _pump_later(self) -> None:
+    def _pump_later(self, code: int) -> None:
+        """This error passes: the coordinator is busy, or somewhere else."""
+        if code in MOVED:
+            self._has_coordinator = not self.follows
+            self.miss_coordinator(OF_TRANSACTIONS, self.transactional_id)
+            if self._offsets is not None:
+                self.miss_coordinator(OF_GROUPS, self._offsets.group)
         self.after(self.rng.randrange(RETRY_US, 4 * RETRY_US), self._pump)
 
     def _pump(self) -> None:
@@ -340,7 +372,7 @@ class TransactionalProducer(KafkaClient):
             self._become(identity)
             self.renewed()
         elif code in LATER:
-            self._pump_later()
+            self._pump_later(code)
         elif code in SHUT_OUT and self.identity is not None:
             self._shut_out(code)
         else:
@@ -400,9 +432,8 @@ class TransactionalProducer(KafkaClient):
             self.after(self._end_at_us - self.world.clock.now_us, self._pump)
 
     def _write(self) -> None:
-        now_us = self.world.clock.now_us
         while self._requests < IN_FLIGHT_MAX:
-            chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+            chosen = self.to_send()
             if not chosen:
                 break
             topic = self.rng.choice(chosen)[0].topic
@@ -417,12 +448,14 @@ class TransactionalProducer(KafkaClient):
         message = ProduceRequest(
             self.transactional_id, -1, 3_000, [TopicProduceData(**self.topic_key(topic, by_id), partition_data=parts)]
         )
+        leader = self.leader_of(chosen[0][0])
         self._begun_something = True
-        self._be_late()
+        self._be_late(leader)
         self._requests += 1
         for _, parcel in chosen:
             parcel.in_flight = True
-        self.request(PRODUCE, message, self._produced, chosen, self.transaction, self.identity, self.world.clock.now_us)
+        how = chosen, self.transaction, self.identity, self.world.clock.now_us
+        self.request(PRODUCE, message, self._produced, *how, at=leader)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         lane.number(parcel)
@@ -464,8 +497,7 @@ class TransactionalProducer(KafkaClient):
             lane.parcels.remove(parcel)
             return
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
-        lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
-        self.after(lane.pause_until_us - self.world.clock.now_us, self._pump)
+        self.pause_lane(lane, code, self._pump)
         if code in LATER or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.parcels[0] is not parcel):
             return
         if code in SHUT_OUT or code in ABORTABLE:
@@ -502,7 +534,7 @@ class TransactionalProducer(KafkaClient):
 
     def _add_refused(self, what: str, code: int) -> None:
         if code in LATER:
-            self._pump_later()
+            self._pump_later(code)
         elif code in SHUT_OUT:
             self._shut_out(code)
         elif code not in ABORTABLE and code not in FENCED:
@@ -518,6 +550,9 @@ class TransactionalProducer(KafkaClient):
         if not self.second_version and not offsets.added:
             request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, offsets.group)
             self._ask(ADD_OFFSETS_TO_TXN, request, self._offsets_added, offsets)
+            return
+        if self.follows and (OF_GROUPS, offsets.group) not in self.coordinators:
+            self._find(OF_GROUPS, offsets.group)
             return
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for (topic, index), position in offsets.positions.items():
@@ -597,7 +632,7 @@ class TransactionalProducer(KafkaClient):
             return
         if code in LATER:
             self._in_doubt = in_doubt or code not in NOT_DONE
-            self._pump_later()
+            self._pump_later(code)
         elif code == ErrorCode.INVALID_TXN_STATE and not commits:
             self._ended(committed=False)  # in the first version, where nothing was open
         elif code == ErrorCode.INVALID_TXN_STATE or code in SHUT_OUT:

@@ -1,6 +1,6 @@
 """Defines what a client asks of the workload that it belongs to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
@@ -21,13 +21,19 @@ class WorkloadView(Protocol):
     def history(self) -> History: ...
 
     @property
-    def bootstrap(self) -> Endpoint:
-        """Where the node listens."""
+    def bootstraps(self) -> Sequence[Endpoint]:
+        """Where the nodes listen."""
         ...
 
     @property
     def lives(self) -> int:
-        """The number of the node's present life."""
+        """The number of the node's present life; of several nodes, one that rises whenever one of them begins another,
+        or a coordinator moves."""
+        ...
+
+    @property
+    def deaf_ms(self) -> int:
+        """For how long a coordinator may go on after another one has taken its place, as it does not know so."""
         ...
 
     @property
@@ -70,6 +76,10 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     def groups_stand(self) -> None:
         """The groups are configured: everybody may come."""
+        ...
+
+    def leadership(self, at: Endpoint | None, where: TopicPartition) -> int | None:
+        """A number that rises with each leadership of the partition: that of the node there, if it believes to lead."""
         ...
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:

@@ -509,6 +509,13 @@ class Host:
     def disk_latency(self) -> Micros:
         return self.shell_rng.randrange(50, self.disk_latency_max_us)
 
+    deaf_ms = 0
+    """Nobody takes this node's place."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return [self.endpoint]
+
     @property
     def up(self) -> bool:
         return self.life is not None and self.life.alive

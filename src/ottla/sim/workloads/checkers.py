@@ -13,20 +13,22 @@ What clients see is held in `history`; here is what only a glance into the node 
 """
 
 import random
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, cast
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
-from ottla.groups.shard import GroupShard
 from ottla.log.answers import Isolation
-from ottla.machine import Ticket
+from ottla.machine import Shard, Ticket
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.sim.clients.batches import Note, decode_batches
-from ottla.sim.clients.history import TopicPartition
+from ottla.sim.clients.history import TopicPartition, TopicRule
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.workload import Workload
+from ottla.txn.shard import TransactionShard
+from ottla.txn.transaction import Transaction
 
 LOOK_EVERY = 25
 """Steps of the node between two looks at all of its logs and coordinators."""
@@ -34,6 +36,32 @@ LOOK_EVERY = 25
 TICKET_LATE_MAX_MS = 100
 LOOKUPS = 12
 """Offsets and timestamps that the audit looks up in each partition."""
+
+
+class Deadlines:
+    """Holds a node to the deadlines of the requests that are parked in it: what is left of a request's time when it is
+    first seen passes as the world's does, whatever clocks say."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._due_us: dict[Ticket, Micros] = {}
+
+    def look(self, node: Node) -> None:
+        now_us, before, self._due_us = self._host.world.clock.now_us, self._due_us, {}
+        for ticket, deadline in node.parking.deadlines():
+            left_us = (deadline - self._host.clock.now_ms) * MS
+            due_us = self._due_us[ticket] = before.get(ticket, now_us + left_us)
+            if due_us + TICKET_LATE_MAX_MS * MS < now_us:
+                raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
+
+
+def look_at_fetch_sessions(life: Life) -> None:
+    """They are sound, and each is of a connection that is there."""
+    sessions = node_of(life).fetch_sessions
+    sessions.check()
+    gone = sessions.connections() - life.sides.keys()
+    if gone:
+        raise Broken(f"fetch sessions of connections {sorted(gone)} are kept, which are gone")
 
 
 class Watch:
@@ -44,7 +72,7 @@ class Watch:
         self._steps = 0
         self._life: Life | None = None
         self._high_watermarks: dict[Partition, int] = {}
-        self._due_us: dict[Ticket, Micros] = {}
+        self._deadlines = Deadlines(host)
         self._epochs: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __call__(self, life: Life) -> None:
@@ -57,25 +85,13 @@ class Watch:
         if life is not self._life:
             self._life = life
             self._high_watermarks.clear()
-            self._due_us.clear()
+            self._deadlines = Deadlines(self._host)
         for partition in partitions_of(node):
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
         node.groups.check()
-        node.fetch_sessions.check()
-        gone = node.fetch_sessions.connections() - life.sides.keys()
-        if gone:
-            raise Broken(f"fetch sessions of connections {sorted(gone)} are kept, which are gone")
-        self._look_at_waiting(node)
-
-    def _look_at_waiting(self, node: Node) -> None:
-        """What is left of a request's time when it is first seen passes as the world's does, whatever clocks say."""
-        now_us, before, self._due_us = self._host.world.clock.now_us, self._due_us, {}
-        for ticket, deadline in node.parking.deadlines():
-            left_us = (deadline - self._host.clock.now_ms) * MS
-            due_us = self._due_us[ticket] = before.get(ticket, now_us + left_us)
-            if due_us + TICKET_LATE_MAX_MS * MS < now_us:
-                raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
+        look_at_fetch_sessions(life)
+        self._deadlines.look(node)
 
     def _look_at_epoch(self, node: Node, partition: Partition) -> None:
         key = (node.image.topics[partition.topic_name].id, partition.index)
@@ -130,10 +146,21 @@ def image_of(node: Node) -> dict[str, Any]:
             ),
         }
     for partition, shard in zip(node.groups.active(), node.groups.shards(), strict=True):
-        assert isinstance(shard, GroupShard)
-        parts = cast(tuple[Any, ...], shard.image())
-        image[f"groups of partition {partition}"] = [_only_durable(part) for part in parts]
+        image[f"groups of partition {partition}"] = durable_image(shard)
     return {name: part for name, part in image.items() if not isinstance(part, list) or any(part)}
+
+
+def durable_image(shard: Shard) -> list[Any]:
+    """What a shard knows that a replay has to know too, as plain values."""
+    image = cast(Any, shard).image()
+    if isinstance(shard, TransactionShard):
+        return [{name: durable(known) for name, known in image.items()}]
+    return [_only_durable(part) for part in image] if isinstance(image, tuple) else [image]
+
+
+def durable(known: Transaction) -> tuple[object, ...]:
+    """What is written down of a transactional id."""
+    return (known.producer_id, known.producer_epoch, known.state, known.partitions, known.previous_producer_id)
 
 
 def _only_durable(part: Any) -> Any:
@@ -158,25 +185,35 @@ def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:
 # ---- the audit -----------------------------------------------------------------------------------------------------
 
 
-def audit(workload: Workload, node: Node) -> None:
-    """Read every partition of the workload from its start to its end, and hold the metadata against what was told."""
-    _audit_races(workload, node)
+Replicas: TypeAlias = Callable[[str, int], Partition | None]
+"""Gives the replica of a partition that is to be read."""
+
+
+def audited(workload: Workload, replicas: Replicas) -> Iterator[tuple[TopicRule, Partition]]:
+    """Every partition of the workload."""
     for rule in workload.rules.values():
         for index in range(rule.partitions):
-            partition = node.replicas.get(rule.name, index)
+            partition = replicas(rule.name, index)
             if partition is None:
                 raise Broken(f"{rule.name}-{index} is gone")
-            notes = _read_whole(workload, partition, dense=workload.history.is_dense(rule.name))
-            _audit_acknowledged(workload, partition, notes)
-            if rule.transactional:
-                continue  # markers have offsets and timestamps too
-            _audit_lookups(partition, notes, workload.world.stream(f"audit-{partition.name}"))
-            if not workload.history.losses or not _has_holes(partition, notes):
-                _audit_producers(workload, (rule.name, index), notes)
+            yield rule, partition
 
 
-def _audit_races(workload: Workload, node: Node) -> None:
-    store = workload.host.store
+def audit(workload: Workload, replicas: Replicas) -> None:
+    """Read every partition of the workload from its start to its end."""
+    for rule, partition in audited(workload, replicas):
+        notes = _read_whole(workload, partition, dense=workload.history.is_dense(rule.name))
+        _audit_acknowledged(workload, partition, notes)
+        if rule.transactional:
+            continue  # markers have offsets and timestamps too
+        _audit_lookups(partition, notes, workload.world.stream(f"audit-{partition.name}"))
+        if not workload.history.losses or not _has_holes(partition, notes):
+            _audit_producers(workload, (rule.name, partition.index), notes)
+
+
+def audit_races(workload: Workload, host: Host, node: Node) -> None:
+    """Hold the metadata against what was told of it."""
+    store = host.store
     assert store is not None
     made = {key.removeprefix(TOPIC_PREFIX): count for key, count in store.made_by_rivals.items()}
     workload.races.check(node.image.topics, made)

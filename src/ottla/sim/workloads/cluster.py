@@ -59,6 +59,8 @@ class Cluster:
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
         for host in self.hosts.values():
             host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
+        self.rest_ms = REST_MS
+        """How long everything may take to come to rest."""
         self.producers: list[ReplicatedProducer] = []
         self.readers: list[Reader] = []
         self.others: list[LeaderClient] = []
@@ -69,7 +71,7 @@ class Cluster:
             return self.build(host, {**self.settings, "node.id": str(node_id)}, same_boot)
 
         host = Host(self.world, f"node-{node_id}", build, clock=self.clock_of(node_id))
-        host.watch = lambda _: self._look(node_id)
+        host.watch = lambda _: self.look(node_id)
         return host
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
@@ -108,7 +110,8 @@ class Cluster:
     def up(self) -> list[int]:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
-    def _look(self, node_id: int) -> None:
+    def look(self, node_id: int) -> None:
+        """A node has made a step. Raises Broken."""
         node, image = self.node(node_id), self.image
         for checker in self.checkers:
             checker.look(node, image)
@@ -198,14 +201,14 @@ class Cluster:
         self.heal()
         for client in self.clients:
             client.winding_down = True
-        end_us = self.world.clock.now_us + REST_MS * MS
+        end_us = self.world.clock.now_us + self.rest_ms * MS
         while (missing := self.missing()) is not None:
             if self.world.clock.now_us >= end_us:
-                raise Broken(f"15: {REST_MS} ms after everything healed {missing}")
+                raise Broken(f"15: {self.rest_ms} ms after everything healed {missing}")
             self.run(REST_STEP_MS)
         nodes = [self.node(node_id) for node_id in self.hosts]
         for node in nodes:
-            self._look(node.node_id)
+            self.look(node.node_id)
             if node.replicas.by_name:
                 node.replication.check()
         for checker in self.checkers:

@@ -31,7 +31,7 @@ class ClusterRun:
     """One seed. `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
-        self.cluster = ElectedCluster(seed, keep_all=keep_all, **{**_drawn(seed), **given})
+        self.cluster = ElectedCluster(seed, keep_all=keep_all, **{**drawn(seed), **given})
         self.trouble = Trouble(self.cluster)
 
     def outcome(self) -> Outcome:
@@ -97,7 +97,13 @@ class Trouble:
             host.died = partial(self._died, forgiven, faults)
             faults.write_back()
         self.active = True
-        kinds: list[Callable[[], None]] = [
+        kinds = self.kinds()
+        self._kinds = [act for act in kinds if self.rng.random() < KIND_CHANCE] or kinds
+        self._later()
+
+    def kinds(self) -> list[Callable[[], None]]:
+        """All that may go wrong, the likely more than once."""
+        return [
             *(self._kill,) * 3,
             *(self._cut_in_mid_step,) * 2,
             self._stop,
@@ -113,8 +119,6 @@ class Trouble:
             partial(self.paths.bad_path, self._names),
             self.paths.break_connection,
         ]
-        self._kinds = [act for act in kinds if self.rng.random() < KIND_CHANCE] or kinds
-        self._later()
 
     def end(self) -> None:
         """Nothing new goes wrong, and what did is mended."""
@@ -145,9 +149,12 @@ class Trouble:
 
     def _any(self) -> HostFaults:
         """One of the nodes, the controller and the leaders more often than the others."""
+        return self.nodes[self.rng.choice([*self.nodes, *(each for each in self.likely() if each in self.nodes)])]
+
+    def likely(self) -> list[int]:
+        """Nodes that matter more than others."""
         image = self.cluster.image
-        likely = [-1 if image.controller is None else image.controller.node_id, self.cluster.leader(0) or -1]
-        return self.nodes[self.rng.choice([*self.nodes, *(each for each in likely if each in self.nodes)])]
+        return [-1 if image.controller is None else image.controller.node_id, self.cluster.leader(0) or -1]
 
     def _may_go_off(self) -> bool:
         """Whether a machine may lose power, and with it what its disk has not taken."""
@@ -168,6 +175,10 @@ class Trouble:
         faults = self._any()
         faults.power_cuts = self.cluster.fsync
         faults.cut_in_mid_step()
+
+    def kill_any(self) -> None:
+        """One of the nodes is killed, one that matters more often than the others."""
+        self._any().host.kill(power_cut=False)
 
     def _stop(self) -> None:
         node_id = self.rng.choice(list(self.nodes))
@@ -206,7 +217,7 @@ class Trouble:
                 self.cluster.world.agenda.after(self.rng.randrange(3_000 * MS), producer.resume)
 
 
-def _drawn(seed: int) -> dict[str, Any]:
+def drawn(seed: int) -> dict[str, Any]:
     """What sort of cluster a seed has."""
     return {
         "nodes": (3, 3, 5)[seed % 3],

@@ -132,13 +132,13 @@ class ElectedCluster(Cluster):
             host.died = lambda power_cut, node_id=node_id: self.died(node_id, power_cut=power_cut)
             self.begin(node_id)
         self.until(lambda: self.states() == {NodeState.ACTIVE}, 5_000)
-        self.until(self._has_topics, 5_000)
+        self.until(self.has_topics, 5_000)
 
     def states(self) -> set[NodeState]:
         """Those of all nodes, as the store says."""
         return {record.state for record in self.image.nodes.values()}
 
-    def _has_topics(self) -> bool:
+    def has_topics(self) -> bool:
         """Whether the topics are there; those that are not are asked for."""
         missing = [name for name in (TOPIC, CONSUMER_OFFSETS_TOPIC) if name not in self.image.topics]
         node_id = self.rng.choice(list(self.hosts))

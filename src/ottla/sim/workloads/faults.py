@@ -18,13 +18,53 @@ LEAP_APART_US = 30_000 * MS
 """Between two leaps back: records on their way would rightly be refused as more than an hour ahead of the clock."""
 
 
+class ClientFaults:
+    """The trouble of the clients of a run; there may be more of them by and by."""
+
+    def __init__(self, workload: Workload, rng: random.Random) -> None:
+        self.rng = rng
+        self._workload = workload
+        self._agenda = workload.world.agenda
+        self._trace = workload.world.trace
+
+    def kinds(self) -> list[tuple[Callable[[], None], int]]:
+        """What goes wrong with some of these clients only, and how often, beside the three below."""
+        return []
+
+    def pause(self) -> None:
+        client = self.rng.choice(self._workload.clients)
+        if not client.paused:
+            self._trace.add("faults", f"{client.name} stands still")
+            client.pause()
+            self._agenda.after(self.rng.randrange(6_000 * MS), client.resume)
+
+    def give_up(self) -> None:
+        client = self.rng.choice(self._workload.clients)
+        if client.connection is not None:
+            self._trace.add("faults", f"{client.name} hangs up, unnoticed")
+            client.hang_up(lingering=True)
+
+    def member_leaves(self) -> None:
+        if self._workload.members:
+            member = self.rng.choice(self._workload.members)
+            if not member.leaving:
+                self._trace.add("faults", f"{member.name} leaves")
+                member.leave()
+                self._agenda.after(self.rng.randrange(5_000 * MS), member.rejoin)
+
+    def heal(self) -> None:
+        """Everybody is awake."""
+        for client in self._workload.clients:
+            client.resume()
+
+
 class Faults:
     """The source of trouble of one run."""
 
     def __init__(self, host: Host, workload: Workload, plan: Plan) -> None:
         self.world = host.world
-        self.workload = workload
         self.rng: random.Random = self.world.stream("faults")
+        self.clients = self.client_faults(workload)
         self.active = True
         self.node = HostFaults(host, self.rng, power_cuts=plan.power_cuts)
         self.network = PathFaults(self.world, self.rng)
@@ -34,10 +74,10 @@ class Faults:
             (self.node.cut_in_mid_step, 4),
             (self.node.stop_cleanly, 1),
             (self.node.stall, 1),
-            (self.pause_client, 3),
+            (self.clients.pause, 3),
             (self.network.break_connection, 6),
-            (self.client_gives_up, 3),
-            (self.member_leaves, 2),
+            (self.clients.give_up, 3),
+            (self.clients.member_leaves, 2),
             (self.node.slow_disk, 2),
             (self.node.full_disk, 1),
             (self.node.failing_syncs, 1),
@@ -51,6 +91,9 @@ class Faults:
         self.world.agenda.after(self.rng.randrange(2_000 * MS), self._next)
         self.world.agenda.after(700 * MS, self.node.write_back)
 
+    def client_faults(self, workload: Workload) -> ClientFaults:
+        return ClientFaults(workload, self.rng)
+
     def _next(self) -> None:
         if not self.active:
             return
@@ -59,28 +102,7 @@ class Faults:
             act()
         self.world.agenda.after(self.rng.randrange(2 * self._gap_us), self._next)
 
-    # ---- the clients and the clock ---------------------------------------------------------------------------------
-
-    def pause_client(self) -> None:
-        client = self.rng.choice(self.workload.clients)
-        if not client.paused:
-            self.world.trace.add("faults", f"{client.name} stands still")
-            client.pause()
-            self.world.agenda.after(self.rng.randrange(6_000 * MS), client.resume)
-
-    def client_gives_up(self) -> None:
-        client = self.rng.choice(self.workload.clients)
-        if client.connection is not None:
-            self.world.trace.add("faults", f"{client.name} hangs up, unnoticed")
-            client.hang_up(lingering=True)
-
-    def member_leaves(self) -> None:
-        if self.workload.members:
-            member = self.rng.choice(self.workload.members)
-            if not member.leaving:
-                self.world.trace.add("faults", f"{member.name} leaves")
-                member.leave()
-                self.world.agenda.after(self.rng.randrange(5_000 * MS), member.rejoin)
+    # ---- the clock -------------------------------------------------------------------------------------------------
 
     def clock_leaps(self) -> None:
         by_ms = self.rng.choice((-HOUR_MS, -1_500, -100, 300, 2_500, 15_000, 60_000, HOUR_MS))
@@ -103,6 +125,5 @@ class Faults:
         self.world.trace.add("faults", "everything heals")
         self.network.heal()
         self.node.heal()
-        for client in self.workload.clients:
-            client.resume()
+        self.clients.heal()
         self.node.start_now()

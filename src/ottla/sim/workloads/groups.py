@@ -5,17 +5,17 @@ both: it becomes a group of the other kind whenever the first of one comes or th
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.sim.clients.heartbeating import ClassicMember, HeartbeatingMember
-from ottla.sim.clients.history import History, TopicRule
+from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.kafka import CREATE_PARTITIONS, KafkaClient
 from ottla.sim.clients.ownership import Ownership
 from ottla.sim.clients.producers import Producer
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.host import Host
-from ottla.sim.workloads.workload import Plan, Workload
+from ottla.sim.workloads.workload import Plan, Site, Workload
 
 EVENTS, ORDERS, GROWN = "events", "orders", "grown"
 CLASSIC, MODERN, MIXED = "classic", "modern", "mixed"
@@ -32,8 +32,8 @@ GROWN_MAX = 5
 class GroupsWorkload(Workload):
     """See the module."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
-        super().__init__(host, plan)
+    def __init__(self, site: Site, plan: Plan) -> None:
+        super().__init__(site, plan)
         rng = self.rng
         rules = (
             TopicRule(EVENTS, rng.randrange(1, 5), dense=True),
@@ -88,6 +88,42 @@ class GroupsWorkload(Workload):
         if isinstance(wanted, str):
             return {name for name in self.rules if re.fullmatch(wanted, name)}
         return set(wanted)
+
+    def missing_of_groups(self, ends: Mapping[TopicPartition, int]) -> str | None:
+        for group in (CLASSIC, MODERN, MIXED):
+            missing = self._missing_of_group(group, ends)
+            if missing is not None:
+                return missing
+        return None
+
+    def _missing_of_group(self, group: str, ends: Mapping[TopicPartition, int]) -> str | None:
+        classic = [member for member in self.members if member.group == group]
+        modern = [member for member in self.modern if member.group == group]
+        read: set[str] = set()
+        owned: list[TopicPartition] = []
+        for member in classic:
+            assert isinstance(member, ClassicMember)
+            if member.state != "stable":
+                return f"{member.name} is {member.state}"
+            read.update(member.topics)
+            owned += member.where
+        for member in modern:
+            if member.state != "in":
+                return f"{member.name} is {member.state}"
+            read |= self.read_by(member)
+            owned += member.owned
+            if member.owned.keys() != member.positions.keys():
+                return f"{member.name} does not know where {group} has come to"
+        wanted = [where for where in ends if where[0] in read]
+        if sorted(owned) != sorted(wanted):
+            return f"the members of {group} own {sorted(owned)} of {sorted(wanted)}"
+        for member in (*classic, *modern):
+            for where, position in member.positions.items():
+                if position != ends[where]:
+                    return f"{member.name} is at {position} of {where}, whose end is {ends[where]}"
+                if position and member.committed(where) != position:
+                    return f"{member.name} has committed {member.committed(where)} of {where}, not {position}"
+        return None
 
     def wind_down(self) -> None:
         super().wind_down()

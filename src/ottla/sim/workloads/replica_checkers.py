@@ -55,6 +55,8 @@ class Copy:
     cuts: int = -1
     high_watermark: int = 0
     leadership: tuple[int, bool] = (-1, False)
+    seen: tuple[object, ...] = ()
+    """What a look goes by: where nothing of it has changed, the last look has seen all there is."""
     numbers: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
     """Producer id, epoch and sequence of each numbered batch."""
 
@@ -87,6 +89,8 @@ class ReplicaChecker:
         """Which topic of that name it is now: one that is made anew has nothing to do with the old one."""
         self.copies: dict[tuple[int, int], Copy] = {}
         """By node and partition."""
+        self._places: dict[int, set[int]] = {}
+        """By node, the partitions of which it has a copy."""
         self.acks: dict[int, dict[int, Told]] = {}
         self.reads: dict[int, dict[int, Told]] = {}
         self._leaders: dict[tuple[int, int], int] = {}
@@ -148,13 +152,21 @@ class ReplicaChecker:
     def look(self, node: Node, image: MetadataImage) -> None:
         """Look at every partition of the topic on this node. Raises Broken."""
         local = node.replicas.by_name.get(self.topic)
-        for place in [place for place in self.copies if place[0] == node.node_id]:
-            if local is None or place[1] not in local.partitions:
-                del self.copies[place]  # its replica was moved away; one that comes back begins anew
+        partitions = {} if local is None else local.partitions
+        for index in [index for index in self._places.get(node.node_id, ()) if index not in partitions]:
+            del self.copies[node.node_id, index]  # its replica was moved away; one that comes back begins anew
+            self._places[node.node_id].discard(index)
         if local is None or local.id != self._topic_id:
             return
-        for index, partition in local.partitions.items():
-            copy = self.copies.setdefault((node.node_id, index), Copy())
+        for index, partition in partitions.items():
+            copy = self.copies.get((node.node_id, index))
+            if copy is None:
+                copy = self.copies[node.node_id, index] = Copy()
+                self._places.setdefault(node.node_id, set()).add(index)
+            seen = _seen(partition)
+            if seen == copy.seen and copy.partition is partition:
+                continue
+            copy.seen = seen
             self._read(node.node_id, index, partition, copy)
             self._look_at_offsets(node.node_id, index, partition, copy)
             if partition.leads:
@@ -308,3 +320,17 @@ class ReplicaChecker:
                 for offset, (value, _) in told.get(index, {}).items():
                     if offset >= start and copies[0].value_at(offset) != value:
                         raise Broken(f"3: {self.topic}-{index} has lost {value!r} at {offset}")
+
+
+def _seen(partition: Partition) -> tuple[object, ...]:
+    log = partition.log
+    return (
+        log.log_start_offset,
+        log.last_stable_offset,
+        log.high_watermark,
+        log.log_end_offset,
+        log.compaction_epoch,
+        log.unopened,
+        partition.leader_epoch,
+        partition.leads,
+    )

@@ -17,14 +17,13 @@ from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
 from ottla.machine import WallClock
 from ottla.metadata.store import MetadataStore
-from ottla.sim.clients.consumers import GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, NodeUnderTest
 from ottla.sim.kernel.store import FarStore, SimStore
 from ottla.sim.kernel.trace import Broken, Trace
 from ottla.sim.kernel.world import World
-from ottla.sim.workloads.checkers import Watch, audit, compare_images, image_of, node_of, partitions_of
+from ottla.sim.workloads.checkers import Watch, audit, audit_races, compare_images, image_of, node_of, partitions_of
 from ottla.sim.workloads.faults import Faults
 from ottla.sim.workloads.workload import Plan, Workload, draw_plan
 
@@ -123,7 +122,8 @@ class Run:
 
     def audit(self, node: Node) -> None:
         """Hold what there is in the end against what clients were told."""
-        audit(self.workload, node)
+        audit_races(self.workload, self.host, node)
+        audit(self.workload, node.replicas.get)
 
     def _build(self, host: Host, same_boot: bool) -> NodeUnderTest:
         return self._make(host, self.store, self.plan, same_boot)
@@ -167,35 +167,8 @@ class Run:
             return f"{failed[0]} takes no writes"
         if node.metadata.changing:
             return "a change of the metadata is under way"
-        if not self.workload.admin.created:
-            return "the topics are not created"
-        for producer in self.workload.producers:
-            if not producer.idle:
-                return f"{producer.name} has unacknowledged records"
         ends = {(p.topic_name, p.index): p.log.high_watermark for p in partitions_of(node)}
-        return self._missing_of_groups(ends)
-
-    def _missing_of_groups(self, ends: dict[TopicPartition, int]) -> str | None:
-        groups: dict[str, list[GroupMember]] = {}
-        for member in self.workload.members:
-            groups.setdefault(member.group, []).append(member)
-        for group, members in groups.items():
-            owned: list[TopicPartition] = []
-            for member in members:
-                if member.state != "stable":
-                    return f"{member.name} is {member.state}"
-                owned += member.positions
-                for where, position in member.positions.items():
-                    if position != ends[where]:
-                        return f"{member.name} is at {position} of {where}, whose end is {ends[where]}"
-                    if position and member.committed(where) != position:
-                        return f"{member.name} has committed {member.committed(where)} of {where}, not {position}"
-            wanted = [where for where in ends if where[0] in members[0].topics]
-            if sorted(owned) != sorted(wanted):
-                return f"the members of {group} own {sorted(owned)}"
-            if len({member.generation for member in members}) > 1:
-                return f"the members of {group} are in different generations"
-        return None
+        return self.workload.missing(ends)
 
     def _check_at_rest(self) -> None:
         world, host = self.world, self.host

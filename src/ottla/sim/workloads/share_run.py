@@ -5,10 +5,13 @@ in the end every queue drained, the coordinator's state equal after one more dea
 dead-letter topic.
 """
 
+import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from ottla.broker.node import Node
+from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
 from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import decode_records
@@ -32,6 +35,17 @@ class ShareWatch(Watch):
         node.share_state.check()
 
 
+def share_settings(rng: random.Random) -> dict[str, str]:
+    """Of nodes that coordinate the share groups of a run."""
+    return {
+        "group.share.min.record.lock.duration.ms": "1000",
+        "share.coordinator.state.topic.num.partitions": str(rng.choice((1, 3))),
+        "share.coordinator.snapshot.update.records.per.snapshot": str(rng.choice((0, 3, 500))),
+        "share.coordinator.state.topic.prune.interval.ms": str(rng.choice((300, 2_000, 300_000))),
+        "share.coordinator.cold.partition.snapshot.interval.ms": str(rng.choice((500, 300_000))),
+    }
+
+
 class ShareRun(Run):
     """One seed. See the module."""
 
@@ -44,14 +58,7 @@ class ShareRun(Run):
 
     def make_plan(self) -> Plan:
         plan = super().make_plan()
-        rng = self.world.stream("share-plan")
-        settings = {
-            "group.share.min.record.lock.duration.ms": "1000",
-            "share.coordinator.state.topic.num.partitions": str(rng.choice((1, 3))),
-            "share.coordinator.snapshot.update.records.per.snapshot": str(rng.choice((0, 3, 500))),
-            "share.coordinator.state.topic.prune.interval.ms": str(rng.choice((300, 2_000, 300_000))),
-            "share.coordinator.cold.partition.snapshot.interval.ms": str(rng.choice((500, 300_000))),
-        }
+        settings = share_settings(self.world.stream("share-plan"))
         return replace(plan, settings={**plan.settings, **settings})
 
     def make_workload(self) -> ShareWorkload:
@@ -78,23 +85,12 @@ class ShareRun(Run):
         for partition, _ in node.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        described = node.share.describe(self.host.clock.now_ms)
-        seen = {(each.group_id, each.topic, each.partition): each for each in described}
-        for group in workload.shares:
-            for partition in node.replicas.by_name[JOBS].partitions.values():
-                each = seen.get((group, JOBS, partition.index))
-                if each is None:
-                    return f"{group} does not read {partition.name}"
-                if each.start_offset != partition.log.high_watermark:
-                    return (
-                        f"{group} is at {each.start_offset} of {partition.name}, whose end is "
-                        f"{partition.log.high_watermark}; {each.archiving} letters are to be written"
-                    )
-        return None
+        return missing_of_share(workload, node.share.describe(self.host.clock.now_ms), _jobs(node))
 
     def _check_at_rest(self) -> None:
         node = node_of(self.host.life)
-        self._nothing_is_lost(node)
+        if not self.workload.history.losses:
+            audit_share(self.workload, _jobs(node), node.replicas.by_name[LETTERS].partitions[0])
         before = _state_of(node)
         super()._check_at_rest()
         node = node_of(self.host.life)
@@ -104,17 +100,37 @@ class ShareRun(Run):
         if before != after:
             raise Broken(f"the share state was {before} and is {after} after the restart")
 
-    def _nothing_is_lost(self, node: Node) -> None:
-        """Every record was accepted by somebody, or is in the dead-letter topic."""
-        if self.workload.history.losses:
-            return
-        letters = _letters(node)
-        for group, shares in self.workload.shares.items():
-            for partition in node.replicas.by_name[JOBS].partitions.values():
-                for offset in range(partition.log.log_end_offset):
-                    place = ((JOBS, partition.index), offset)
-                    if place not in shares.accept_sent and (group, partition.index, offset) not in letters:
-                        raise Broken(f"{group} never processed {offset} of {partition.name}, and has no letter of it")
+
+def _jobs(node: Node) -> list[Partition]:
+    return list(node.replicas.by_name[JOBS].partitions.values())
+
+
+def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: Iterable[Partition]) -> str | None:
+    """What the groups have not done yet of these partitions, as a sentence, by what the node says of each; None:
+    nothing."""
+    seen = {(each.group_id, each.topic, each.partition): each for each in described}
+    for partition in jobs:
+        for group in workload.shares:
+            each = seen.get((group, JOBS, partition.index))
+            if each is None:
+                return f"{group} does not read {partition.name}"
+            if each.start_offset != partition.log.high_watermark:
+                return (
+                    f"{group} is at {each.start_offset} of {partition.name}, whose end is "
+                    f"{partition.log.high_watermark}; {each.archiving} letters are to be written"
+                )
+    return None
+
+
+def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
+    """Every record was accepted by somebody, or is in the dead-letter topic."""
+    found = _letters(letters)
+    for partition in jobs:
+        for group, shares in workload.shares.items():
+            for offset in range(partition.log.log_end_offset):
+                place = ((JOBS, partition.index), offset)
+                if place not in shares.accept_sent and (group, partition.index, offset) not in found:
+                    raise Broken(f"{group} never processed {offset} of {partition.name}, and has no letter of it")
 
 
 def _state_of(node: Node) -> dict[Any, Any]:
@@ -127,10 +143,10 @@ def _state_of(node: Node) -> dict[Any, Any]:
     return state
 
 
-def _letters(node: Node) -> set[tuple[str, int, int]]:
+def _letters(partition: Partition) -> set[tuple[str, int, int]]:
     """(group, partition, offset) of every dead letter."""
     found: set[tuple[str, int, int]] = set()
-    log = node.replicas.by_name[LETTERS].partitions[0].log
+    log = partition.log
     offset = log.log_start_offset
     while offset < log.high_watermark:
         result = log.read(offset, 1 << 20, Isolation.HIGH_WATERMARK, True)

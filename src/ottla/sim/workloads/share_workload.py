@@ -7,8 +7,9 @@ from ottla.sim.clients.share_clients import LETTERS, LOCK_MS, ShareAdmin, ShareM
 from ottla.sim.clients.share_history import ShareHistory
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.workloads.checkers import node_of
-from ottla.sim.workloads.workload import Plan, Workload
+from ottla.sim.workloads.workload import Plan, Site, Workload
 
 JOBS = "jobs"
 
@@ -16,8 +17,8 @@ JOBS = "jobs"
 class ShareWorkload(Workload):
     """Producers of one topic and the members of its share groups."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
-        super().__init__(host, plan)
+    def __init__(self, site: Site, plan: Plan) -> None:
+        super().__init__(site, plan)
         rng = self.rng
         self.rules = {JOBS: TopicRule(JOBS, rng.randrange(1, 4), dense=True)}
         self.history = History(self.rules.values(), groups_vanish=False)
@@ -60,11 +61,15 @@ class ShareWorkload(Workload):
         if self.winding_down:
             self.wind_down()
 
+    def leadership(self, at: Endpoint | None, where: TopicPartition) -> int | None:
+        return self.lives
+
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
         """Where the group's window begins, if the node is still in that life and has loaded it."""
-        if not self.host.up or self.host.lives != life or self.host.life is None:
+        host = self.site
+        if not isinstance(host, Host) or not host.up or host.lives != life:
             return None
-        node = node_of(self.host.life)
+        node = node_of(host.life)
         hosted = node.share.known(group, (node.image.topics[where[0]].id, where[1]))
         return None if hosted is None or hosted.machine is None else hosted.machine.start
 

@@ -8,7 +8,7 @@
 - every input record that is committed has its effect.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
@@ -21,7 +21,7 @@ from ottla.sim.clients.readers import AbortedProducers
 from ottla.sim.clients.transaction_history import OrderOfShown, Source, label_of
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.trace import Broken
-from ottla.sim.workloads.checkers import Watch, node_of, partitions_of
+from ottla.sim.workloads.checkers import Replicas, Watch, audited, node_of, partitions_of
 from ottla.sim.workloads.transactions import LEDGER, RESULTS, TransactionWorkload
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Transaction as KnownTransaction
@@ -34,6 +34,22 @@ def known_transactions(node: Node) -> dict[str, KnownTransaction]:
         assert isinstance(shard, TransactionShard)
         known.update(shard.image())
     return known
+
+
+def missing_of_transactions(known: Mapping[str, KnownTransaction], led: Iterable[Partition]) -> str | None:
+    """What is under way still, as a sentence, of what coordinators know and in the partitions with their leaders; None:
+    nothing."""
+    for transactional_id, each in known.items():
+        if not each.is_idle:
+            return f"{transactional_id} is {each.state.name}"
+    for partition in led:
+        log = partition.log
+        if not log.last_stable_offset == log.high_watermark == log.log_end_offset:
+            return (
+                f"{partition.name} has last stable offset {log.last_stable_offset}, high watermark "
+                f"{log.high_watermark}, log end {log.log_end_offset}"
+            )
+    return None
 
 
 class TransactionWatch(Watch):
@@ -63,9 +79,9 @@ class TransactionWatch(Watch):
             self._stable[partition] = log.last_stable_offset
             if all_loaded:
                 for offset, producer_id in log.producers.open.items():
-                    _look_at_open(partition, offset, known.get(producer_id))
+                    look_at_open(partition, offset, known.get(producer_id))
         if all_loaded:
-            look_at_ends(self._workload, node)
+            look_at_ends(self._workload, known_transactions(node))
 
 
 def _all_loaded(node: Node) -> bool:
@@ -79,15 +95,15 @@ def _all_loaded(node: Node) -> bool:
     return True
 
 
-def _look_at_open(partition: Partition, offset: int, known: KnownTransaction | None) -> None:
+def look_at_open(partition: Partition, offset: int, known: KnownTransaction | None) -> None:
+    """Hold what is open in a partition from this offset on against what its coordinator knows."""
     where = (partition.topic_name, partition.index)
     if known is None or known.is_idle or where not in known.partitions:
         raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
 
 
-def look_at_ends(workload: TransactionWorkload, node: Node) -> None:
-    """Hold what the coordinators know against what EndTxn answered."""
-    known = known_transactions(node)
+def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransaction]) -> None:
+    """Hold what the coordinators know, by transactional id, against what EndTxn answered."""
     for name, ended in workload.told.ends.standing(workload.world.clock.now_us):
         found = known.get(name)
         if found is None and workload.ids_expire:
@@ -107,18 +123,12 @@ def look_at_ends(workload: TransactionWorkload, node: Node) -> None:
 # ---- the audit -----------------------------------------------------------------------------------------------------
 
 
-def audit_transactions(workload: TransactionWorkload, node: Node) -> None:
+def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> None:
     """Read every partition in both ways and hold what is shown against what clients were told."""
-    while node.transactions.deadline() == 0:
-        node.transactions.tick(workload.host.clock.now_ms)
-    look_at_ends(workload, node)
     shown: dict[TopicPartition, dict[int, Note]] = {}
-    for rule in workload.rules.values():
-        for index in range(rule.partitions):
-            partition = node.replicas.get(rule.name, index)
-            assert partition is not None
-            shown[rule.name, index] = _read_committed(workload, partition)
-            _audit_markers(workload, partition, shown[rule.name, index], compacted=rule.compacted)
+    for rule, partition in audited(workload, replicas):
+        notes = shown[rule.name, partition.index] = _read_committed(workload, partition)
+        _audit_markers(workload, partition, notes, compacted=rule.compacted)
     _audit_whole(workload, shown)
     _audit_accounts(workload, shown)
     _audit_effects(workload, shown)

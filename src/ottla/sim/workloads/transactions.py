@@ -6,17 +6,24 @@ that may use it, and perhaps zombies. In some runs the ids begin near the end of
 so into `__transaction_state`, and killed the node.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.machine import WallMillis
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.sim.clients.batches import encode_batch
-from ottla.sim.clients.history import History, TopicRule
-from ottla.sim.clients.kafka import FIND_COORDINATOR, INIT_PRODUCER_ID, PRODUCE, KafkaClient
+from ottla.sim.clients.history import History, TopicPartition, TopicRule
+from ottla.sim.clients.kafka import (
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    OF_TRANSACTIONS,
+    PRODUCE,
+    KafkaClient,
+    find_coordinator,
+)
 from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.clients.transaction_history import TransactionHistory
@@ -25,7 +32,7 @@ from ottla.sim.clients.transformers import CommittedScanner, Emitter, Transforme
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
 from ottla.sim.workloads.checkers import node_of
-from ottla.sim.workloads.workload import Plan, Workload
+from ottla.sim.workloads.workload import Plan, Site, Workload
 from ottla.txn.records import encode
 from ottla.txn.transaction import EXHAUSTED_EPOCH, State
 from ottla.txn.transaction import Transaction as KnownTransaction
@@ -38,8 +45,8 @@ INTERNAL_TOPICS_CLIENT = "__admin_client"
 class TransactionWorkload(Workload):
     """See the module."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
-        super().__init__(host, plan)
+    def __init__(self, site: Site, plan: Plan) -> None:
+        super().__init__(site, plan)
         rng = self.rng
         rules = (
             TopicRule(LEDGER, rng.randrange(1, 4), dense=True, transactional=True),
@@ -66,8 +73,8 @@ class TransactionWorkload(Workload):
         return int(self.plan.settings["transactional.id.expiration.ms"]) < self.plan.safety_ms
 
     def topics_stand(self) -> None:
-        if self.ager is None and self.rng.random() < 0.3:
-            self.ager = Ager(self, [f"pay-{i}" for i in range(3)])
+        if self.ager is None and self.rng.random() < 0.3 and isinstance(self.site, Host):
+            self.ager = Ager(self, self.site, [f"pay-{i}" for i in range(3)])
         elif self.ager is None:
             self.ids_stand()
 
@@ -144,6 +151,12 @@ class TransactionWorkload(Workload):
         else:
             before.zombie = True
 
+    def missing(self, ends: Mapping[TopicPartition, int]) -> str | None:
+        missing = super().missing(ends)
+        if missing is not None:
+            return missing
+        return next((f"{each.name} is {each.state}" for each in self.transactional if not each.idle), None)
+
     def wind_down(self) -> None:
         super().wind_down()
         for producer in self.transactional:
@@ -155,8 +168,9 @@ class Ager(KafkaClient):
     """An operator who writes that transactional ids have come near the end of their epochs, and kills the node: what
     its coordinators read when it comes up again is this."""
 
-    def __init__(self, workload: TransactionWorkload, ids: list[str]) -> None:
+    def __init__(self, workload: TransactionWorkload, host: Host, ids: list[str]) -> None:
         super().__init__(workload, INTERNAL_TOPICS_CLIENT)
+        self._host = host
         self._for = workload
         self._ids = ids
         self.versions[FIND_COORDINATOR] = max(1, self.versions[FIND_COORDINATOR])
@@ -166,8 +180,7 @@ class Ager(KafkaClient):
 
     def ready(self) -> None:
         if not self._done:
-            request = FindCoordinatorRequest(key=self._ids[0], key_type=1, coordinator_keys=self._ids[:1])
-            self.request(FIND_COORDINATOR, request, self._found)
+            self.request(FIND_COORDINATOR, find_coordinator(OF_TRANSACTIONS, self._ids[0]), self._found)
 
     def _found(self, message: Any) -> None:
         if message is None:
@@ -186,7 +199,7 @@ class Ager(KafkaClient):
         """One record for each id, one after the other, with a producer id that nobody else has."""
         if message is None:
             return
-        life = self._for.host.life
+        life = self._host.life
         if message.error_code or life is None or not life.alive or not self._ids:
             self.after(100 * MS, self._again)
             return
@@ -223,5 +236,5 @@ class Ager(KafkaClient):
         self.world.trace.add("faults", "the transactional ids are old now")
         self.running = False
         self.hang_up()
-        self._for.host.kill(power_cut=False)
+        self._host.kill(power_cut=False)
         self._for.ids_stand()

@@ -6,33 +6,39 @@ equal after one more death, and the audit of every log. Nothing that was promise
 come with fsync durability only.
 """
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ottla.broker.node import Node
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
-from ottla.sim.workloads.checkers import node_of, partitions_of
-from ottla.sim.workloads.faults import Faults
+from ottla.sim.workloads.checkers import durable, node_of, partitions_of
+from ottla.sim.workloads.faults import ClientFaults, Faults
 from ottla.sim.workloads.run import Outcome, Run
-from ottla.sim.workloads.transaction_checkers import TransactionWatch, audit_transactions, known_transactions
+from ottla.sim.workloads.transaction_checkers import (
+    TransactionWatch,
+    audit_transactions,
+    known_transactions,
+    look_at_ends,
+    missing_of_transactions,
+)
 from ottla.sim.workloads.transactions import TransactionWorkload
-from ottla.sim.workloads.workload import FSYNC, Plan
-from ottla.txn.transaction import Transaction
+from ottla.sim.workloads.workload import FSYNC, Plan, Workload
 
 STEPS_FROM_PREPARE_MAX = 12
 
 
-class TransactionFaults(Faults):
-    """Clients that others take the place of; a node that dies while the end of a transaction is under way."""
+class TransactionClientFaults(ClientFaults):
+    """Clients that others take the place of, and requests that are late."""
 
-    def __init__(self, host: Host, workload: TransactionWorkload, plan: Plan) -> None:
-        super().__init__(host, workload, plan)
+    def __init__(self, workload: TransactionWorkload, rng: random.Random) -> None:
+        super().__init__(workload, rng)
         self._transactions = workload
-        self.steps_from_prepare: int | None = None
-        """After so many steps of the node with a prepared transaction it dies."""
-        own = [(self.zombie, 3), (self.client_dies, 2), (self.die_while_ending, 4), (self.late_requests, 6)]
-        self._kinds += [(act, weight) for act, weight in own if self.rng.random() < 0.7]
+
+    def kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self.zombie, 3), (self.client_dies, 2), (self.late_requests, 6)]
 
     def zombie(self) -> None:
         self._transactions.replace_one(dies=False)
@@ -46,6 +52,22 @@ class TransactionFaults(Faults):
         if writing:
             client = self.rng.choice(writing)
             client.late_us = self.rng.randrange(1_500 * MS)
+
+
+class TransactionFaults(Faults):
+    """Beside those of clients a node that dies while the end of a transaction is under way."""
+
+    def __init__(self, host: Host, workload: TransactionWorkload, plan: Plan) -> None:
+        self._transactions = workload
+        super().__init__(host, workload, plan)
+        self.steps_from_prepare: int | None = None
+        """After so many steps of the node with a prepared transaction it dies."""
+        zombie, client_dies, late_requests = self.clients.kinds()
+        own = [zombie, client_dies, (self.die_while_ending, 4), late_requests]
+        self._kinds += [(act, weight) for act, weight in own if self.rng.random() < 0.7]
+
+    def client_faults(self, workload: Workload) -> ClientFaults:
+        return TransactionClientFaults(self._transactions, self.rng)
 
     def die_while_ending(self) -> None:
         self.steps_from_prepare = self.rng.randrange(STEPS_FROM_PREPARE_MAX)
@@ -62,6 +84,15 @@ class TransactionFaults(Faults):
             self.world.agenda.after(0, self.node.kill)
 
 
+def transaction_settings(rng: random.Random) -> dict[str, str]:
+    """Of nodes that coordinate the transactions of a run."""
+    return {
+        "transaction.state.log.num.partitions": str(rng.choice((1, 3))),
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+        "transactional.id.expiration.ms": rng.choice(("604800000", "604800000", "3000")),
+    }
+
+
 class TransactionsRun(Run):
     """One seed. See the module."""
 
@@ -74,12 +105,7 @@ class TransactionsRun(Run):
 
     def make_plan(self) -> Plan:
         plan = super().make_plan()
-        rng = self.world.stream("transactions-plan")
-        settings = {
-            "transaction.state.log.num.partitions": str(rng.choice((1, 3))),
-            "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
-            "transactional.id.expiration.ms": rng.choice(("604800000", "604800000", "3000")),
-        }
+        settings = transaction_settings(self.world.stream("transactions-plan"))
         return replace(plan, power_cuts=plan.durability == FSYNC, settings={**plan.settings, **settings})
 
     def make_workload(self) -> TransactionWorkload:
@@ -100,21 +126,8 @@ class TransactionsRun(Run):
         missing = super()._missing()
         if missing is not None:
             return missing
-        for producer in self.workload.transactional:
-            if not producer.idle:
-                return f"{producer.name} is {producer.state}"
         node = node_of(self.host.life)
-        for transactional_id, known in known_transactions(node).items():
-            if not known.is_idle:
-                return f"{transactional_id} is {known.state.name}"
-        for partition in partitions_of(node):
-            log = partition.log
-            if not log.last_stable_offset == log.high_watermark == log.log_end_offset:
-                return (
-                    f"{partition.name} has last stable offset {log.last_stable_offset}, high watermark "
-                    f"{log.high_watermark}, log end {log.log_end_offset}"
-                )
-        return None
+        return missing_of_transactions(known_transactions(node), partitions_of(node))
 
     def image_of(self, node: Node) -> dict[str, Any]:
         image = super().image_of(node)
@@ -125,13 +138,12 @@ class TransactionsRun(Run):
                 "aborted": [entry for segment in log.segments for entry in segment.txn_index.aborted()],
             }
         for transactional_id, known in known_transactions(node).items():
-            image[f"transactional id {transactional_id}"] = _durable(known)
+            image[f"transactional id {transactional_id}"] = durable(known)
         return image
 
     def audit(self, node: Node) -> None:
         super().audit(node)
-        audit_transactions(self.workload, node)
-
-
-def _durable(known: Transaction) -> tuple[object, ...]:
-    return (known.producer_id, known.producer_epoch, known.state, known.partitions, known.previous_producer_id)
+        while node.transactions.deadline() == 0:
+            node.transactions.tick(self.host.clock.now_ms)
+        look_at_ends(self.workload, known_transactions(node))
+        audit_transactions(self.workload, node.replicas.get)

@@ -4,19 +4,23 @@ Everything is drawn from the seed, and kept small, so that one run takes well un
 """
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ottla.sim.clients.admins import Admin
 from ottla.sim.clients.committers import Committer
 from ottla.sim.clients.consumers import GroupMember
-from ottla.sim.clients.history import History, TopicRule
+from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.racers import Racer, Races
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.world import World
 
 FSYNC = "fsync"
 PAGE_CACHE = "page-cache"
@@ -62,13 +66,35 @@ def draw_plan(rng: random.Random) -> Plan:
     )
 
 
+class Site(Protocol):
+    """Where the clients of a run find nodes: one host, or a cluster."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Where the nodes listen."""
+        ...
+
+    @property
+    def lives(self) -> int:
+        """Rises whenever a node begins a new life, or a coordinator moves."""
+        ...
+
+    @property
+    def deaf_ms(self) -> int:
+        """For how long a node may go on after another one has taken its place, as it does not know so."""
+        ...
+
+
 class Workload:
     """The clients of one run."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
-        self.host = host
-        self.world = host.world
-        self.bootstrap = host.endpoint
+    def __init__(self, site: Site, plan: Plan) -> None:
+        self.site = site
+        self.world = site.world
+        self.bootstraps = site.endpoints
         self.plan = plan
         self.rng = self.world.stream("workload")
         self.rules = {
@@ -88,13 +114,18 @@ class Workload:
         self.committers: list[Committer] = []
         self.admin = Admin(self, "admin")
         self.races = Races()
-        self.racers = [Racer(self, f"racer-{i}", self.races) for i in range(self.rng.randrange(2, 4))]
+        racers = self.rng.randrange(2, 4) if isinstance(site, Host) else 0
+        self.racers = [Racer(self, f"racer-{i}", self.races) for i in range(racers)]
         self.winding_down = False
         self._producer_ids: set[int] = set()
 
     @property
     def lives(self) -> int:
-        return self.host.lives
+        return self.site.lives
+
+    @property
+    def deaf_ms(self) -> int:
+        return self.site.deaf_ms
 
     @property
     def clients(self) -> list[KafkaClient]:
@@ -153,6 +184,39 @@ class Workload:
         if producer_id in self._producer_ids:
             raise Broken(f"producer id {producer_id} is handed out twice")
         self._producer_ids.add(producer_id)
+
+    def missing(self, ends: Mapping[TopicPartition, int]) -> str | None:
+        """What the clients have not done yet, as a sentence, where `ends` are those of the partitions; None: they are
+        at rest."""
+        if not self.admin.created:
+            return "the topics are not created"
+        for producer in self.producers:
+            if not producer.idle:
+                return f"{producer.name} has unacknowledged records"
+        return self.missing_of_groups(ends)
+
+    def missing_of_groups(self, ends: Mapping[TopicPartition, int]) -> str | None:
+        """The same of the members of groups: each partition has one owner, who has read and committed all of it."""
+        groups: dict[str, list[GroupMember]] = {}
+        for member in self.members:
+            groups.setdefault(member.group, []).append(member)
+        for group, members in groups.items():
+            owned: list[TopicPartition] = []
+            for member in members:
+                if member.state != "stable":
+                    return f"{member.name} is {member.state}"
+                owned += member.positions
+                for where, position in member.positions.items():
+                    if position != ends[where]:
+                        return f"{member.name} is at {position} of {where}, whose end is {ends[where]}"
+                    if position and member.committed(where) != position:
+                        return f"{member.name} has committed {member.committed(where)} of {where}, not {position}"
+            wanted = [where for where in ends if where[0] in members[0].topics]
+            if sorted(owned) != sorted(wanted):
+                return f"the members of {group} own {sorted(owned)}"
+            if len({member.generation for member in members}) > 1:
+                return f"the members of {group} are in different generations"
+        return None
 
     def wind_down(self) -> None:
         """No more new work: what is under way is to be finished. Who comes later, with late topics, makes none."""
