@@ -10,7 +10,7 @@ from ottla.sim.__main__ import WORKLOADS
 from tests.sim.test_seeds import kept, printed_under_hash_seeds
 
 CLUSTERED = ("cluster-transactions", "cluster-groups", "cluster-share")
-FRESH = range(1_000, 1_002)
+FRESH = range(1_002, 1_004)
 
 
 @pytest.mark.parametrize(("workload", "seed"), [(each, seed) for each in CLUSTERED for seed in (*kept(each), *FRESH)])

@@ -300,7 +300,7 @@ class Node:
         host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard, "share.coordinator.write.timeout.ms")
         if not self.members.is_alone:
             host.elsewhere = Elsewhere(
-                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings
+                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.outbox
             )
         return host
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.cluster.peers import STATE_LINE, Peers
 from ottla.broker.config.live import LiveSettings
+from ottla.broker.effects import Outbox
 from ottla.broker.partitions.leadership import Leadership
 from ottla.machine import Call, Millis, Unanswered
 from ottla.machine.timers import Timers
@@ -93,13 +94,20 @@ class Elsewhere:
     lead."""
 
     def __init__(
-        self, topic_name: str, node_id: int, leadership: Leadership, peers: Peers, settings: LiveSettings
+        self,
+        topic_name: str,
+        node_id: int,
+        leadership: Leadership,
+        peers: Peers,
+        settings: LiveSettings,
+        outbox: Outbox,
     ) -> None:
         self._topic_name = topic_name
         self._node_id = node_id
         self._leadership = leadership
         self._peers = peers
         self._settings = settings
+        self._outbox = outbox
         self._queues: dict[int, _Queue] = {}
         self._again: Timers[int] = Timers()
 
@@ -114,6 +122,7 @@ class Elsewhere:
         queue.waiting.append(_Step(asked, at, call, give_up_at))
         if not queue.under_way and index not in self._again:
             self._again.set(index, now)  # with the next tick, so that calls that are made together leave together
+            self._outbox.due(now)
 
     def _leader_of(self, index: int) -> int | None:
         """None while there is none."""

@@ -477,6 +477,7 @@ class ShardHost:
             self._timers.cancel(hosted.index)
         else:
             self._timers.set(hosted.index, deadline)
+            self._environment.outbox.due(deadline)
         partition = hosted.partition
         required = partition.log.log_end_offset
         committed = partition.log.high_watermark >= required
@@ -607,6 +608,7 @@ class ShardHost:
             self._loaded(now, hosted)
         else:
             self._loading.append(hosted)
+            self._environment.outbox.due(now)
         return hosted
 
     def _load_slice(self, now: Millis, hosted: Hosted) -> None:
