@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARG
 crash: setup  ## kill -9 a loaded node again and again; count every acknowledged record and every transaction
 	$(PYTHON) -m tools.crash_loop $(ARGS)
 	$(PYTHON) -m tools.crash_transactions $(ARGS)
+
+crash-cluster: setup  ## kill, pause, stop and cut off the nodes of a cluster under load for 5 minutes (ARGS="--minutes 60 --metadata zookeeper")
+	$(PYTHON) -m tools.crash_cluster $(ARGS)
 
 crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
 	$(PYTHON) -m tools.crash_pipelines --pipeline sink $(ARGS)

@@ -23,7 +23,7 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client, ClientFailure
@@ -33,7 +33,10 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from tools.history import Fate, History
+from tools.history import check as check_history
 from tools.node_process import NodeProcess, crash_main
+from tools.recorded_clients import read_log
 
 TOPIC = "crash"
 GROUP = "readers"
@@ -134,8 +137,8 @@ class Reader(threading.Thread):
     def _round(self, consumer: Consumer) -> None:
         for message in consumer.consume(500, timeout=0.2):
             if message.error() is None:
-                at = message.partition()
-                self.read[at] = max(self.read.get(at, 0), message.offset() + 1)
+                at = message.partition() or 0
+                self.read[at] = max(self.read.get(at, 0), (message.offset() or 0) + 1)
         try:
             consumer.commit(asynchronous=False)
         except KafkaException:
@@ -213,7 +216,8 @@ def run(rounds: int, seed: int, directory: str, durability: str, partitions: int
         for writer in writers:
             writer.finish()
         failures += settle(readers, writers, watch)
-        failures += check_log(node.bootstrap, writers)
+        history = history_of(node.bootstrap, writers)
+        failures += [*check_history(history), *holes(history)]
     except (AssertionError, RuntimeError, KafkaException, ClientFailure) as error:
         failures.append(f"{type(error).__name__}: {error}")
     finally:
@@ -252,50 +256,22 @@ def settle(readers: list[Reader], writers: list[Writer], watch: Watch) -> list[s
     return [f"the group committed {found} where the logs end at {ends}; its members read {read}"]
 
 
-def check_log(bootstrap: str, writers: list[Writer]) -> list[str]:
-    """Read every partition from its beginning and hold it against what was acknowledged."""
-    failures: list[str] = []
+def history_of(bootstrap: str, writers: list[Writer]) -> History:
+    """What the writers know, and every partition from its beginning."""
+    history = History()
     for writer in writers:
-        stored = read_all(bootstrap, writer.partition)
-        numbers = [int(value) for _, value in stored]
-        offsets = [offset for offset, _ in stored]
-        where = f"partition {writer.partition}"
-        if offsets != list(range(len(offsets))):
-            failures.append(f"{where}: offsets have holes")
-        if numbers != sorted(set(numbers)):
-            twice = len(numbers) - len(set(numbers))
-            failures.append(f"{where}: {twice} records are there twice, or the order is not that of sending")
-        missing = set(writer.acknowledged) - set(numbers)
-        if missing:
-            failures.append(f"{where}: {len(missing)} acknowledged records are lost, the first is {min(missing)}")
-        if numbers and max(numbers) >= writer.sent:
-            failures.append(f"{where}: record {max(numbers)} was never sent")
-        # A retry that the broker recognised as a duplicate may be reported without an offset (below 0).
-        told = {number: offset for number, offset in writer.acknowledged.items() if offset >= 0}
-        moved = [number for number, offset in zip(numbers, offsets, strict=True) if told.get(number, offset) != offset]
-        if moved:
-            failures.append(
-                f"{where}: {len(moved)} records stand elsewhere than was acknowledged, the first is {moved[0]}"
-            )
-    return failures
+        place = TOPIC, writer.partition
+        for number in range(writer.sent):
+            history.sent[place]["", number] = Fate.KEPT if number in writer.acknowledged else Fate.UNKNOWN
+        history.told[place] = {("", number): offset for number, offset in writer.acknowledged.items()}
+        history.logs[place] = read_log(bootstrap, place)
+    return history
 
 
-def read_all(bootstrap: str, partition: int) -> list[tuple[int, bytes]]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
-    )
-    consumer.assign([TopicPartition(TOPIC, partition, 0)])
-    stored: list[tuple[int, bytes]] = []
-    until = time.monotonic() + 120
-    try:
-        while time.monotonic() < until:
-            for message in consumer.consume(10_000, timeout=1.0):
-                if message.error() is not None:
-                    return stored
-                stored.append((message.offset(), message.value()))
-    finally:
-        consumer.close()
-    raise AssertionError(f"partition {partition} can't be read to its end")
+def holes(history: History) -> list[str]:
+    """Offsets that no record has."""
+    offsets = {place: [record.offset for record in records] for place, records in history.logs.items()}
+    return [f"{place}: offsets have holes" for place, found in offsets.items() if found != list(range(len(found)))]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tools.history import Fate, History, check
 from tools.node_process import NodeProcess, crash_main
+from tools.recorded_clients import read_log
 
 TOPIC, SOURCE, TARGET = "ledger", "source", "target"
 PARTITIONS = 2
@@ -208,8 +210,10 @@ def run(rounds: int, seed: int, directory: str, durability: str, say: Any = prin
             writer.done.set()
         for writer in writers:
             writer.join(120)
-        failures += check_ledger(node.bootstrap, writers)
-        failures += check_moved(node.bootstrap, source.sent)
+        history = History()
+        note_ledger(history, node.bootstrap, writers)
+        note_moved(history, node.bootstrap, source.sent)
+        failures += check(history)
     except (AssertionError, RuntimeError, KafkaException) as error:
         failures.append(f"{type(error).__name__}: {error}")
     finally:
@@ -246,68 +250,27 @@ class Source(threading.Thread):
         assert self.producer.flush(120) == 0, "the records to move were not all taken"
 
 
-def check_ledger(bootstrap: str, writers: list[Writer]) -> list[str]:
-    """Hold every partition against what the writers know of their transactions."""
-    failures: list[str] = []
-    seen = [read_all(bootstrap, TOPIC, partition) for partition in range(PARTITIONS)]
-    for writer in writers:
-        of_writer = [[int(t) for n, t in (row.split() for row in rows) if int(n) == writer.number] for rows in seen]
-        for partition, found in enumerate(of_writer):
-            where = f"{writer.name}, partition {partition}"
-            if found != sorted(set(found)):
-                failures.append(f"{where}: transactions are there twice, or in another order")
-            aborted = [each for each in found if writer.outcome.get(each) is False]
-            if aborted:
-                failures.append(f"{where}: {len(aborted)} aborted transactions are seen, the first is {aborted[0]}")
-            lost = [each for each, outcome in writer.outcome.items() if outcome and each not in set(found)]
-            if lost:
-                failures.append(f"{where}: {len(lost)} committed transactions are lost, the first is {lost[0]}")
-        if any(set(found) != set(of_writer[0]) for found in of_writer):
-            failures.append(f"{writer.name}: a transaction is seen in one partition and not in the other")
-    return failures
+def note_ledger(history: History, bootstrap: str, writers: list[Writer]) -> None:
+    """Write down what the writers know of their transactions, and what is to be seen of them."""
+    fates = {True: Fate.KEPT, False: Fate.DROPPED, None: Fate.UNKNOWN}
+    for place in ((TOPIC, partition) for partition in range(PARTITIONS)):
+        for writer in writers:
+            for transaction, outcome in writer.outcome.items():
+                history.sent[place][str(writer.number), transaction] = fates[outcome]
+        history.logs[place] = read_log(bootstrap, place)
 
 
-def check_moved(bootstrap: str, sent: int) -> list[str]:
-    """Wait until everything was moved, and see that it was so once."""
+def note_moved(history: History, bootstrap: str, sent: int) -> None:
+    """Wait until so many records were moved, and write down what is to be seen of them."""
+    places = [(TARGET, partition) for partition in range(PARTITIONS)]
+    for number in range(sent):
+        history.sent[places[number % PARTITIONS]]["", number] = Fate.KEPT
     until = time.monotonic() + 120
-    numbers: list[int] = []
-    while time.monotonic() < until:
-        numbers = [int(row) for partition in range(PARTITIONS) for row in read_all(bootstrap, TARGET, partition)]
-        if len(numbers) >= sent:
-            break
+    while True:
+        history.logs |= {place: read_log(bootstrap, place) for place in places}
+        if sum(len(history.logs[place]) for place in places) >= sent or time.monotonic() > until:
+            return
         time.sleep(0.5)
-    missing, twice = sent - len(set(numbers)), len(numbers) - len(set(numbers))
-    return [f"of {sent} records {missing} were not moved and {twice} more than once"] if missing or twice else []
-
-
-def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
-    """What a reader of committed records sees, to the log's end: raises AssertionError where it is kept from there."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "check",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            **QUICK,
-        }
-    )
-    place = TopicPartition(topic, partition, 0)
-    _, end = consumer.get_watermark_offsets(place, WAIT_S)
-    consumer.assign([place])
-    rows: list[bytes] = []
-    until = time.monotonic() + WAIT_S
-    try:
-        while time.monotonic() < until:
-            for message in consumer.consume(10_000, timeout=0.5):
-                error = message.error()
-                if error is None:
-                    rows.append(message.value() or b"")
-                elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
-                    return rows
-    finally:
-        consumer.close()
-    raise AssertionError(f"{topic}-{partition} can't be read to its end {end}: a transaction stays open")
 
 
 if __name__ == "__main__":

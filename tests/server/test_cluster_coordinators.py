@@ -24,7 +24,8 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.testing import EmbeddedCluster
 from tests.conform.test_share_groups import configure
 from tests.server.test_cluster import soon
-from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Source, Writer, check_ledger, check_moved
+from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Source, Writer, note_ledger, note_moved
+from tools.history import History, check
 
 GROUP, TRANSACTION = 0, 1
 SETTINGS = {
@@ -81,17 +82,16 @@ def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: Embedde
         for writer in writers:
             writer.done.set()
             writer.join(60)
-        failures = [
-            *check_ledger(cluster.bootstrap_servers, writers),
-            *check_moved(cluster.bootstrap_servers, source.sent),
-        ]
+        history = History()
+        note_ledger(history, cluster.bootstrap_servers, writers)
+        note_moved(history, cluster.bootstrap_servers, source.sent)
     finally:
         source.done.set()
         for worker in workers:
             worker.done.set()
         for worker in workers:
             worker.join(60)
-    assert not failures
+    assert not check(history)
     assert not [worker.failure for worker in workers if worker.failure]
 
 

@@ -205,9 +205,9 @@ def test_a_node_that_is_cut_off_from_zookeeper_stops_leading_before_another_begi
     alive = next(node for node in cluster.nodes if node != victim)
     with Wire(ensemble.servers[0].port) as wire:
         cluster.stop_node(victim)
-        behind, cluster._metadata = cluster._metadata, f"zookeeper://{wire.address}/{path_in(cluster)}"
+        behind, cluster._metadata[victim] = cluster._metadata[victim], f"zookeeper://{wire.address}/{path_in(cluster)}"
         cluster.start_node(victim)
-        cluster._metadata = behind
+        cluster._metadata[victim] = behind
         soon(lambda: in_sync(cluster, alive, "cut-off"))
         elect = ElectLeadersRequest(topic_partitions=[TopicPartitions("cut-off", [0])])
         soon(lambda: ask(cluster, alive, elect).error_code == 0 and leader(cluster, alive, "cut-off") == victim)
@@ -278,7 +278,7 @@ def listed(cluster: EmbeddedCluster, node: int, name: str) -> int:
 
 
 def path_in(cluster: EmbeddedCluster) -> str:
-    return cluster._metadata.rpartition("/")[2]
+    return cluster._metadata[1].rpartition("/")[2]
 
 
 def test_commits_go_on_when_the_leader_is_killed_and_none_is_lost(ensemble: ZooKeepers) -> None:

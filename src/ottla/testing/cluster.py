@@ -36,7 +36,7 @@ class EmbeddedCluster:
     `settings`: Kafka's property names, over the defaults of `EmbeddedBroker` and three copies of everything, for every
     node. `directory`: where node N keeps its data in a directory N; without one a temporary directory that goes with
     the cluster. `racks`: where nodes stand, by their number. `metadata`: the store that they share, as `ottla serve
-    --metadata` takes it; a file in the directory if none is named.
+    --metadata` takes it, or as each of them reaches it, by its number; a file in the directory if none is named.
 
     `start` raises `RuntimeError` with what a node had to say when it did not start.
     """
@@ -48,7 +48,7 @@ class EmbeddedCluster:
         settings: Mapping[str, object] | None = None,
         directory: str | Path | None = None,
         racks: Mapping[int, str] | None = None,
-        metadata: str | None = None,
+        metadata: str | Mapping[int, str] | None = None,
     ) -> None:
         self.nodes = range(1, nodes + 1)
         given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
@@ -56,7 +56,8 @@ class EmbeddedCluster:
         self._racks = dict(racks or {})
         self._temporary = None if directory is not None else tempfile.mkdtemp(prefix="ottla-cluster-")
         self.directory = str(directory if directory is not None else self._temporary)
-        self._metadata = metadata or str(Path(self.directory, METADATA))
+        shared = metadata or str(Path(self.directory, METADATA))
+        self._metadata = dict.fromkeys(self.nodes, shared) if isinstance(shared, str) else dict(shared)
         self._ports = dict.fromkeys(self.nodes, 0)
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._network = Network(self.nodes, self._ports.__getitem__)
@@ -79,11 +80,17 @@ class EmbeddedCluster:
             self._await(node)
         self.wait_until_active()
 
-    def start_node(self, node: int) -> None:
-        """Start a node that was killed or stopped, on its old port and data; returns when it is active."""
+    def start_node(self, node: int, *, wait: bool = True) -> None:
+        """Start a node that was killed or stopped, on its old port and data; returns when it is active, or at once:
+        `wait_until_active` waits too."""
         self._begin(node)
-        self._await(node)
-        self.wait_until_active()
+        if wait:
+            self._await(node)
+            self.wait_until_active()
+
+    def runs(self, node: int) -> bool:
+        """Whether the node's process is there, though it may be paused."""
+        return node in self._running and self._running[node].poll() is None
 
     def kill(self, node: int) -> None:
         """End the node's process at once, as `kill -9` and a machine that fails do."""
@@ -91,11 +98,12 @@ class EmbeddedCluster:
         process.kill()
         process.wait()
 
-    def stop_node(self, node: int) -> None:
-        """Stop a node in order: others lead what it led where they can."""
-        process = self._running.pop(node)
-        process.terminate()
-        process.wait(STOP_TIMEOUT_S)
+    def stop_node(self, node: int) -> int:
+        """Stop a node in order: others lead what it led where they can. Returns the exit code of its process, 0 where
+        all went well; raises `subprocess.TimeoutExpired` if it still runs after half a minute."""
+        self._running[node].terminate()
+        self._running[node].wait(STOP_TIMEOUT_S)
+        return self._running.pop(node).returncode
 
     def pause(self, node: int) -> None:
         """Let the node's process stand still, connections and all, until `resume`."""
@@ -153,9 +161,18 @@ class EmbeddedCluster:
 
     def wait_until_active(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return when every node that runs knows of every other one as active. Raises TimeoutError."""
+        from ottla.client import ClientFailure
+
         running = sorted(self._running)
+
+        def knows(by: int) -> bool:
+            try:
+                return self.active(by) == running
+            except ClientFailure:  # it does not serve yet
+                return False
+
         until = time.monotonic() + timeout_s
-        while not all(self.active(by) == running for by in running):
+        while not all(map(knows, running)):
             if time.monotonic() > until:
                 raise TimeoutError(f"of the nodes {running} only some are active after {timeout_s} s")
             time.sleep(0.02)
@@ -180,7 +197,7 @@ class EmbeddedCluster:
         directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "ottla", "serve", "--log-format", "json", "--node-id", str(node)]
         command += ["--data", str(directory), "--listen", self.address_of(node)]
-        command += ["--metadata", self._metadata]
+        command += ["--metadata", self._metadata[node]]
         routes = {other: self._network.entry(node, other) for other in self.nodes if other != node}
         command += [
             "--set",

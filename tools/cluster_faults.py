@@ -1,0 +1,243 @@
+"""What is done to a cluster of processes while clients use it: a plan from a seed, and who carries it out.
+
+The plan is pure: kinds, roles and times from a random number generator. The roles become nodes when it is their turn. A
+node that has a fault already is left alone, and there is one cut of the network at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from ottla.client import Client, ClientFailure
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.testing import EmbeddedCluster
+from ottla.testing.network import Network
+from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh
+
+LEASE_S = 3.0
+"""broker.session.timeout.ms of the nodes, and replica.lag.time.max.ms."""
+HEAL_S = 60.0
+NODES = range(1, 4)
+ROLES = ("leader", "controller", "any")
+BRIEF, LONG = (0.1 * LEASE_S, 0.6 * LEASE_S), (1.2 * LEASE_S, 2.5 * LEASE_S)
+
+DEATHS = ("kill", "kill", "kill all", "stop")
+PAUSES = ("pause", "pause")
+CUTS = ("cut off", "cut off", "cut its sending", "cut its hearing")
+OF_ZOOKEEPER = ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers", "cut from ZooKeeper", "isolate")
+
+
+class Fault(NamedTuple):
+    """Begins so many seconds after the one before, and lasts so long."""
+
+    kind: str
+    role: str
+    after_s: float
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.role}, {self.lasts_s:.1f} s)"
+
+
+def planned(rng: random.Random, count: int, *, zookeeper: bool) -> list[Fault]:
+    """So many faults, some of which overlap. ZooKeeper's leader is the "leader" of faults of its own."""
+    families = [DEATHS, PAUSES, CUTS, *([OF_ZOOKEEPER] if zookeeper else [])]
+    faults: list[Fault] = []
+    for _ in range(count):
+        kind = rng.choice(rng.choice(families))
+        lasts = rng.uniform(*rng.choice((BRIEF, LONG)))
+        faults.append(Fault(kind, rng.choice(ROLES), rng.uniform(1.0, 7.0), lasts))
+    return faults
+
+
+class Faults:
+    """Does things to a cluster, and undoes them. `done`: how often what was done; `failures`: where a node did not stop
+    as it should."""
+
+    def __init__(self, rng: random.Random, directory: str, settings: dict[str, object], *, zookeeper: bool) -> None:
+        self._rng = rng
+        self.done: dict[str, int] = {}
+        self.failures: list[str] = []
+        self.ensemble = ZooKeepers(3) if zookeeper else None
+        self._to_zookeeper: Network | None = None
+        metadata: str | dict[int, str] | None = None
+        if self.ensemble is not None:
+            self._to_zookeeper = Network([*NODES, *(-at for at in NODES)], self._port_of_server)
+            self._to_zookeeper.start()
+            path = fresh(self.ensemble).rpartition("/")[2]
+            metadata = {node: f"zookeeper://{self._servers_seen_by(node)}/{path}" for node in NODES}
+        racks = {node: str(node) for node in NODES}
+        self.cluster = EmbeddedCluster(settings=settings, directory=directory, racks=racks, metadata=metadata)
+        self._afflicted: set[int] = set()
+        self._cut = False
+        self._under_way: list[tuple[float, Callable[[], None]]] = []
+
+    def __enter__(self) -> Faults:
+        try:
+            if self.ensemble is not None:
+                self.ensemble.__enter__()
+            self.cluster.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.stop()
+        if self.ensemble is not None:
+            self.ensemble.__exit__()
+        if self._to_zookeeper is not None:
+            self._to_zookeeper.stop()
+
+    def run(self, faults: list[Fault], topic: str) -> None:
+        """Carry out the plan. "leader" is that of partition 0 of this topic."""
+        for fault in faults:
+            self._rest(time.monotonic() + fault.after_s)
+            undo = self._begin(fault, topic)
+            if undo is not None:
+                self.done[fault.kind] = self.done.get(fault.kind, 0) + 1
+                self._under_way.append((time.monotonic() + fault.lasts_s, undo))
+        self._rest(max((until for until, _ in self._under_way), default=0.0))
+
+    def _rest(self, until: float) -> None:
+        """Let time pass, and end what is over."""
+        self._under_way.sort(key=lambda each: each[0])
+        while self._under_way and self._under_way[0][0] <= until:
+            ends, undo = self._under_way.pop(0)
+            time.sleep(max(0.0, ends - time.monotonic()))
+            undo()
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def heal(self) -> None:
+        """Return when every node is there for every other one. Who ended, as it found no store, is started again."""
+        for server in self.ensemble.servers if self.ensemble is not None else ():
+            server.wait()
+        until = time.monotonic() + HEAL_S
+        while True:
+            for node in NODES:
+                if not self.cluster.runs(node):
+                    self.cluster.start_node(node, wait=False)
+            try:
+                return self.cluster.wait_until_active(HEAL_S / 6)
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
+
+    # ---- one fault -------------------------------------------------------------------------------------------------
+
+    def _begin(self, fault: Fault, topic: str) -> Callable[[], None] | None:
+        """What ends it; None where it could not begin."""
+        if fault.kind in ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers"):
+            return self._at_zookeeper(fault)
+        network = fault.kind in (*CUTS, "cut from ZooKeeper", "isolate")
+        chosen = self._chosen(fault, topic)
+        if not chosen or (network and self._cut):
+            return None
+        self._afflicted.update(chosen)
+        undo = self._cut_network(fault.kind, chosen[0]) if network else self._strike(fault.kind, chosen)
+
+        def end() -> None:
+            undo()
+            self._afflicted.difference_update(chosen)
+
+        return end
+
+    def _chosen(self, fault: Fault, topic: str) -> list[int]:
+        well = [node for node in NODES if node not in self._afflicted and self.cluster.runs(node)]
+        if fault.kind == "kill all" or not well:
+            return well
+        named = self._in_role(fault.role, topic, well)
+        return [named if named in well else self._rng.choice(well)]
+
+    def _in_role(self, role: str, topic: str, well: list[int]) -> int:
+        if role == "any":
+            return 0
+        with suppress(ClientFailure), Client(self.cluster.address_of(well[0]), timeout_s=1) as client:
+            told = client.send(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+            parts = sorted(told.topics[0].partitions, key=lambda part: part.partition_index)
+            return int(told.controller_id if role == "controller" or not parts else parts[0].leader_id)
+        return 0
+
+    def _strike(self, kind: str, nodes: list[int]) -> Callable[[], None]:
+        for node in nodes:
+            if kind == "pause":
+                self.cluster.pause(node)
+            elif kind == "stop":
+                self._stop(node)
+            else:
+                self.cluster.kill(node)
+
+        def end() -> None:
+            for node in nodes:
+                self.cluster.resume(node) if kind == "pause" else self.cluster.start_node(node, wait=False)
+
+        return end
+
+    def _stop(self, node: int) -> None:
+        try:
+            code = self.cluster.stop_node(node)
+        except subprocess.TimeoutExpired:
+            self.failures.append(f"node {node} did not stop")
+            self.cluster.kill(node)
+        else:
+            if code:
+                self.failures.append(f"node {node} ended with {code} when it was stopped")
+
+    def _cut_network(self, kind: str, node: int) -> Callable[[], None]:
+        others = [each for each in NODES if each != node]
+        if kind in ("cut from ZooKeeper", "isolate"):
+            assert self._to_zookeeper is not None
+            for server in NODES:
+                self._to_zookeeper.cut(node, -server)
+                self._to_zookeeper.cut(-server, node)
+        if kind in ("cut off", "isolate"):
+            self.cluster.partition([node])
+        elif kind == "cut its sending":
+            self.cluster.partition([node], others, one_way=True)
+        elif kind == "cut its hearing":
+            self.cluster.partition(others, [node], one_way=True)
+        self._cut = True
+
+        def end() -> None:
+            self.cluster.heal()
+            if self._to_zookeeper is not None:
+                self._to_zookeeper.heal()
+            self._cut = False
+
+        return end
+
+    # ---- ZooKeeper -------------------------------------------------------------------------------------------------
+
+    def _at_zookeeper(self, fault: Fault) -> Callable[[], None] | None:
+        assert self.ensemble is not None
+        well = [server for server in self.ensemble.servers if -server.port not in self._afflicted]
+        count = 2 if fault.kind == "kill two ZooKeepers" else 1
+        if len(well) < len(NODES):
+            return None
+        leads = [server for server in well if server.mode() == "leader"] if fault.role == "leader" else []
+        struck: list[ZooKeeperServer] = [*leads, *(each for each in well if each not in leads)][:count]
+        for server in struck:
+            self._afflicted.add(-server.port)
+            server.send(signal.SIGSTOP) if fault.kind == "pause ZooKeeper" else server.kill()
+
+        def end() -> None:
+            for server in struck:
+                server.send(signal.SIGCONT) if fault.kind == "pause ZooKeeper" else server.begin()
+                self._afflicted.discard(-server.port)
+
+        return end
+
+    def _port_of_server(self, at: int) -> int:
+        assert self.ensemble is not None
+        return self.ensemble.servers[-at - 1].port if at < 0 else 0
+
+    def _servers_seen_by(self, node: int) -> str:
+        assert self._to_zookeeper is not None
+        entries = [self._to_zookeeper.entry(node, -server) for server in NODES]
+        return ",".join(f"{host}:{port}" for host, port in entries)

@@ -1,0 +1,268 @@
+"""Kill, pause, stop and cut off the nodes of a cluster under load, and prove that it kept what it said.
+
+    python -m tools.crash_cluster [--minutes 5] [--seed 1] [--metadata sqlite|zookeeper] [--durability page-cache|fsync]
+                                  [--directory DIR]
+
+Three node processes and real clients, round after round. In each, faults of a seeded plan (`cluster_faults`): kill -9
+of one node or of all, SIGSTOP for less and for more than the lease, SIGTERM, a node cut off from the others in both
+directions or in one; with ZooKeeper its servers are killed and paused too, and nodes are cut off from it. Under them
+work idempotent producers with acks=all, transactions that commit and abort, loops of consume, transform, produce,
+groups of both protocols that commit, a share group, readers of everything at leaders and at followers. Then the faults
+end, what was begun comes to its end, every log is read, and what the clients know is held against it (`history`). A
+round also fails when the cluster does not become whole, when a group, a loop or a transaction does not come to its end,
+when a node logs an error of its own, or when SIGTERM does not end it with 0. The next round makes the same topics anew.
+
+The first round that fails is the last one, and the directories of its nodes stay, with their logs beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from ottla.client import Client, ClientFailure
+from ottla.protocol.messages.metadata import MetadataRequest
+from tools.cluster_faults import LEASE_S, NODES, Fault, Faults, planned
+from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, Loop, Source, Writer, note_ledger, note_moved
+from tools.crash_transactions import TOPIC as LEDGER
+from tools.history import History, check
+from tools.recorded_clients import Member, Recorded, Sender, Sharer, Tail, Watch, read_log
+
+LOG, JOBS = "log", "jobs"
+TOPICS = (LOG, JOBS, LEDGER, SOURCE, TARGET)
+"""Each of so many partitions as those of the transactions have."""
+GROUPS = {"classic": "readers-classic", "consumer": "readers-consumer"}
+SHARE_GROUP = "workers"
+SETTINGS: dict[str, object] = {
+    "min.insync.replicas": 2,
+    "broker.session.timeout.ms": int(LEASE_S * 1000),
+    "replica.lag.time.max.ms": int(LEASE_S * 1000),
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+    "share.coordinator.state.topic.num.partitions": 3,
+    "group.share.delivery.count.limit": 10,
+    "log.segment.bytes": 1 << 20,
+}
+FAULTS = 5
+"""In a round."""
+SETTLE_S = 120.0
+PAUSE_S = 0.005
+
+
+class Round:
+    """One round's clients and what they wrote down."""
+
+    def __init__(self, faults: Faults, seed: int) -> None:
+        self.faults = faults
+        self.history = history = History(groups=dict.fromkeys(GROUPS.values(), LOG), shared={JOBS})
+        self.bootstrap = at = faults.cluster.bootstrap_servers
+        self.senders = [Sender(f"w{n}", at, history, LOG, PARTITIONS, PAUSE_S) for n in range(2)]
+        self.senders.append(Sender("jobs", at, history, JOBS, PARTITIONS, 2 * PAUSE_S))
+        self.tails = [
+            Tail("at the leaders", at, history, LOG, PARTITIONS),
+            Tail("at followers", at, history, LOG, PARTITIONS, **{"client.rack": "1"}),
+            Tail("of what is committed", at, history, LEDGER, PARTITIONS, **{"isolation.level": "read_committed"}),
+        ]
+        self.members = [
+            Member(f"{protocol}-{n}", at, history, group, protocol, LOG)
+            for protocol, group in GROUPS.items()
+            for n in range(2)
+        ]
+        self.watch = Watch("watch", at, history, list(GROUPS.values()), LOG, PARTITIONS)
+        self.sharers = [Sharer(f"share-{n}", at, history, SHARE_GROUP, JOBS) for n in range(2)]
+        self.source = Source(at)
+        self.writers = [Writer(at, n, seed + n) for n in range(2)]
+        self.loops = [Loop(at, n) for n in range(2)]
+
+    @property
+    def recorded(self) -> list[Recorded]:
+        return [*self.senders, *self.tails, *self.members, self.watch, *self.sharers]
+
+    def run(self, plan: list[Fault]) -> list[str]:
+        """What is wrong after these faults."""
+        failures: list[str] = []
+        threads = [*self.recorded, self.source, *self.writers, *self.loops]
+        for thread in threads:
+            thread.start()
+        try:
+            self.faults.run(plan, LOG)
+            self.faults.heal()
+            self.settle()
+        except (AssertionError, RuntimeError, TimeoutError, KafkaException, ClientFailure) as error:
+            failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            for thread in threads:
+                thread.done.set()
+            for thread in threads:
+                thread.join(SETTLE_S)
+        failures += [f"{thread.name} hangs:\n{place_in_code(thread)}" for thread in threads if thread.is_alive()]
+        failures += [each.failure for each in (*self.recorded, *self.writers, *self.loops) if each.failure]
+        return failures or self.check()
+
+    def settle(self) -> None:
+        """Return when everything that was begun has come to its end."""
+        soon("every replica is in sync", lambda: not self.lacking())
+        for worker in (*self.senders, *self.writers):
+            worker.done.set()
+        for worker in (*self.senders, *self.writers):
+            worker.join(SETTLE_S)
+        self.source.finish()
+        with Client(self.bootstrap) as client:
+            listed = client.list_offsets(LOG, range(PARTITIONS))
+        ends = {(LOG, at): end for at, end in listed.items()}
+        for group in GROUPS.values():
+            soon(f"{group} has committed the end {ends}", lambda group=group: self.watch.look(group) == ends)
+        for tail in self.tails[:2]:
+            soon(f"the reader {tail.name} is at the end {ends}", lambda tail=tail: tail.has_read(ends))
+        sent = sum(len(self.history.sent[JOBS, at]) for at in range(PARTITIONS))
+        soon(
+            f"{sent} jobs are accepted",
+            lambda: len({(each.place, each.offset) for each in list(self.history.accepted)}) >= sent,
+        )
+        note_moved(self.history, self.bootstrap, self.source.sent)
+
+    def check(self) -> list[str]:
+        """Read every log, and hold what the clients know against it."""
+        note_ledger(self.history, self.bootstrap, self.writers)
+        for place in ((topic, at) for topic in (LOG, JOBS) for at in range(PARTITIONS)):
+            self.history.logs[place] = read_log(self.bootstrap, place)
+        return check(self.history)
+
+    def lacking(self) -> list[Any]:
+        """Partitions that have no leader or not all of their replicas in sync, as any node sees it."""
+        found: list[Any] = []
+        for node in NODES:
+            with Client(self.faults.cluster.address_of(node)) as client:
+                for topic in client.send(MetadataRequest(topics=None)).topics:
+                    found += [
+                        (topic.name, part.partition_index)
+                        for part in topic.partitions
+                        if part.leader_id < 0 or len(part.isr_nodes) < len(NODES)
+                    ]
+        return found
+
+    def told(self) -> str:
+        """What was done, in figures."""
+        records = sum(sender.acknowledged for sender in self.senders)
+        outcomes = [outcome for writer in self.writers for outcome in writer.outcome.values()]
+        accepted = sum(each.ended is not None for each in self.history.accepted)
+        wait = max(sender.longest_wait_s for sender in self.senders)
+        return (
+            f"{records} records acknowledged, {outcomes.count(True)} transactions committed, {outcomes.count(False)} "
+            f"aborted, {self.source.sent} records moved, {len(self.history.commits)} offsets committed, {accepted} "
+            f"jobs accepted; the longest wait {wait:.1f} s"
+        )
+
+
+def place_in_code(thread: threading.Thread) -> str:
+    """Where a thread stands now."""
+    return "".join(traceback.format_stack(sys._current_frames()[thread.ident or 0]))
+
+
+def soon(what: str, holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + SETTLE_S
+    while not holds():
+        if time.monotonic() > until:
+            raise AssertionError(f"it did not come to that: {what}")
+        time.sleep(0.1)
+
+
+def new_topics(bootstrap: str) -> None:
+    """The topics of a round, empty; those of the round before are gone when this returns."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    there = [name for name in TOPICS if name in admin.list_topics(timeout=30).topics]
+    if there:
+        for deleted in admin.delete_topics(there).values():
+            deleted.result(30)
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, len(NODES)) for name in TOPICS]).values():
+        made.result(30)
+    configs = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "15000"}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
+    group = ConfigResource(ResourceType.GROUP, SHARE_GROUP, incremental_configs=entries)
+    for altered in admin.incremental_alter_configs([group]).values():
+        altered.result(30)
+
+
+def errors_logged(directory: str) -> Iterator[str]:
+    """Faults of their own that nodes logged."""
+    for path in sorted(Path(directory).glob("*.log")):
+        for line in path.read_text().splitlines():
+            if "Traceback" in line:
+                said = json.loads(line) if line.startswith("{") else {"error": line}
+                yield f"node {path.stem} logged: {said.get('message', '')}\n{said['error']}"
+
+
+def plans(seed: int, minutes: float, *, zookeeper: bool) -> Iterator[list[Fault]]:
+    """A round's faults, again and again until so many minutes have passed; once at least."""
+    until = time.monotonic() + 60 * minutes
+    for number in count(1):
+        yield planned(random.Random(f"{seed}-{number}"), FAULTS, zookeeper=zookeeper)
+        if time.monotonic() > until:
+            return
+
+
+def run(
+    rounds: Iterable[list[Fault]],
+    seed: int,
+    directory: str,
+    *,
+    zookeeper: bool = False,
+    durability: str = "page-cache",
+    say: Callable[[str], object] = print,
+) -> list[str]:
+    """A round with each of these plans; what failed in the last one."""
+    failures: list[str] = []
+    settings = {**SETTINGS, "ottla.durability": durability}
+    with Faults(random.Random(seed), directory, settings, zookeeper=zookeeper) as faults:
+        for number, plan in enumerate(rounds, 1):
+            new_topics(faults.cluster.bootstrap_servers)
+            current = Round(faults, seed + number)
+            failures += [*current.run(plan), *faults.failures, *errors_logged(directory)]
+            say(f"round {number}: {current.told()}")
+            if failures:
+                failures.append(f"round {number} had the plan: {'; '.join(map(str, plan))}")
+                break
+        say("; ".join(f"{kind} {times} times" for kind, times in sorted(faults.done.items())))
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--metadata", choices=("sqlite", "zookeeper"), default="sqlite")
+    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
+    parser.add_argument("--directory", help="where the nodes keep their data; a new directory without it")
+    given = parser.parse_args()
+    directory = given.directory or tempfile.mkdtemp(prefix="ottla-crash-")
+    zookeeper = given.metadata == "zookeeper"
+    rounds = plans(given.seed, given.minutes, zookeeper=zookeeper)
+    failures = run(rounds, given.seed, directory, zookeeper=zookeeper, durability=given.durability)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    if failures:
+        print(f"failed; the nodes' directories are in {directory}")
+        return 1
+    if given.directory is None:
+        shutil.rmtree(directory, ignore_errors=True)
+    print("nothing acknowledged was lost, doubled, reordered or shown before its time")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
