@@ -11,8 +11,9 @@ from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.share.partition import SharePartition
 from ottla.sim.workloads.share_run import ShareRun
 
-FOUND = (3, 10, 35, 233, 260, 265, 5_037)
-"""Seeds that once failed: a start offset that went back behind a pending write, and the checkers' own mistakes."""
+FOUND = (3, 5, 10, 35, 233, 260, 265, 5_037)
+"""Seeds that once failed: a start offset that went back behind a pending write, a coordinator whose loading nobody was
+told to go on with, and the checkers' own mistakes."""
 
 
 @pytest.mark.parametrize("seed", [*FOUND, *range(2)])
