@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go crash-streams help setup test test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ setup:  ## make .venv and install everything the project is worked on with
 
 test:  ## run the tests (ARGS="tests/log -k recovery")
 	./test $(ARGS)
+
+test-slow:  ## run the tests that ./test leaves to .ci/run, because quicker ones promise the same
+	./test -m slow $(ARGS)
 
 test-long: setup  ## run the tests that kill for minutes
 	$(PYTHON) -m pytest -m long $(ARGS)

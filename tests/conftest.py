@@ -48,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ID_MAX = 60
+SLOW_S = 300
+"""How long a slow test may take; the others have the `timeout` of pyproject.toml."""
 MANY, AT_ONCE = 100, 50
 """Where a file has so many tests, so many of them are handed to a process at once."""
 _SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs", "server", "bench", "cli")
@@ -64,6 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     placed: Counter[Path] = Counter()
     for item in items:
         assert isinstance(item, pytest.Function)
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(SLOW_S))
         if "spark" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif "zookeeper" in item.fixturenames:

@@ -169,6 +169,28 @@ def test_sections_that_are_named_are_there() -> None:
     assert not gone, "no such section"
 
 
+def test_slow_tests_name_a_quick_one() -> None:
+    """`pytest.mark.slow("file::test")`: what ./test passes over is promised by a test that it runs."""
+    slow: set[str] = set()
+    named: dict[str, str] = {}
+    for name, tree in trees().items():
+        for node in ast.walk(tree) if "/test_" in name else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.slow":
+                named[f"{name}:{node.lineno}"] = "".join(map(ast.literal_eval, node.args))
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                marks = map(ast.unparse, node.decorator_list)
+                slow |= {f"{name}::{node.name}" for mark in marks if mark.startswith("pytest.mark.slow")}
+    tests = {
+        f"{name}::{node.name}"
+        for name, tree in trees().items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert len(named) >= len(slow), "one is marked as slow without the name of a quick one"
+    gone = [f"{place}: {other or 'no test'}" for place, other in named.items() if other not in tests - slow]
+    assert not gone, "no such quick test"
+
+
 def test_anchors_in_documents_are_there() -> None:
     gone: list[str] = []
     for name, text in texts().items():

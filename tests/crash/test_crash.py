@@ -9,7 +9,6 @@ from tools import crash_loop
 ROUNDS = 3
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("durability", ["page-cache", "fsync"])
 def test_kill_9_under_load(tmp_path: Path, durability: str) -> None:
     said: list[str] = []

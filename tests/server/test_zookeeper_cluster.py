@@ -88,7 +88,7 @@ class Load:
         number = 0
         while not self._over.is_set():
             self._producer.produce(self.topic, key=str(number), on_delivery=self._delivered)
-            self._producer.poll(0.002)
+            self._producer.poll(0.01)
             number += 1
         self._producer.flush(60)
 
@@ -217,6 +217,7 @@ def test_a_node_that_is_cut_off_from_zookeeper_stops_leading_before_another_begi
             refused = False
             while leader(cluster, alive, "cut-off") in (victim, NOBODY):  # nobody: it hangs up on its followers first
                 refused = listed(cluster, victim, "cut-off") == E.NOT_LEADER_OR_FOLLOWER
+                time.sleep(0.01)
             assert refused, "it still answered when another led already"
             load.goes_on()
             wire.cut()

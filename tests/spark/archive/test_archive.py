@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,6 +256,35 @@ def test_restored_records_are_as_they_were(
     assert all(row[5][-1] == ("was", str(row[1]).encode()) for row in rows)
     with pytest.raises(PipelineFailed, match="has 2 partitions"):
         restore(spark, options_of(broker), open_table(tmp_path / "lake"), broker.create_topic(partitions=1))
+
+
+def test_a_restore_that_was_cut_off_is_finished_by_the_next(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    whole: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When its plan was made, and when all was sent; in between test_sink_staging.py cuts it off at every step."""
+    shutil.copytree(whole[1] / "delta", tmp_path / "lake")
+    target, options = kept(broker), options_of(broker)
+    module = sys.modules["ottla.spark.archive.restore"]
+
+    class Cut(Exception):
+        pass
+
+    def cut(*_: object, **named: object) -> None:
+        raise Cut
+
+    for step in ("write_topic", "counted"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, step, cut)
+            with pytest.raises(Cut):
+                restore(spark, options, open_table(tmp_path / "lake"), target)
+        assert len(consumed(broker, target)) == (600 if step == "counted" else 0)
+    done = restore(spark, options, open_table(tmp_path / "lake"), target)
+    assert (done.rows, done.partitions, done.resumed) == (600, 2, True)
+    assert consumed(broker, target) == consumed(broker, whole[0])
 
 
 def test_new_topics_of_a_pattern_are_archived_too(

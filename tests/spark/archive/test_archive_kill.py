@@ -28,6 +28,7 @@ def command(broker: EmbeddedBroker, topic: str, lake: Path) -> list[str]:
     return [sys.executable, "-m", "ottla", "pipeline", "archive", *where, *settings]
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
 def test_a_killed_archive_is_finished_by_the_next(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     topic, lake = kept(broker), tmp_path / "lake"
     produce(broker, topic, range(1000))
@@ -58,24 +59,31 @@ from ottla.spark.archive import open_table, restore as attempt
 from ottla.spark.running.run import RunOptions
 from ottla.spark.platform.session import pipeline_session
 module = sys.modules["ottla.spark.archive.restore"]
-module.counted = lambda *_: time.sleep(600)  # the plan stays: this attempt does not end by itself
+def waited(*_):  # the plan stays: this attempt does not end by itself
+    print("sent", flush=True)
+    time.sleep(600)
+module.counted = waited
 bootstrap, lake, target = sys.argv[1:]
 session = pipeline_session("restore", master="local[1]", conf={"spark.driver.memory": "512m"})
 attempt(session, RunOptions(bootstrap, None), open_table(lake), target)
 """
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_a_restore_that_was_cut_off_is_finished_by_the_next")
 def test_a_killed_restore_is_finished_by_the_next(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """SIGKILL as soon as the plan of what is to be sent is on disk: before, while or after it is sent."""
+    """SIGKILL as soon as the plan of what is to be sent is seen on disk, before or while it is sent; or after that: the
+    plan is on disk for milliseconds."""
     topic, target, lake = kept(broker), kept(broker), tmp_path / "lake"
     produce(broker, topic, range(1000))
     run(options_of(broker), [topic], str(lake), session=spark)
-    log = (tmp_path / "log").open("w+")
+    said = tmp_path / "log"
+    log = said.open("w+")
     begun = [sys.executable, "-c", RESTORING, broker.bootstrap_servers, str(lake), target]
     started = subprocess.Popen(begun, start_new_session=True, stdout=log, stderr=log)
     try:
-        while not any((lake / "_ottla" / "restores").glob("restore-*/**/manifests/*.json")):
-            assert started.poll() is None, (tmp_path / "log").read_text()
+        manifests = "_ottla/restores/restore-*/**/manifests/*.json"
+        while not any(lake.glob(manifests)) and "sent\n" not in said.read_text():
+            assert started.poll() is None, said.read_text()
             time.sleep(0.01)
     finally:
         os.killpg(started.pid, signal.SIGKILL)

@@ -59,6 +59,7 @@ def path_without_java(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow("tests/spark/platform/test_session.py::test_the_first_suitable_java_is_taken")
 def test_a_machine_without_java_needs_nothing_else(tmp_path: Path) -> None:
     """Parquet, Arrow UDF and RocksDB on the wheel's runtime, with the user's own defaults, and not a word on stderr."""
     (tmp_path / "conf").mkdir()
