@@ -130,6 +130,7 @@ class Slices:
         sliced.ticket = self._parking.park(request, None, sliced)
         if goes_on:
             self._works.append(sliced)
+            self._outbox.deadline_moved = True
         return Parked(sliced.ticket)
 
     def _step(self, now: Millis, sliced: SlicedWork) -> bool:
