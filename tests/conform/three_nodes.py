@@ -1,5 +1,10 @@
 """Three nodes, with three copies of every topic, in the place of the one that the conformance tests are written for."""
 
+import time
+from typing import Any
+
+from ottla.client import Client
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 SETTINGS = {
@@ -15,7 +20,19 @@ class ThreeNodes(EmbeddedCluster):
     def __init__(self) -> None:
         super().__init__(settings=SETTINGS)
 
-    create_topic = EmbeddedBroker.create_topic
+    def create_topic(self, name: str | None = None, **options: Any) -> str:
+        """Create a topic, and return its name when every node knows of it: a leader that does not yet loses what a
+        producer with acks=0 sends."""
+        name = EmbeddedBroker.create_topic(self, name, **options)  # pyright: ignore[reportArgumentType]
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+        until = time.monotonic() + 30
+        for node in self.nodes:
+            with Client(self.address_of(node)) as client:
+                while client.send(asked).topics[0].error_code:
+                    assert time.monotonic() < until, f"node {node} does not know of {name}"
+                    time.sleep(0.01)
+        return name
+
     delete_topic = EmbeddedBroker.delete_topic
 
     def restart(self) -> None:
