@@ -73,6 +73,8 @@ DESCRIPTORS_RESERVED = 32
 LEAVE_MS = 5_000
 """How long a node that is stopped waits for others to lead in its place."""
 IDLE_SWEEPS = 10
+ASK_S = 1
+"""How late the node's timed work can come at most where it did not say that it is due earlier than before."""
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
 log = logging.getLogger("ottla.server")
@@ -172,6 +174,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        self._ask_for_deadline()
         if self._following is not None:
             self._following.look()
         self.settle()
@@ -381,6 +384,17 @@ class Server:
         self._timer_at = deadline
         if deadline is not None:
             self._timer = self._loop.call_later(max(0, deadline - moment()) / 1000, self._tick)
+
+    def _ask_for_deadline(self) -> None:
+        """Ask the node when it has to be called, whether or not it has said that this is earlier than before."""
+        if self._stopped:
+            return
+        told = self._timer_at
+        self.node.outbox.deadline_moved = True
+        self._set_timer(self.node.deadline())
+        if self._timer_at is not None and (told is None or self._timer_at < told):
+            log.warning("timed work of the node came to light late: a fault, please report it; the work goes on")
+        self._loop.call_later(ASK_S, self._ask_for_deadline)
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, None
