@@ -11,7 +11,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GRO
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.envelope import EnvelopeRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.incremental_alter_configs import (
@@ -118,6 +118,26 @@ def test_coordinators_topics_are_made_for_whoever_asks_first(pair: NodePair, nam
         body = ReadShareGroupStateSummaryRequest("g", [ReadStateSummaryData(topic_id, [PartitionData(0, -1)])])
         pair.ask(OTHER, body)
     assert name in pair.stages[OTHER].node.image.topics
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "hosts"),
+    [
+        (CONSUMER_OFFSETS_TOPIC, 2, {"groups"}),
+        (SHARE_GROUP_STATE_TOPIC, 2, {"share_state", "share"}),
+        (TRANSACTION_STATE_TOPIC, 2, {"transactions"}),
+        (CONSUMER_OFFSETS_TOPIC, 1, set()),
+        ("t", 2, set()),
+    ],
+)
+def test_who_may_have_to_coordinate_later_has_loaded_what_that_takes(
+    pair: NodePair, name: str, factor: int, hosts: set[str]
+) -> None:
+    """Not when the other one has died: its clients wait then."""
+    replicas = CreatableReplicaAssignment(0, [1, OTHER][:factor])
+    pair.ask(1, CreateTopicsRequest(topics=[CreatableTopic(name, -1, -1, [replicas])]))
+    found = vars(pair.stages[OTHER].node).keys() & {"groups", "share_state", "share", "transactions"}
+    assert found == hosts
 
 
 def test_who_waits_for_a_topic_hears_when_it_can_not_be_made(tmp_path: Path) -> None:

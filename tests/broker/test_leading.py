@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.requests import NODE_REQUEST
 from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
@@ -129,6 +131,27 @@ def test_a_follower_that_waits_is_told_of_what_is_not_committed(stage: NodeStage
     fetch(stage, 2, node_id=3)
     stage.settle()
     assert part_of(reader).records
+
+
+class GoesOn(ParkedWork):
+    """What a coordinator does whose last record is committed: it appends the next one."""
+
+    def __init__(self, stage: NodeStage) -> None:
+        self.stage = stage
+
+    def committed(self, now: int, ticket: int, partition: Partition) -> None:
+        self.stage.append("t", 0)
+
+
+def test_a_follower_is_told_of_what_its_own_fetch_has_led_to(stage: NodeStage) -> None:
+    stage.append("t", 0)
+    fetch(stage, 2)
+    partition = partition_of(stage)
+    partition.wait_for_commit(2, stage.node.parking.park(NODE_REQUEST, None, GoesOn(stage)))
+    assert partition.log.high_watermark == 1
+    waiting = fetch(stage, 2, node_id=3, max_wait_ms=10_000)
+    assert partition.log.log_end_offset == 3
+    assert part_of(waiting).records, "it would wait for the next record, or for half a second"
 
 
 @pytest.mark.parametrize(("client_id", "node_id"), [("ottla-node", 2), ("ottla-node:", 2), ("somebody", 2), (NODE, 7)])

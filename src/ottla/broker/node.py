@@ -67,6 +67,7 @@ from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeState, Place
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -99,6 +100,12 @@ _COORDINATORS: Final = {
     TRANSACTION_STATE_TOPIC: "transactions",
 }
 """Topic: the hosts of the coordinators whose memory it is."""
+_ASKED_OF: Final = {
+    CONSUMER_OFFSETS_TOPIC: (8, 9, 10, 11, 12, 13, 14, 68, 76),
+    SHARE_GROUP_STATE_TOPIC: (78, 79, 83, 84, 85, 87),
+    TRANSACTION_STATE_TOPIC: (22, 24, 25, 26, 27, 28),
+}
+"""Topic: the APIs that clients and nodes ask for where its partitions are led."""
 CLOCK_STEP_MS: Final = 1_000
 """A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
 REST_MS: Final = 60_000
@@ -602,6 +609,21 @@ class Node:
         topics = [self.image.topics[name] for name in names if name in self.image.topics]
         if self._in_use("replication") or any(len(each.replicas) > 1 for topic in topics for each in topic.partitions):
             self.replication.follow(now, names)
+        for topic in topics:
+            if topic.name in _COORDINATORS and any(self._may_lead_later(each) for each in topic.partitions):
+                self._load_code_of(topic.name)
+
+    def _may_lead_later(self, placed: PartitionRecord) -> bool:
+        return len(placed.replicas) > 1 and self.node_id in placed.replicas
+
+    def _load_code_of(self, topic_name: str) -> None:
+        """Load what this node needs to be such a coordinator. It may have to when another one dies: then its clients
+        wait, and loading it takes some 200 ms of CPU."""
+        getattr(self, _COORDINATORS[topic_name])
+        if topic_name == SHARE_GROUP_STATE_TOPIC:
+            _ = self.share
+        for api_key in _ASKED_OF[topic_name]:
+            self._served[api_key].module()
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told. What

@@ -160,7 +160,22 @@ def receive(
         parked = ParkedFetch(node, fetch, min_bytes - size, watched)
     ticket = node.parking.park(request, now + body.max_wait_ms, parked)
     _watch(fetch, watched, ticket)
+    if fetch.isolation is Isolation.LOG_END and _has_more(fetch, answers):
+        node.parking.grew(ticket, LOOK_AGAIN)
     return Parked(ticket)
+
+
+def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
+    """Whether more was appended than this follower was told: its fetch has committed something for a coordinator, which
+    went on at once, before the fetch was among those that wait."""
+    standing = (asked for asked in fetch.partitions if asked.caught_up_with is not None)
+    return any(not asked.has_nothing_new() for asked in standing) or any(
+        answer.partition is not None
+        and answer.records is None
+        and not answer.is_held_back
+        and answer.partition.log.log_end_offset > answer.asked.fetch_offset
+        for answer in answers
+    )
 
 
 def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
