@@ -291,7 +291,11 @@ class Reader(KafkaClient):
             self.epochs[where] = (expected, batch.leader_epoch)
 
     def _diverged(self, where: TopicPartition, diverging: Any) -> None:
-        """The log parted ways with what was read: legal only where power cuts may lose something."""
+        """The log parted ways with what was read: legal only where power cuts may lose something, and of a replica that
+        follows by now."""
+        if self.follows:
+            self.look_again()
+            return
         if not self.history.losses:
             raise Broken(f"{self.name}: {where} ends epoch {diverging.epoch} at {diverging.end_offset}, more was read")
         self.world.trace.add(self.name, f"{where[0]}-{where[1]} diverges at {diverging.end_offset}")
@@ -299,7 +303,11 @@ class Reader(KafkaClient):
         self.positions[where] = min(self.positions.get(where, 0), diverging.end_offset)
 
     def _out_of_range(self, where: TopicPartition, position: int) -> None:
-        """Legal where records may have been deleted, or lost with the power."""
+        """Legal where records may have been deleted, or lost with the power; and of a replica that follows by now and
+        has not yet come so far (KIP-392)."""
+        if self.follows:
+            self.look_again()
+            return
         if self.history.is_dense(where[0]):
             raise Broken(f"{self.name}: {where} has nothing at {position}")
         self.positions[where] = -1

@@ -284,6 +284,9 @@ def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[in
     for offset in acknowledged:
         if offset >= start and offset not in notes:
             raise Broken(f"{partition.name}: the acknowledged record at {offset} is lost")
+    for offset in workload.history.seen.get(where, ()):
+        if workload.history.is_dense(rule.name) and offset not in notes:
+            raise Broken(f"{partition.name}: the record at {offset} is lost, and a consumer was given it")
 
 
 def _audit_keys(

@@ -180,7 +180,7 @@ class ReplicaChecker:
             return
         before = copy.batches
         if partition is copy.partition and log.compaction_epoch == copy.cuts:
-            at = copy.end
+            at = max(copy.end, log.log_start_offset)
         else:
             copy.batches, at = [], log.log_start_offset
             copy.numbers.clear()
