@@ -1,8 +1,11 @@
 """A metadata store that is damaged, older than what it served, or locked: a sentence, never a wrong answer."""
 
+import os
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -213,6 +216,30 @@ def test_a_store_that_another_process_is_making_is_waited_for(tmp_path: Path) ->
     assert store.commit([Put("a", b"1")]) == 1
     store.close()
     other.close()
+
+
+WRITER = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE row SET value = x'00'")
+connection.execute("DELETE FROM row WHERE key = x'636c75737465722f6964'")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_writer_that_stops_in_the_middle_of_its_commit_holds_others_up_until_it_is_gone(path: Path) -> None:
+    """A node process that stands still has the lock of all: nobody sees half of what it wrote, and nobody hangs."""
+    with closing(SqliteStore(str(path))) as store, subprocess.Popen([sys.executable, "-c", WRITER, path]) as writer:
+        store.hurry()
+        os.waitpid(writer.pid, os.WUNTRACED)
+        with pytest.raises(StoreBusy, match="is locked by another process; try again"):
+            store.commit([Put("k", b"v")])
+        assert {key: row.value for key, row in store.list("")} == ROWS
+        writer.kill()
+        writer.wait()
+        store.commit([Put("k", b"v")])
+        assert {key: row.value for key, row in store.list("")} == {**ROWS, "k": b"v"}
 
 
 def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(path: Path) -> None:

@@ -140,6 +140,17 @@ def writes_without_its_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "guards", lambda self: [])
 
 
+def takes_batches_of_a_later_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A follower takes what its leader sends, of whatever epoch it is (KAFKA-18723)."""
+    append = Log.append_as_follower
+    patch.setattr(Log, "append_as_follower", lambda self, records, *, now, leader_epoch: append(self, records, now=now))
+
+
+def batches_of_a_later_epoch_come(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        by_hand.test_a_batch_that_arrives_otherwise_than_it_was_sent_is_not_taken(seed, by_hand.EPOCH_AT, patch)
+
+
 BUGS = {
     restarted_at_the_high_watermark: 0,
     moved_when_appended: 0,
@@ -168,6 +179,7 @@ STORIES: dict[Any, Any] = {
     joins_below_the_beginning_of_the_epoch: by_hand.test_an_outsider_joins_only_behind_the_beginning_of_the_epoch,
     joins_as_an_earlier_life: elected.test_a_replica_joins_by_what_its_present_life_has,
     fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
+    takes_batches_of_a_later_epoch: batches_of_a_later_epoch_come,
     writes_without_its_claim: elected.test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it,
 }
 """Bugs that need more luck than a run has, each with the story that meets it."""

@@ -3,16 +3,18 @@ most of these tests only tell the story; the numbers of issues are Kafka's.
 
 Here the metadata is changed by hand. Stories with an elected controller, a far store, disks that fail and leases that
 run out stand in test_cluster_scenarios_elected.py, those of moving replicas in test_moving.py, of transactions in
-test_cluster_transactions.py, of epochs and logs that a power cut tore in test_seeds.py and test_found.py. What no story
-is told of yet: an unclean election that cuts a transaction's marker (KAFKA-20716), a batch that arrives damaged or from
-a later epoch than was asked for (KAFKA-18723), a writer of a SQLite store that stops in the middle of a transaction.
+test_cluster_transactions.py, of epochs and logs that a power cut tore in test_seeds.py and test_found.py, of a writer
+of a SQLite store that stops in the middle of a transaction in tests/metadata/test_damage.py.
 """
 
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.replication.fetching import Fetching
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.followers import Followers
 from ottla.sim.clients.replicated import ReplicatedProducer
@@ -400,4 +402,38 @@ def test_too_few_copies_of_what_was_appended_are_said(monkeypatch: pytest.Monkey
     )
     assert acknowledged(cluster) == before
     monkeypatch.undo()
+    cluster.settle()
+
+
+EPOCH_AT, LAST_BYTE = 15, -1
+"""Where a batch has its leader epoch, which no checksum covers, and where what one covers."""
+
+
+def spoilt(patch: pytest.MonkeyPatch, at: int) -> list[int]:
+    """One bit of what a follower is given is another one, a few times; gives the nodes to which that happened."""
+    take, to = Fetching._take, list[int]()
+
+    def spoils(self: Fetching, now: int, fetches: Any, partition: Partition, news: Any) -> None:
+        if len(news.records) and len(to) < 5:
+            octets = bytearray(news.records)
+            octets[at] ^= 1
+            to.append(self._environment.node_id)
+            news = replace(news, records=memoryview(octets))
+        take(self, now, fetches, partition, news)
+
+    patch.setattr(Fetching, "_take", spoils)
+    return to
+
+
+@pytest.mark.parametrize("at", [EPOCH_AT, LAST_BYTE], ids=["of a later epoch", "damaged"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_that_arrives_otherwise_than_it_was_sent_is_not_taken(
+    seed: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for again (KAFKA-18723)."""
+    cluster = running(seed)
+    to = spoilt(monkeypatch, at)
+    cluster.until(lambda: len(to) == 5)
+    before = acknowledged(cluster)
+    cluster.until(lambda: acknowledged(cluster) > before + 20)
     cluster.settle()

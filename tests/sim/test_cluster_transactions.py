@@ -1,5 +1,6 @@
 """Transactions whose coordinator, partitions and groups are led by different nodes, some of which die: as stories."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTI
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -17,6 +20,11 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.workloads.cluster import TOPIC
@@ -252,5 +260,55 @@ def test_what_was_verified_under_an_earlier_leadership_opens_nothing(cluster: As
     cluster.world.network.mend()
     cluster.until(lambda: asking.over)
     assert asking.answer.responses[0].partition_responses[0].error_code == E.NOT_LEADER_OR_FOLLOWER
+    cluster.until(lambda: is_settled(cluster))
+    cluster.settle()
+
+
+def elect_uncleanly(cluster: AskedCluster, node_id: int) -> None:
+    """This node leads the first partition from now on, whatever it lacks: an operator prefers that to none, and nothing
+    counts as committed that it has not."""
+    end = log(cluster, node_id).log_end_offset
+    marks = cluster.checker._committed[0]
+    marks.update({epoch: min(mark, end) for epoch, mark in marks.items()})
+    placed = cluster.controller.image.partition(TOPIC, 0)
+    assert placed is not None
+    led = replace(placed.led_anew(node_id), isr=(node_id,), elr=(), recovering=True)
+    cluster.controller._change({(TOPIC, 0): led})
+    cluster.tell_all()
+
+
+def test_a_marker_that_an_unclean_election_cuts_is_found_and_written_again(cluster: AskedCluster) -> None:
+    """The coordinator has long ended the transaction, and no reader of committed records gets past it (KAFKA-20716):
+    who asks the leader sees it open, who asks the coordinator does not, and an operator ends it."""
+    producer = Producer(cluster)
+    producer.add(0)
+    producer.write(0)
+    cluster.until(lambda: log(cluster, 2).log_end_offset == 1)
+    cut(cluster, 1, 2)
+    cut(cluster, 2, 1)
+    producer.end()
+    cluster.until(lambda: is_settled(cluster), 10_000)
+    for node_id in (1, 3):
+        cluster.kill(node_id)
+    cluster.run(1_000)
+    cluster.world.network.mend()
+    elect_uncleanly(cluster, 2)
+    cluster.until(lambda: cluster.leader_of(TOPIC) == 2)
+    cluster.begin(1)
+    cluster.begin(3)
+    cluster.until(lambda: cluster.leader_of(TRANSACTION_STATE_TOPIC) is not None)
+    cluster.run(5_000)
+    assert log(cluster, 2).last_stable_offset == 0 < log(cluster, 2).high_watermark
+    described = cluster.ask(2, DescribeProducersRequest([TopicRequest(TOPIC, [0])]))
+    (open_there,) = described.topics[0].partitions[0].active_producers
+    assert (open_there.producer_id, open_there.current_txn_start_offset) == (producer.id, 0)
+    (known,) = cluster.ask_until(
+        lambda: cluster.leader_of(TRANSACTION_STATE_TOPIC),
+        DescribeTransactionsRequest([NAME]),
+        lambda answer: answer.transaction_states[0].error_code == E.NONE,
+    ).transaction_states
+    assert (known.transaction_state, known.topics) == ("CompleteCommit", [])
+    marker = WritableTxnMarker(producer.id, producer.epoch, False, [WritableTxnMarkerTopic(TOPIC, [0])], 1_000)
+    cluster.ask(2, WriteTxnMarkersRequest([marker]), 1)
     cluster.until(lambda: is_settled(cluster))
     cluster.settle()

@@ -1,0 +1,82 @@
+"""The checkers of clients on clusters can fail: each test breaks the nodes in one place, and a seed must notice.
+
+The seeds are some that notice; any other would do, perhaps later. Most of these bugs are those of one node.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.broker.coordinators.shards import Hosted
+from ottla.log.state import LogState
+from ottla.sim.__main__ import WORKLOADS
+from ottla.txn.shard import TransactionShard
+from tests.sim import test_groups_planted as groups
+from tests.sim import test_transactions_planted as transactions
+
+Patch = pytest.MonkeyPatch
+
+
+def plant_coordinators_that_begin_empty(patch: Patch) -> None:
+    """Whoever comes to lead believes to have read what its log says."""
+    made = Hosted.__init__
+
+    def empty(self: Hosted, *args: Any) -> None:
+        made(self, *args)
+        if self.partition.leader_epoch:
+            self.replay.next_offset = self.partition.log.log_end_offset
+
+    patch.setattr(Hosted, "__init__", empty)
+
+
+def plant_ids_that_are_forgotten_and_not_written_down(patch: Patch) -> None:
+    """A coordinator drops transactional ids of which its log still speaks."""
+    expire = TransactionShard.expire
+
+    def forgetful(self: TransactionShard, now: int) -> Any:
+        decision = expire(self, now)
+        for name in [name for name, known in self._known.items() if known.is_idle and name.startswith("loop")]:
+            del self._known[name]
+        return decision
+
+    patch.setattr(TransactionShard, "expire", forgetful)
+
+
+def plant_a_last_stable_offset_that_goes_back(patch: Patch) -> None:
+    """While an odd number of transactions is open nothing counts as stable."""
+    stable = LogState.last_stable_offset.fget
+    assert stable is not None
+
+    def falling(self: LogState) -> int:
+        return self.log_start_offset if len(self.producers.open) % 2 else stable(self)
+
+    patch.setattr(LogState, "last_stable_offset", property(falling))
+
+
+def plant_acknowledgements_that_are_not_remembered(patch: Patch) -> None:
+    patch.setattr("ottla.share.partition._batches", lambda changes, start: [])
+
+
+PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
+    (plant_coordinators_that_begin_empty, "cluster-transactions", 0, "nobody will end"),
+    (plant_coordinators_that_begin_empty, "cluster-groups", 0, "committed"),
+    (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
+    (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
+    (transactions.plant_no_verification, "cluster-transactions", 0, "nobody will end"),
+    (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
+    (groups.plant_everything_is_free, "cluster-groups", 0, "has and must not lose yet"),
+    (plant_acknowledgements_that_are_not_remembered, "cluster-share", 0, "it was done as number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "workload", "seed", "words"), PLANTED, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[Patch], None], workload: str, seed: int, words: str
+) -> None:
+    plant(monkeypatch)
+    failure = WORKLOADS[workload](seed).outcome().failure
+    assert failure is not None, f"seed {seed} of {workload} does not notice"
+    assert words in failure
