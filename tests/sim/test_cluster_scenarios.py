@@ -405,6 +405,30 @@ def test_too_few_copies_of_what_was_appended_are_said(monkeypatch: pytest.Monkey
     cluster.settle()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_whose_sync_failed_keeps_what_its_leader_counts_on(seed: int) -> None:
+    """With page-cache durability it has told of all that its log holds, whatever high watermark it knows."""
+    cluster = HandCluster(seed)
+    cluster.start()
+    cluster.run(300)
+    cluster.produce()
+    agenda = cluster.world.agenda
+    while replica(cluster, 2).log.log_end_offset == 0:
+        agenda.run_next(agenda.clock.now_us + 1_000_000)
+    cluster.world.network.cut_path("node-1", "node-2")
+    cluster.until(lambda: replica(cluster, 1).log.high_watermark > 0)
+    assert replica(cluster, 2).log.high_watermark == 0
+    life, node = cluster.hosts[2].life, cluster.node(2)
+    assert life is not None
+    replica(cluster, 2).log.pending_sync()
+    life.enter(node.failures.sync_failed, replica(cluster, 2), "an fsync that failed")
+    assert replica(cluster, 2).log.log_end_offset > 0
+    cluster.kill(2)
+    cluster.world.network.mend()
+    cluster.run(1_000)
+    cluster.settle()
+
+
 EPOCH_AT, LAST_BYTE = 15, -1
 """Where a batch has its leader epoch, which no checksum covers, and where what one covers."""
 

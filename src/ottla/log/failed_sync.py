@@ -6,7 +6,7 @@ doubt until it is written once more. So are the indexes of a segment that was cl
 into those.
 
 - Where nobody was told of these records, neither their producers nor a consumer (the high watermark has not passed the
-  recovery point: fsync durability), they are cut off. Their producers send them again.
+  recovery point: fsync durability), nor another replica, they are cut off. Their producers send them again.
 - Else the log stays closed to writes, and a file in its directory makes the next start check and rewrite them
   (recovery/). A start after a kill does that without the file where durability is fsync.
 
@@ -35,14 +35,19 @@ def shut(log: LogState, error: OSError) -> StorageFailed:
 
 def _note(log: LogState) -> None:
     path = f"{log.directory}/{FSYNC_FAILED_FILE}"
+    if log.files.exists(path):
+        return
     with suppress(OSError):  # a disk that does not take this either will hardly take the log up again
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
 
 
-def reopen(log: LogState, now: int) -> bool:
-    """See Log.reopen. False where records in doubt are acknowledged, or where the cut fails."""
+def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
+    """See Log.reopen. False where records in doubt are acknowledged, or known to others, or where the cut fails."""
     point, why = log.recovery_point, log.failed
     if not log.in_doubt or log.high_watermark > point:
+        return False
+    if others_know:
+        _note(log)
         return False
     log.failed = None
     before = [

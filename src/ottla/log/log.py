@@ -391,9 +391,12 @@ class Log(LogState):
         self.syncing.failed()
         failed_sync.shut(self, error)
 
-    def reopen(self, now: int) -> bool:
-        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False."""
-        return failed_sync.reopen(self, now)
+    def reopen(self, now: int, *, others_know: bool = False) -> bool:
+        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False.
+
+        `others_know`: other replicas have these records, or count on this log to have them.
+        """
+        return failed_sync.reopen(self, now, others_know=others_know)
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""

@@ -101,8 +101,11 @@ class Failures:
             self._reopen_at = now + REOPEN_MS if left else None
 
     def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
-        if partition.followers is not None or not partition.log.reopen(now):
-            return False  # a leader's followers may have what would be cut, and other records must not take its place
+        # A leader's followers may have what would be cut, and other records must not take its place; a follower has
+        # told its leader of all that it has, unless it waits for the disk with that.
+        others_know = partition.followers is not None or not (partition.leads or partition.fsyncs_each)
+        if not partition.log.reopen(now, others_know=others_know):
+            return False
         partition.taken_back()
         self._note(
             partition, SYNC, f"could not be synced ({why}): what nobody had been told of was cut off, appends go on"
