@@ -407,7 +407,8 @@ class Node:
         None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
         unsupported version, a frame that does not parse, a client that has yet to say who it is.
         """
-        self._look_at_lease(now)
+        if self.membership is not None:
+            self._look_at_lease(self.membership, now)
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -489,13 +490,13 @@ class Node:
         self.outbox.tell_deadline(deadline)
         return deadline
 
-    def _look_at_lease(self, now: Millis) -> None:
+    def _look_at_lease(self, membership: Membership, now: Millis) -> None:
         """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
-        if self.membership is not None:
-            self.leadership.suspended = not self.membership.is_fresh(now)
+        self.leadership.suspended = not membership.is_fresh(now)
 
     def tick(self, now: Millis) -> None:
-        self._look_at_lease(now)
+        if self.membership is not None:
+            self._look_at_lease(self.membership, now)
         self.outbox.deadline_moved = True
         self.upkeep.commits.tick(now)
         self.parking.tick(now)
@@ -536,11 +537,12 @@ class Node:
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
-        self._look_at_lease(now)
-        if self.failures.has_news:
-            self.failures.has_news = False
-            if self.membership is not None:
-                self.membership.look_at_logs(now)
+        membership = self.membership
+        if membership is not None:
+            self._look_at_lease(membership, now)
+            if self.failures.has_news:
+                self.failures.has_news = False
+                membership.look_at_logs(now)
         self.parking.serve_ready(now)
         while self.peers.has_own:
             self._serve_own(now)
