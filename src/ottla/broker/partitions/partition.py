@@ -287,7 +287,7 @@ class Partition:
     def advance(self, now: Millis) -> None:
         """A follower came further, or the in-sync replicas are others: so may the high watermark."""
         followers, log = self.followers, self.log
-        if followers is not None:
+        if followers is not None and log.high_watermark < log.log_end_offset:
             offset = followers.high_watermark(now, log.recovery_point if self.fsyncs_each else log.log_end_offset)
             if offset is not None:
                 self._commit_up_to(now, offset)
