@@ -14,10 +14,13 @@ import ottla.txn.transaction
 from ottla.broker.coordinators.shards import ShardHost
 from ottla.broker.coordinators.verification import Verifier
 from ottla.groups.offsets import Offsets
+from ottla.log.compaction.compaction import Compaction, Transactions
+from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.index.transactions import TransactionIndex
 from ottla.log.state import LogState
 from ottla.machine import NO_PRODUCER_ID, Decision
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records.batch import ATTRIBUTES_CONTROL
 from ottla.sim.workloads.transactions_run import TransactionsRun
 from ottla.txn.markers import Markers, Outcome
 from ottla.txn.shard import TransactionShard
@@ -174,6 +177,44 @@ def plant_ends_that_a_restart_forgets(patch: Patch) -> None:
     patch.setattr(TransactionShard, "loaded", forgetful)
 
 
+def plant_aborted_records_that_take_committed_ones_away(patch: Patch) -> None:
+    """Compaction takes their keys for written."""
+    original = Compaction._build_map
+
+    def careless(self: Compaction, dirty: Any) -> Any:
+        with patch.context() as meanwhile:
+            meanwhile.setattr(Transactions, "is_settled", lambda *_: False)
+            yield from original(self, dirty)
+
+    patch.setattr(Compaction, "_build_map", careless)
+
+
+def plant_transactions_that_end_with_a_group_of_segments(patch: Patch) -> None:
+    """Compaction forgets what is open where the next segment begins that it writes."""
+    original = Compaction._clean_group
+
+    def forgetful(self: Compaction, group: Any, _: Transactions) -> Any:
+        yield from original(self, group, Transactions())
+
+    patch.setattr(Compaction, "_clean_group", forgetful)
+
+
+def plant_markers_that_compaction_keeps(patch: Patch) -> None:
+    original = BatchFilter.__call__
+
+    def keeping(self: BatchFilter, header: Any, batch: memoryview, settled: bool) -> Any:
+        if header[5] & ATTRIBUTES_CONTROL:
+            return batch, header[8]
+        return original(self, header, batch, settled)
+
+    patch.setattr(BatchFilter, "__call__", keeping)
+
+
+def plant_producers_that_compaction_forgets(patch: Patch) -> None:
+    """Their last batches go with their records."""
+    patch.setattr(BatchFilter, "_must_stay", lambda self, header: header[0] + header[6] + 1 in self._ends)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_markers_that_a_restart_forgets, 7, "after everything healed"),
     (plant_no_verification, 12, "nobody will end"),
@@ -187,6 +228,10 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),
     (plant_offsets_that_an_abort_commits, 0, "never committed"),
+    (plant_aborted_records_that_take_committed_ones_away, 0, "the newest is None"),
+    (plant_transactions_that_end_with_a_group_of_segments, 18, "ends transactions"),
+    (plant_markers_that_compaction_keeps, 0, "stays without its data"),
+    (plant_producers_that_compaction_forgets, 3, "nothing is left of epoch"),
     (plant_a_commit_that_is_completed_as_an_abort, 0, "was told that it committed"),
     (plant_ends_that_a_restart_forgets, 3, "its coordinator has"),
 ]

@@ -12,7 +12,7 @@ The promises held here:
 - an input record has one committed effect.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -89,9 +89,12 @@ class Ends:
     """For so long a request whose answer was lost may still be carried out."""
 
     def __init__(self) -> None:
-        self._ended: dict[str, Ended] = {}
+        self.standing: dict[str, Ended] = {}
+        """What must be so now."""
         self._asked: dict[str, dict[int, tuple[Identity | None, Micros | None]]] = {}
         """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
+        self._met: set[int] = set()
+        """Numbers of requests while which another one of the same id was answered: nobody knows which came first."""
         self._number = 0
 
     def asks(self, transactional_id: str, identity: Identity | None) -> int:
@@ -99,34 +102,30 @@ class Ends:
         one. Its number."""
         self._number += 1
         self._asked.setdefault(transactional_id, {})[self._number] = identity, None
-        ended = self._ended.get(transactional_id)
+        ended = self.standing.get(transactional_id)
         if ended is not None and _may_change(ended, identity):
-            del self._ended[transactional_id]
+            del self.standing[transactional_id]
         return self._number
 
     def answered(self, transactional_id: str, number: int) -> None:
-        del self._asked[transactional_id][number]
+        asked = self._asked[transactional_id]
+        del asked[number]
+        self._met.update(asked)
 
     def lost(self, now_us: Micros, transactional_id: str, number: int) -> None:
         """Nobody will hear what became of this request."""
         identity, _ = self._asked[transactional_id][number]
         self._asked[transactional_id][number] = identity, now_us + self.IN_DOUBT_US
 
-    def ended(self, transactional_id: str, number: int, ended: Ended) -> None:
-        """The EndTxn of this number was answered so. What was asked behind it may have changed it already."""
-        if not any(later > number for later in self._asked[transactional_id]):
-            self._ended[transactional_id] = ended
-
-    def standing(self, now_us: Micros) -> Iterator[tuple[str, Ended]]:
-        """What must be so now."""
-        for transactional_id, ended in self._ended.items():
-            in_doubt = (
-                _may_change(ended, identity)
-                for identity, until_us in self._asked[transactional_id].values()
-                if until_us is None or until_us > now_us
-            )
-            if not any(in_doubt):
-                yield transactional_id, ended
+    def ended(self, now_us: Micros, transactional_id: str, number: int, ended: Ended) -> None:
+        """The EndTxn of this number was answered so."""
+        in_doubt = any(
+            _may_change(ended, identity)
+            for identity, until_us in self._asked[transactional_id].values()
+            if until_us is None or until_us > now_us
+        )
+        if not in_doubt and number not in self._met:
+            self.standing[transactional_id] = ended
 
 
 def _may_change(ended: Ended, identity: Identity | None) -> bool:

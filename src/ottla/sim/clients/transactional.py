@@ -625,7 +625,8 @@ class TransactionalProducer(LaneClient):
         if code == ErrorCode.NONE:
             self.told.taken(self.name, "EndTxn", self.transactional_id, identity, sent_us)
             successor = Identity(message.producer_id, message.producer_epoch) if self.second_version else identity
-            self.told.ends.ended(self.transactional_id, self._changing, Ended(commits, successor, self.name))
+            ended = Ended(commits, successor, self.name)
+            self.told.ends.ended(self.world.clock.now_us, self.transactional_id, self._changing, ended)
             self._ended(committed=commits)
             if self.second_version and self.state == "ready":
                 self._become(successor)

@@ -5,10 +5,12 @@
 - what EndTxn answered is what the coordinator knows, until somebody asks for more, also after a restart;
 - the index of aborted transactions says of each log what its markers say; no transaction has markers of both kinds;
 - whoever reads committed records to the end is shown all of a committed transaction and nothing of any other, in order;
-- every input record that is committed has its effect.
+- every input record that is committed has its effect;
+- what compaction may do to all this it does, and no more (`compaction_checkers`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
@@ -19,9 +21,11 @@ from ottla.sim.clients.batches import Batch, Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.readers import AbortedProducers
 from ottla.sim.clients.transaction_history import OrderOfShown, Source, label_of
+from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.checkers import Replicas, Watch, audited, node_of, partitions_of
+from ottla.sim.workloads.compaction_checkers import audit_compaction
 from ottla.sim.workloads.transactions import LEDGER, RESULTS, TransactionWorkload
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Transaction as KnownTransaction
@@ -104,7 +108,7 @@ def look_at_open(partition: Partition, offset: int, known: KnownTransaction | No
 
 def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransaction]) -> None:
     """Hold what the coordinators know, by transactional id, against what EndTxn answered."""
-    for name, ended in workload.told.ends.standing(workload.world.clock.now_us):
+    for name, ended in workload.told.ends.standing.items():
         found = known.get(name)
         if found is None and workload.ids_expire:
             continue
@@ -132,6 +136,18 @@ def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> Non
     _audit_whole(workload, shown)
     _audit_accounts(workload, shown)
     _audit_effects(workload, shown)
+
+
+def compact_all(workload: TransactionWorkload, replicas: Replicas) -> None:
+    """Compact every log that is compacted to its end, and look at what is left: see `audit_compaction`."""
+    for rule, partition in audited(workload, replicas):
+        if rule.compacted:
+            audit_compaction(
+                partition,
+                workload.world.clock.now_us // MS,
+                partial(_read_committed, workload),
+                lambda partition: [batch for batch, _ in batches_of(partition, Isolation.HIGH_WATERMARK)],
+            )
 
 
 def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:

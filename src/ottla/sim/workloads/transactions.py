@@ -62,6 +62,13 @@ class TransactionWorkload(Workload):
         self.ager: Ager | None = None
         self._instances = 0
 
+    def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
+        """In half of the runs segments of compacted topics are small, so that compaction makes many of many."""
+        configs = dict(super().configs_of(rule))
+        if rule.compacted and self.world.stream("short-segments").random() < 0.5:
+            configs |= {"segment.index.bytes": "40", "index.interval.bytes": "0"}
+        return list(configs.items())
+
     @property
     def clients(self) -> list[KafkaClient]:
         own = [] if self.ager is None else [self.ager]

@@ -20,6 +20,7 @@ from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.transaction_checkers import (
     TransactionWatch,
     audit_transactions,
+    compact_all,
     known_transactions,
     look_at_ends,
     missing_of_transactions,
@@ -147,3 +148,4 @@ class TransactionsRun(Run):
             node.transactions.tick(self.host.clock.now_ms)
         look_at_ends(self.workload, known_transactions(node))
         audit_transactions(self.workload, node.replicas.get)
+        compact_all(self.workload, node.replicas.get)

@@ -1,0 +1,90 @@
+"""Compacts the log of a compacted topic with transactions to its end, and looks at what is left.
+
+When all is quiet a log is compacted as if for the first time, again and again, with so much time in between that
+everything goes that may go:
+
+- a reader of committed records finds the newest of each key as before, and nothing that was not there;
+- data of aborted transactions is gone, and so is each marker whose batches are;
+- the batches say of every producer what the log remembers of it: it can be told from them after a power cut.
+"""
+
+from collections.abc import Callable
+
+from ottla.broker.partitions.partition import Partition
+from ottla.log.compaction import cleanable
+from ottla.log.compaction.compaction import Compaction
+from ottla.machine import Millis
+from ottla.sim.clients.batches import Batch, Note
+from ottla.sim.kernel.trace import Broken
+
+ROUNDS_AT_REST = 3
+"""So many rounds that leave every segment as long as it was are the end: markers are seen to have no data in one, and
+go in the next. Before, segments become fewer from round to round, and the last batch of each has to stay."""
+
+
+PAUSE_MS: Millis = 86_400_000
+"""Between two rounds; more than markers stay, also where the wall clock was set back by hours."""
+
+
+def audit_compaction(
+    partition: Partition,
+    now: Millis,
+    read_committed: Callable[[Partition], dict[int, Note]],
+    batches_of: Callable[[Partition], list[Batch]],
+) -> None:
+    """`now`: the node's time; the log's goes on from there."""
+    before = read_committed(partition)
+    log = partition.log
+    log.roll(now)
+    sizes: list[list[tuple[int, int]]] = []
+    while len(sizes) < ROUNDS_AT_REST or sizes[-1] != sizes[-ROUNDS_AT_REST]:
+        cleanable.write_checkpoint(log, log.log_start_offset)
+        for wanted in Compaction(log, now):
+            if wanted is not None:
+                wanted.sync()
+        sizes.append([(segment.base_offset, segment.size) for segment in log.segments])
+        now += PAUSE_MS
+        after = read_committed(partition)
+        if not after.items() <= before.items() or _newest(after) != _newest(before):
+            raise Broken(f"{partition.name}: compaction has left {after} of {before}")
+    batches = batches_of(partition)
+    _look_at_markers(partition, batches)
+    _look_at_producers(partition, batches)
+
+
+def _newest(notes: dict[int, Note]) -> dict[bytes | None, Note]:
+    """The last record of each key."""
+    return {note.key: note for _, note in sorted(notes.items())}
+
+
+def _look_at_markers(partition: Partition, batches: list[Batch]) -> None:
+    """A batch that stays empty, for what it says of its producer, counts as data."""
+    has_records: dict[int, bool] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        if batch.commits is None:
+            if batch.transactional and batch.base_sequence >= 0:
+                has_records[producer_id] = has_records.get(producer_id, False) or bool(batch.notes)
+            continue
+        of_data = has_records.pop(producer_id, None)
+        if of_data is None:
+            raise Broken(f"{partition.name}: the marker at {batch.base_offset} stays without its data")
+        if of_data and not batch.commits:
+            raise Broken(f"{partition.name}: what the marker at {batch.base_offset} aborts takes room for ever")
+    left = [producer_id for producer_id, of_data in has_records.items() if of_data]
+    if left:
+        raise Broken(f"{partition.name}: the data of producers {left} has lost its marker")
+
+
+def _look_at_producers(partition: Partition, batches: list[Batch]) -> None:
+    data = {batch.producer_id: batch.last_offset for batch in batches if batch.base_sequence >= 0}
+    epochs = {batch.producer_id: batch.producer_epoch for batch in batches}
+    for entry in partition.log.producers.entries.values():
+        told = data.get(entry.producer_id, -1)
+        if entry.last_data_offset >= 0 and told != entry.last_data_offset:
+            raise Broken(
+                f"{partition.name}: the last batch of producer {entry.producer_id} ended at {entry.last_data_offset}, "
+                f"the newest that is left at {told}"
+            )
+        if epochs.get(entry.producer_id) != entry.epoch:
+            raise Broken(f"{partition.name}: nothing is left of epoch {entry.epoch} of producer {entry.producer_id}")
