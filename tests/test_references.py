@@ -90,6 +90,7 @@ def is_elsewhere(name: str) -> bool:
     return any(fnmatch(name, each) for each in ELSEWHERE)
 
 
+@cache
 def is_there(name: str) -> bool:
     """Whether a file or directory of the project ends so."""
     path = re.sub(r"^(\.\.?/)+", "", name)

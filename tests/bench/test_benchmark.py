@@ -40,6 +40,7 @@ def test_a_quick_run_prints_the_ratio_to_a_peer(ottla_broker: EmbeddedBroker, tm
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
 def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: EmbeddedBroker) -> None:
     ended = run(
         "node", "--quick", "--seconds", "0.05", "--node", ottla_broker.bootstrap_servers,
@@ -51,6 +52,7 @@ def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: Embedd
     assert re.search(r"end to end p99 us +ottla +[\d,.]+\n", ended.stdout)
 
 
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
 def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     ended = run(
         "node", "--quick", "--data", str(tmp_path), "--partitions", "20", "--gigabytes", "0.02",
@@ -61,6 +63,7 @@ def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     assert len(re.findall(r"restart after kill -9 s +ottla +[\d.]+\n", ended.stdout)) == 2
 
 
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
 def test_a_cluster_is_measured_with_its_kills(tmp_path: Path) -> None:
     ended = run("cluster", "--quick", "--data", str(tmp_path), "--partitions", "30", "--only", "failover", "growth")
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -108,7 +108,12 @@ def test_cooperative_members_keep_what_they_may(
     assert values_of(members) == list(range(60))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+MISSED_TOO = pytest.mark.slow("tests/conform/test_groups.py::test_a_member_that_is_killed_is_missed")
+
+
+@pytest.mark.parametrize(
+    "client", [Librdkafka, pytest.param(KafkaPython, marks=MISSED_TOO), pytest.param(Aiokafka, marks=MISSED_TOO)]
+)
 @again_for_kafka_python
 def test_a_member_that_is_killed_is_missed(broker: EmbeddedBroker, topic: str, client: type[Member]) -> None:
     """It never leaves; its session ends and the others go on where its commits end."""

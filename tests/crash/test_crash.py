@@ -9,7 +9,10 @@ from tools import crash_loop
 ROUNDS = 3
 
 
-@pytest.mark.parametrize("durability", ["page-cache", "fsync"])
+TOO = pytest.mark.slow("tests/crash/test_crash.py::test_kill_9_under_load")
+
+
+@pytest.mark.parametrize("durability", ["page-cache", pytest.param("fsync", marks=TOO)])
 def test_kill_9_under_load(tmp_path: Path, durability: str) -> None:
     said: list[str] = []
     failures = crash_loop.run(ROUNDS, 11, str(tmp_path), durability, say=said.append)

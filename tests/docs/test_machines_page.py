@@ -113,6 +113,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
                 process.wait()
 
 
+@pytest.mark.slow("tests/docs/test_pages.py::test_the_pages_about_clusters_can_be_followed")
 def test_the_page_can_be_followed(machines: Machines, tmp_path: Path) -> None:
     for number in (1, 2, 3):
         machines.start(number)

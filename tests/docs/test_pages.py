@@ -16,18 +16,14 @@ from tools.node_process import held_ports
 
 from .reader import READ_ONLY, TOP, Reader, blocks_of
 
-PAGES = [
-    "docs/durability.md",
-    "docs/groups.md",
-    "docs/kmq.md",
-    "docs/queues.md",
-    "docs/testing.md",
-    "docs/transactions.md",
-    "docs/pipelines/ship.md",
-]
+SHORT = ["docs/durability.md", "docs/groups.md", "docs/testing.md", "docs/transactions.md"]
+LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/ship.md"]
+"""Pages whose commands wait, for locks that run out and lines that come."""
+PAGES = [*SHORT, *LONG]
+FOLLOWED_TOO = pytest.mark.slow("tests/docs/test_pages.py::test_a_page_can_be_followed")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*SHORT, *(pytest.param(page, marks=FOLLOWED_TOO) for page in LONG)])
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         reader = Reader(tmp_path, broker.bootstrap_servers)

@@ -43,7 +43,11 @@ ELSEWHERE = {
 """How blocks begin that are not pasted here, and what proves them."""
 
 
-@pytest.mark.parametrize("page", PAGES)
+FOLLOWED_TOO = pytest.mark.slow("tests/spark/test_written_pages.py::test_a_page_can_be_followed")
+"""The other pages: what the README shows of pipelines is followed by ./test itself."""
+
+
+@pytest.mark.parametrize("page", [PAGES[0], *(pytest.param(page, marks=FOLLOWED_TOO) for page in PAGES[1:])])
 def test_a_page_can_be_followed(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,7 +297,12 @@ def test_a_task_that_loses_answers_doubles_nothing(broker: EmbeddedBroker, topic
     assert acks == "0" or lost.count > 40
 
 
-@pytest.mark.parametrize("pipeline", ["commit", "commit-transactions"])
+KILLED_TOO = pytest.mark.slow(
+    "tests/spark/writer/test_sink.py::test_killed_commits_and_a_killed_node_lose_and_double_nothing"
+)
+
+
+@pytest.mark.parametrize("pipeline", ["commit", pytest.param("commit-transactions", marks=KILLED_TOO)])
 def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path, pipeline: str) -> None:
     """The loop of `make crash-pipelines` without a JVM, which takes minutes."""
     few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600", "--directory", str(tmp_path)]
