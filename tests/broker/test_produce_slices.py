@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from ottla.broker import slices
 from ottla.broker.api import k00_produce
 from ottla.broker.effects import Close, Part, Reply, Sync
 from ottla.broker.requests import Parked
+from ottla.log import state as log_state
 from ottla.log.answers import StorageFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -44,6 +46,8 @@ def fsync(tmp_path: Path) -> Iterator[NodeStage]:
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two partitions in each, be it their first record or not."""
+    monkeypatch.setattr(log_state, "SEGMENT", 0)
     for module in (k00_produce, slices):
         monkeypatch.setattr(module, "SLICE_STEPS", 2)
 
@@ -122,6 +126,22 @@ def test_what_costs_much_to_look_into_is_a_slice_of_its_own(stage: NodeStage) ->
     light = batch(bytes(100), count=20, compression="zstd")
     assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(to_all(light, topic="kept"), 9)), list)
     assert ends(stage, "kept") == [21] * PARTITIONS
+
+
+def test_first_records_of_many_partitions_are_appended_in_slices(stage: NodeStage) -> None:
+    """Each makes a directory and files, which takes as long as ten ordinary appends."""
+    stage.create("wide", 60)
+    to_each = [PartitionProduceData(index, batch()) for index in range(60)]
+    request = ProduceRequest(None, 1, 1000, [TopicProduceData("wide", partition_data=to_each)])
+    parked = receive(stage, request)
+    appended = [0, sum(ends(stage, "wide"))]
+    while appended[-1] < 59:
+        stage.node.tick(stage.now)
+        appended.append(sum(ends(stage, "wide")))
+    assert max(after - before for before, after in pairwise(appended)) <= 20
+    stage.in_slices(parked)
+    assert ends(stage, "wide") == [1] * 60
+    assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(request, 9)), list)
 
 
 def test_records_to_blame_are_named_up_to_a_bound(stage: NodeStage) -> None:

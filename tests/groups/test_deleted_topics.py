@@ -1,5 +1,8 @@
 """Offsets of deleted topics go in slices, and what is still to do costs a name for each topic and each group."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from group_stage import Stage
 
@@ -33,6 +36,26 @@ def test_offsets_of_deleted_topics_go_in_slices(groups: int, partitions: int) ->
     assert sum(slices) == groups * partitions
     assert max(slices) <= SLICE_MAX
     assert all(stage.shard._offsets.count(f"g{number}") == partitions for number in range(groups))
+
+
+def test_a_step_costs_the_same_among_few_groups_and_many() -> None:
+    """All groups are looked through when a sweep begins, and not for each group that it comes to."""
+
+    class Counted(dict[str, Any]):
+        looked_through = 0
+
+        def __iter__(self) -> Iterator[str]:
+            Counted.looked_through += 1
+            return super().__iter__()
+
+    stage = Stage()
+    for number in range(50):
+        commit(stage, f"g{number}", "t", 1)
+    stage.shard._groups = Counted(stage.shard._groups)
+    stage.ask(TopicsDeleted(("t",)), 0)
+    stage.tick(1_000)
+    assert stage.shard._offsets.count("g49") == 0
+    assert Counted.looked_through <= 2
 
 
 def test_topics_that_go_during_a_sweep_wait_for_the_next_one() -> None:

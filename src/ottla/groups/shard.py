@@ -15,6 +15,7 @@ Source: Kafka's GroupCoordinatorShard.java.
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ottla.groups.admin import delete_groups, describe, list_groups
 from ottla.groups.classic.group import Group, GroupState
@@ -387,7 +388,7 @@ class GroupShard:
             self._timers.set(_DELETED_TOPICS, now + _PAUSE_MS)
 
     def _next_to_sweep(self) -> str | None:
-        return self._deleted_topics.next_group((*self._groups, *self._consumer.ids()))
+        return self._deleted_topics.next_group(chain(self._groups, self._consumer.ids()))
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 

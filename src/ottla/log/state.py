@@ -18,6 +18,7 @@ from typing import Final
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, write_partition_metadata
 from ottla.log.config import LONG_MAX, LogConfig
+from ottla.log.cost import BEYOND_USUAL, SEGMENT
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.index.times import TIME_ENTRY
@@ -282,6 +283,7 @@ class LogState:
         self.active = segment
         self._set_roll_limits()
         self.syncing.created()
+        BEYOND_USUAL.steps += SEGMENT
 
     def _roll(self, now: int) -> None:
         old = self.active

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from ottla.log.answers import AppendRefused, Origin
 from ottla.log.config import LONG_MAX, LogConfig
+from ottla.log.cost import BEYOND_USUAL
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import (
@@ -43,7 +44,7 @@ LENGTH_AT: Final = 8
 RECORDS_NAMED_MAX: Final = 10_000
 """Of a larger batch that is refused for its timestamps nobody is told which ones are wrong: that takes unpacking it."""
 BYTES_A_STEP: Final = 8192
-"""So many are unpacked in a step of `Cost`; to compress them takes several times that."""
+"""So many are unpacked in a step of `cost.Cost`; to compress them takes several times that."""
 COMPRESSING: Final = 3
 COMPRESSING_GZIP: Final = 16
 RECORDS_A_STEP: Final = 12
@@ -51,19 +52,6 @@ _length_of = Struct(">i").unpack_from
 _pack_length = Struct(">i").pack_into
 _pack_attributes = Struct(">h").pack_into
 _pack_timestamp = Struct(">q").pack_into
-
-
-class Cost:
-    """What some work has taken: `steps` of some ten microseconds each."""
-
-    __slots__ = ("steps",)
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-
-LOOKED_INSIDE: Final = Cost()
-"""What looking inside batches has taken in this process so far. Who asks compares it with what it was before."""
 
 
 class Inside(NamedTuple):
@@ -109,7 +97,7 @@ def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, ori
     if inside is not None and config.compacted and origin is Origin.CLIENT:
         _check_keys(inside)
     if inside is not None and codec != header.compression:
-        LOOKED_INSIDE.steps += (COMPRESSING_GZIP if codec == GZIP else COMPRESSING) * len(inside.plain) // BYTES_A_STEP
+        BEYOND_USUAL.steps += (COMPRESSING_GZIP if codec == GZIP else COMPRESSING) * len(inside.plain) // BYTES_A_STEP
         batch = _recompressed(batch, header, inside, codec, config)
         if len(batch) > config.max_message_bytes:
             raise AppendRefused(
@@ -182,9 +170,9 @@ def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
     try:
         plain = unpack(header.compression, batch[HEADER_BYTES:])
     except CorruptRecords as error:
-        LOOKED_INSIDE.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at the most; nobody knows how far it came
+        BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at the most; nobody knows how far it came
         raise _not_unpacked(error) from error
-    LOOKED_INSIDE.steps += len(plain) // BYTES_A_STEP
+    BEYOND_USUAL.steps += len(plain) // BYTES_A_STEP
     if header.record_count * RECORD_BYTES_MIN > len(plain):
         raise _invalid(f"The batch reports {header.record_count} records in {len(plain)} bytes.")
     return plain
@@ -205,7 +193,7 @@ def _look_inside(batch: memoryview, header: BatchHeader) -> Inside:
             f"A batch of {header.record_count} records; this topic's configs can be applied to {PARTS_MAX}.",
         )
     plain = _unpacked(batch, header)
-    LOOKED_INSIDE.steps += header.record_count // RECORDS_A_STEP
+    BEYOND_USUAL.steps += header.record_count // RECORDS_A_STEP
     try:
         deltas, keyless = outline(plain, header.record_count)
     except TooManyBytes as error:

@@ -30,8 +30,8 @@ from ottla.broker.requests import Parked, Refused, Request, Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.log.cost import BEYOND_USUAL
 from ottla.log.producers import Guard
-from ottla.log.validation import LOOKED_INSIDE
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
@@ -481,10 +481,10 @@ def append_some(
     """Append from the one at `begin` on, as many as a slice has room for: where the rest begins, and whether some of
     them are held back."""
     holding = False
-    looked_inside = LOOKED_INSIDE
-    end = begin + SLICE_STEPS + looked_inside.steps
+    cost = BEYOND_USUAL
+    end = begin + SLICE_STEPS + cost.steps
     for at in range(begin, len(appends)):
-        if at + looked_inside.steps >= end:
+        if at + cost.steps >= end:
             return at, holding
         append = appends[at]
         if not append.error:
