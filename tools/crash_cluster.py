@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest
 from tools.cluster_faults import LEASE_S, NODES, Fault, Faults, planned
-from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, Loop, Source, Writer, note_ledger, note_moved
+from tools.crash_transactions import HANGS_S, PARTITIONS, SOURCE, TARGET, Loop, Worker, Writer, note_ledger, note_moved
 from tools.crash_transactions import TOPIC as LEDGER
 from tools.history import History, check
 from tools.recorded_clients import Member, Recorded, Sender, Sharer, Tail, Watch, read_log
@@ -73,6 +73,7 @@ class Round:
         self.bootstrap = at = faults.cluster.bootstrap_servers
         self.senders = [Sender(f"w{n}", at, history, LOG, PARTITIONS, PAUSE_S) for n in range(2)]
         self.senders.append(Sender("jobs", at, history, JOBS, PARTITIONS, 2 * PAUSE_S))
+        self.senders.append(Sender("source", at, history, SOURCE, PARTITIONS, PAUSE_S))
         self.tails = [
             Tail("at the leaders", at, history, LOG, PARTITIONS),
             Tail("at followers", at, history, LOG, PARTITIONS, **{"client.rack": "1"}),
@@ -85,43 +86,62 @@ class Round:
         ]
         self.watch = Watch("watch", at, history, list(GROUPS.values()), LOG, PARTITIONS)
         self.sharers = [Sharer(f"share-{n}", at, history, SHARE_GROUP, JOBS) for n in range(2)]
-        self.source = Source(at)
         self.writers = [Writer(at, n, seed + n) for n in range(2)]
         self.loops = [Loop(at, n) for n in range(2)]
 
+        self.healed = 0.0
+        self.hanging = 0
+
     @property
-    def recorded(self) -> list[Recorded]:
-        return [*self.senders, *self.tails, *self.members, self.watch, *self.sharers]
+    def threads(self) -> list[Recorded | Worker]:
+        return [*self.senders, *self.tails, *self.members, self.watch, *self.sharers, *self.writers, *self.loops]
 
     def run(self, plan: list[Fault]) -> list[str]:
         """What is wrong after these faults."""
         failures: list[str] = []
-        threads = [*self.recorded, self.source, *self.writers, *self.loops]
-        for thread in threads:
+        for thread in self.threads:
             thread.start()
         try:
             self.faults.run(plan, LOG)
             self.faults.heal()
+            self.healed = time.monotonic()
             self.settle()
         except (AssertionError, RuntimeError, TimeoutError, KafkaException, ClientFailure) as error:
             failures.append(f"{type(error).__name__}: {error}")
         finally:
-            for thread in threads:
-                thread.done.set()
-            for thread in threads:
-                thread.join(SETTLE_S)
-        failures += [f"{thread.name} hangs:\n{place_in_code(thread)}" for thread in threads if thread.is_alive()]
-        failures += [each.failure for each in (*self.recorded, *self.writers, *self.loops) if each.failure]
+            failures += self.end()
+        failures += [each.failure for each in self.threads if each.failure]
+        failures += [f"{each.name}: nothing was acknowledged" for each in self.senders if not each.acknowledged]
         return failures or self.check()
+
+    def end(self) -> list[str]:
+        """End all clients, and name those that don't. A call of librdkafka's that does not return at its time-out is
+        its own fault (`crash_transactions`): its transaction is aborted, and its partitions become others'."""
+        for thread in self.threads:
+            thread.done.set()
+        until = time.monotonic() + SETTLE_S
+        hanging: list[str] = []
+        for thread in self.threads:
+            while thread.is_alive():
+                if "send_offsets_to_transaction" in (place := place_in_code(thread)):
+                    thread.join(max(0.0, self.healed + HANGS_S - time.monotonic()))
+                    self.hanging += thread.is_alive()
+                    break
+                if time.monotonic() > until:
+                    hanging.append(f"{thread.name} hangs:\n{place}")
+                    break
+                thread.join(0.1)
+        return hanging
 
     def settle(self) -> None:
         """Return when everything that was begun has come to its end."""
         soon("every replica is in sync", lambda: not self.lacking())
+        self.loops.append(Loop(self.bootstrap, len(self.loops)))  # the others may hang
+        self.loops[-1].start()
         for worker in (*self.senders, *self.writers):
             worker.done.set()
         for worker in (*self.senders, *self.writers):
             worker.join(SETTLE_S)
-        self.source.finish()
         with Client(self.bootstrap) as client:
             listed = client.list_offsets(LOG, range(PARTITIONS))
         ends = {(LOG, at): end for at, end in listed.items()}
@@ -134,12 +154,12 @@ class Round:
             f"{sent} jobs are accepted",
             lambda: len({(each.place, each.offset) for each in list(self.history.accepted)}) >= sent,
         )
-        note_moved(self.history, self.bootstrap, self.source.sent)
+        note_moved(self.history, self.bootstrap)
 
     def check(self) -> list[str]:
         """Read every log, and hold what the clients know against it."""
         note_ledger(self.history, self.bootstrap, self.writers)
-        for place in ((topic, at) for topic in (LOG, JOBS) for at in range(PARTITIONS)):
+        for place in ((topic, at) for topic in (LOG, JOBS, SOURCE) for at in range(PARTITIONS)):
             self.history.logs[place] = read_log(self.bootstrap, place)
         return check(self.history)
 
@@ -164,14 +184,15 @@ class Round:
         wait = max(sender.longest_wait_s for sender in self.senders)
         return (
             f"{records} records acknowledged, {outcomes.count(True)} transactions committed, {outcomes.count(False)} "
-            f"aborted, {self.source.sent} records moved, {len(self.history.commits)} offsets committed, {accepted} "
-            f"jobs accepted; the longest wait {wait:.1f} s"
+            f"aborted, {len(self.history.commits)} offsets committed, {accepted} jobs accepted; the longest wait "
+            f"{wait:.1f} s; {self.hanging} calls of librdkafka hang"
         )
 
 
 def place_in_code(thread: threading.Thread) -> str:
     """Where a thread stands now."""
-    return "".join(traceback.format_stack(sys._current_frames()[thread.ident or 0]))
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
 
 def soon(what: str, holds: Callable[[], bool]) -> None:

@@ -31,7 +31,14 @@ from ottla.protocol.messages.offset_fetch import (
 )
 from tools.history import Accepted, Commit, Fate, Handed, History, Label, Look, Place, Record, Run
 
-QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+QUICK: dict[str, Any] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "metadata.recovery.strategy": "none",
+    "log_level": 0,
+}
+"""Without re-bootstrapping, which drops the brokers that it knew where all of them are away at once: an idempotent
+producer then waits for seconds, and where they are away again and again for ever. See `crash_transactions` too."""
 UNANSWERED = KafkaException(KafkaError(KafkaError._TIMED_OUT))
 READ_S = 60.0
 AT_ONCE = 50

@@ -24,8 +24,9 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.testing import EmbeddedCluster
 from tests.conform.test_share_groups import configure
 from tests.server.test_cluster import soon
-from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Source, Writer, note_ledger, note_moved
+from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Writer, note_ledger, note_moved
 from tools.history import History, check
+from tools.recorded_clients import Sender
 
 GROUP, TRANSACTION = 0, 1
 SETTINGS = {
@@ -58,7 +59,8 @@ def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: Embedde
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     for made in admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in (TOPIC, SOURCE, TARGET)]).values():
         made.result(20)
-    source = Source(cluster.bootstrap_servers)
+    history = History()
+    source = Sender("source", cluster.bootstrap_servers, history, SOURCE, PARTITIONS, 0.005)
     writers = [Writer(cluster.bootstrap_servers, number, number) for number in range(2)]
     workers = [*writers, Loop(cluster.bootstrap_servers, 0)]
     for thread in (source, *workers):
@@ -78,21 +80,18 @@ def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: Embedde
             cluster.kill(victim)
             go_on()
             cluster.start_node(victim)
-        source.finish()
-        for writer in writers:
-            writer.done.set()
-            writer.join(60)
-        history = History()
+        for each in (source, *writers):
+            each.done.set()
+            each.join(60)
         note_ledger(history, cluster.bootstrap_servers, writers)
-        note_moved(history, cluster.bootstrap_servers, source.sent)
+        note_moved(history, cluster.bootstrap_servers)
     finally:
-        source.done.set()
-        for worker in workers:
-            worker.done.set()
-        for worker in workers:
-            worker.join(60)
+        for each in (source, *workers):
+            each.done.set()
+        for each in (source, *workers):
+            each.join(60)
     assert not check(history)
-    assert not [worker.failure for worker in workers if worker.failure]
+    assert not [each.failure for each in (source, *workers) if each.failure]
 
 
 # ---- share groups --------------------------------------------------------------------------------------------------
