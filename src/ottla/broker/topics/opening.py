@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from ottla.broker.config.values import topic_log_config
 from ottla.broker.environment import Environment
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import read_partition_metadata
+from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
@@ -28,7 +28,8 @@ NOTHING_KNOWN: Final = (0, 0, 0)
 
 
 class Logs:
-    """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name."""
+    """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name.
+    `config` is what the logs of the topic obey, one for all of them."""
 
     def __init__(self, environment: Environment, upkeep: Upkeep) -> None:
         self._environment = environment
@@ -36,7 +37,15 @@ class Logs:
         self.unowned: dict[tuple[str, int], str] = {}
 
     def open_known(
-        self, now: Millis, name: str, record: TopicRecord, index: int, *, clean_shutdown: bool, interrupted: bool
+        self,
+        now: Millis,
+        name: str,
+        record: TopicRecord,
+        index: int,
+        config: LogConfig,
+        *,
+        clean_shutdown: bool,
+        interrupted: bool,
     ) -> Log:
         """At start: the log of a partition that was there before. What can't be read takes its partition out of service
         alone; raises OSError where nothing could be read."""
@@ -44,22 +53,22 @@ class Logs:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
             checkpoint = self._upkeep.checkpoints.of(name, index)
-            return self._open(now, name, record, index, checkpoint, clean_shutdown, interrupted)
+            return self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
                 raise
-            return self._unopened(now, name, record, index, error)
+            return self._unopened(now, name, record, index, config, error)
 
-    def open_new(self, now: Millis, name: str, record: TopicRecord, index: int) -> Log:
+    def open_new(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log:
         """The log of a partition that comes to this node; where it can't be opened, the partition is out of service."""
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
-            return self._open(now, name, record, index, NOTHING_KNOWN, clean_shutdown=True)
+            return self._open(now, name, record, index, config, NOTHING_KNOWN, clean_shutdown=True)
         except Exception as error:
-            return self._unopened(now, name, record, index, error)
+            return self._unopened(now, name, record, index, config, error)
 
-    def open_again(self, now: Millis, name: str, record: TopicRecord, index: int) -> Log | None:
+    def open_again(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log | None:
         """The log of a partition that is out of service, if it can be read now."""
         environment = self._environment
         directory = self._directory(name, index)
@@ -70,7 +79,7 @@ class Logs:
             ):
                 return None
             checkpoint = self._upkeep.checkpoints.of(name, index)
-            log = self._open(now, name, record, index, checkpoint, clean_shutdown=False, interrupted=True)
+            log = self._open(now, name, record, index, config, checkpoint, clean_shutdown=False, interrupted=True)
         except Exception:  # it is as it was, and why was told before
             return None
         self.unowned.pop((name, index), None)
@@ -85,6 +94,7 @@ class Logs:
         name: str,
         record: TopicRecord,
         index: int,
+        config: LogConfig,
         checkpoint: tuple[int, int, int],
         clean_shutdown: bool,
         interrupted: bool = False,
@@ -94,7 +104,7 @@ class Logs:
         return Log.open(
             environment.files,
             self._directory(name, index),
-            topic_log_config(environment.settings, record.configs),
+            config,
             topic_id=record.topic_id,
             now=now,
             clean_shutdown=clean_shutdown,
@@ -109,7 +119,9 @@ class Logs:
             wall=environment.wall,
         )
 
-    def _unopened(self, now: Millis, name: str, record: TopicRecord, index: int, error: Exception) -> UnopenedLog:
+    def _unopened(
+        self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig, error: Exception
+    ) -> UnopenedLog:
         """What stands for a log that could not be opened; called while the exception is handled."""
         environment, directory = self._environment, self._directory(name, index)
         match error:
@@ -123,7 +135,7 @@ class Logs:
         return UnopenedLog(
             environment.files,
             directory,
-            topic_log_config(environment.settings, record.configs),
+            config,
             topic_id=record.topic_id,
             now=now,
             checkpoint=self._upkeep.checkpoints.of(name, index),

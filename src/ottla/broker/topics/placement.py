@@ -105,9 +105,12 @@ class Placement(Subscriber):
             )
         places = [(name, index) for name, _, index in here]
         self.unopened.begin(places, power_cut=not clean_shutdown and not environment.same_boot)
+        configs = {name: topic_log_config(environment.settings, record.configs) for name, record in records.items()}
         for name, record, index in here:
             interrupted = self.unopened.is_interrupted((name, index))
-            log = self.logs.open_known(now, name, record, index, clean_shutdown=clean_shutdown, interrupted=interrupted)
+            log = self.logs.open_known(
+                now, name, record, index, configs[name], clean_shutdown=clean_shutdown, interrupted=interrupted
+            )
             self._opened[name, index] = log
             self._producer_ids.seen(log.producers.entries)
         self.unopened.note([place for place in places if self._opened[place].unopened])
@@ -199,7 +202,7 @@ class Placement(Subscriber):
         # What this node led in an earlier life it leads no more before it is elected anew: it may have lost its end.
         was_here = log is not None and len(placed.replicas) > 1
         if log is None:
-            log = self.logs.open_new(now, topic.name, topic.record, index)
+            log = self.logs.open_new(now, topic.name, topic.record, index, local.log_config)
         partition = local.partitions[index] = Partition(
             topic.name,
             index,
@@ -218,7 +221,8 @@ class Placement(Subscriber):
         topic = self._metadata.image.topics[partition.topic_name]
         if self._removals.is_in_the_way(topic.name, partition.index):
             return False
-        log = self.logs.open_again(now, topic.name, topic.record, partition.index)
+        config = self._replicas.by_name[topic.name].log_config
+        log = self.logs.open_again(now, topic.name, topic.record, partition.index, config)
         if log is None:
             return False
         partition.log = log
