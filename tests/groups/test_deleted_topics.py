@@ -1,10 +1,11 @@
-"""Offsets of deleted topics go in slices, and what is still to do costs a name for each topic and each group."""
+"""Offsets of deleted topics, and those that expire, go in slices; what is left to do is names of topics and groups."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from group_stage import Stage
+from group_stage import QUICK, Stage
 
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.shard import TopicsDeleted
@@ -36,6 +37,19 @@ def test_offsets_of_deleted_topics_go_in_slices(groups: int, partitions: int) ->
     assert sum(slices) == groups * partitions
     assert max(slices) <= SLICE_MAX
     assert all(stage.shard._offsets.count(f"g{number}") == partitions for number in range(groups))
+
+
+@pytest.mark.parametrize(("groups", "partitions"), [(300, 3), (1, 1300)])
+def test_offsets_expire_in_slices_and_their_groups_go_with_the_last(groups: int, partitions: int) -> None:
+    stage = Stage(replace(QUICK, offsets_retention_ms=60_000))
+    for number in range(groups):
+        commit(stage, f"g{number}", "t", partitions)
+    before = len(stage.log)
+    stage.tick(700_000)
+    slices = [len(each.records) for each in stage.log[before:] if isinstance(each, AppliedBatch)]
+    assert sum(slices) >= groups * partitions
+    assert max(slices) <= SLICE_MAX + groups
+    assert not stage.shard._groups
 
 
 def test_a_step_costs_the_same_among_few_groups_and_many() -> None:

@@ -318,8 +318,10 @@ class Offsets:
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
 
-    def expired(self, wall_ms: WallMillis, group: Group | ConsumerGroup) -> tuple[list[ShardRecord], bool]:
-        """Tombstones for what has expired, and whether nothing of the group is left."""
+    def expired(
+        self, wall_ms: WallMillis, group: Group | ConsumerGroup, records_max: int
+    ) -> tuple[list[ShardRecord], bool]:
+        """Tombstones for what has expired, or for the first of it, and whether nothing of the group is left."""
         topics = self._committed.get(group.group_id, {})
         if topics and isinstance(group, Group) and not _may_expire(group):
             return [], False
@@ -333,6 +335,8 @@ class Offsets:
                     left = True
                 else:
                     records.append(encode_offset(group.group_id, topic, index, None))
+                    if len(records) == records_max:
+                        return records, False
         return records, not left
 
     def _is_expired(self, wall_ms: WallMillis, group: Group | ConsumerGroup, committed: CommittedOffset) -> bool:

@@ -354,14 +354,18 @@ class GroupShard:
         if not self._to_expire:
             self._to_expire.extend(self._groups)
             self._to_expire.extend(self._consumer.ids())
-        left, wall_ms = _OFFSETS_PER_STEP, self._wall.at(now)
+        left, room, wall_ms = _OFFSETS_PER_STEP, _TOMBSTONES_PER_STEP, self._wall.at(now)
         while self._to_expire and left > 0:
             group_id = self._to_expire.popleft()
             group = self._consumer.of(group_id) or self._groups.get(group_id)
             if group is not None:
                 left -= 1 + self._offsets.count(group_id)
-                records, is_left_empty = self._offsets.expired(wall_ms, group)
+                records, is_left_empty = self._offsets.expired(wall_ms, group, room)
                 decision.records += records
+                room -= len(records)
+                if not room:
+                    self._to_expire.appendleft(group_id)
+                    break
                 if not is_left_empty:
                     continue
                 if isinstance(group, ConsumerGroup):
