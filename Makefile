@@ -64,8 +64,9 @@ conform-cluster: setup  ## run the client tests on three nodes with three copies
 conform-franz-go: setup  ## run franz-go's transactions and groups against a node (needs Go)
 	$(PYTHON) -m tools.conform_franz_go
 
-diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers
+diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers, then three nodes of each
 	$(PYTHON) -m tools.diff_peer $(ARGS)
+	$(PYTHON) -m tools.diff_peer --nodes 3 $(ARGS)
 
 sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)

@@ -1,10 +1,11 @@
 """Ask a Kafka peer and an Ottla node the same questions and show where the answers differ.
 
-    python -m tools.diff_peer [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
+    python -m tools.diff_peer [--nodes 3] [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
 
 Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node
-is started. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1 when something
-differs that known_differences.toml does not explain, or when an entry there explains nothing any more.
+is started. --nodes 3: three of each, and the themes that are asked of three. --update writes the peer's answers as
+golden transcripts and asks no node. Ends with 1 when something differs that known_differences.toml does not explain, or
+when an entry there explains nothing any more.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def peer(given: str | None) -> Iterator[tuple[str, int]]:
+def peer(given: str | None, nodes: int) -> Iterator[tuple[str, int]]:
     """The Kafka to compare with: the given one, or one of our own for the time of the run."""
     if given:
         yield address(given)
@@ -42,29 +43,40 @@ def peer(given: str | None) -> Iterator[tuple[str, int]]:
     if not Path(script).exists():
         sys.exit("no peer: give --peer HOST:PORT, or the path of a kafka-peer script in KAFKA_PEER")
     with tempfile.TemporaryDirectory(prefix="ottla-peer-") as directory:
+        at = [directory, "29292"]
+        words = ["start", *at] if nodes == 1 else ["start-cluster", *at, str(nodes)]
         started = subprocess.run(
-            [script, "start", directory, "29292"],
+            [script, *words],
             check=True,
             capture_output=True,
             text=True,
             env={"KAFKA_HEAP": "512M"} | os.environ,
         )
         try:
-            yield address(started.stdout.split()[0])
+            yield address(started.stdout.split()[0].split(",")[0])
         finally:
-            subprocess.run([script, "stop", directory], check=True)
+            subprocess.run([script, "stop" if nodes == 1 else "stop-cluster", directory], check=True)
 
 
 @contextlib.contextmanager
-def node(given: str | None) -> Iterator[tuple[str, int]]:
+def node(given: str | None, nodes: int) -> Iterator[tuple[str, int]]:
     if given:
         yield address(given)
         return
-    from ottla.testing import EmbeddedBroker
-    from tests.differential.node import CONFIG
+    from ottla.testing import EmbeddedBroker, EmbeddedCluster
+    from tests.differential.node import CONFIG, OF_CLUSTERS
 
+    if nodes > 1:
+        with EmbeddedCluster(nodes=nodes, settings=CONFIG | OF_CLUSTERS) as cluster:
+            yield address(cluster.address_of(1))
+        return
     with EmbeddedBroker(settings=CONFIG) as broker:
         yield address(broker.bootstrap_servers)
+
+
+def themes_of(arguments: Any) -> list[str]:
+    """The themes that are asked of so many nodes."""
+    return [theme for theme in transcript.themes() if transcript.nodes_of(theme) == arguments.nodes]
 
 
 def play_theme(theme: str, where: tuple[str, int], slow: bool, only: list[str]) -> dict[str, Transcript]:
@@ -84,8 +96,8 @@ def play_theme(theme: str, where: tuple[str, int], slow: bool, only: list[str]) 
 
 
 def update(arguments: Any) -> int:
-    with peer(arguments.peer) as where:
-        for theme in transcript.themes():
+    with peer(arguments.peer, arguments.nodes) as where:
+        for theme in themes_of(arguments):
             played = play_theme(theme, where, True, arguments.only)
             if played:
                 kept = transcript.load(theme) if arguments.only else {}
@@ -103,8 +115,9 @@ def update(arguments: Any) -> int:
 
 def compare(arguments: Any) -> int:
     found: list[Difference] = []
-    with peer(arguments.peer) as kafka, node(arguments.node) as ottla:
-        for theme in transcript.themes():
+    themes = themes_of(arguments)
+    with peer(arguments.peer, arguments.nodes) as kafka, node(arguments.node, arguments.nodes) as ottla:
+        for theme in themes:
             if not transcript.playable(theme, *ottla):
                 print(f"{theme} is not served")
                 continue
@@ -112,7 +125,7 @@ def compare(arguments: Any) -> int:
             played = play_theme(theme, ottla, False, arguments.only)
             for name in golden:
                 found += transcript.differences(theme, name, golden[name], played.get(name, []))
-    known = transcript.known_differences()
+    known = [entry for entry in transcript.known_differences() if entry.scenario.partition("/")[0] in themes]
     new = [d for d in found if not any(k.covers(d) for k in known)]
     stale = [k for k in known if not arguments.only and not any(k.covers(d) for d in found)]
     for difference in new:
@@ -125,6 +138,7 @@ def compare(arguments: Any) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="how many nodes of each are asked")
     parser.add_argument("--peer", help="address of a Kafka to compare with")
     parser.add_argument("--node", help="address of the Ottla node; one is started without it")
     parser.add_argument(

@@ -50,6 +50,8 @@ class Names:
     node_id: int = -1
     host: str = ""
     port: int = -1
+    ports: set[int] = field(default_factory=set)
+    """Those of all nodes where there are several."""
     cluster_id: str = ""
     log_dirs: set[str] = field(default_factory=set)
     uuids: dict[bytes, str] = field(default_factory=dict)
@@ -96,7 +98,7 @@ def _value(name: str, value: Any, names: Names, version: int) -> Any:
             return ErrorCode(value).name
         case int() if name in NODE_FIELDS and value == names.node_id:
             return "<node>"
-        case int() if name == "port" and value == names.port:
+        case int() if name == "port" and (value == names.port or value in names.ports):
             return "<port>"
         case int() if (name, value) in names.numbers:
             return names.numbers[name, value]

@@ -36,22 +36,30 @@ class Pending:
 
 
 class Stage:
-    """`slow`: the broker applies metadata changes after it has answered (Kafka), so preparing calls wait."""
+    """`slow`: the broker applies metadata changes after it has answered (Kafka), so preparing calls wait. `nodes`: how
+    many there are; several are told apart by their ids, and asked by `on="node 2"`."""
 
-    def __init__(self, host: str, port: int, theme: str, slow: bool = False) -> None:
+    def __init__(self, host: str, port: int, theme: str, slow: bool = False, nodes: int = 1) -> None:
         self.host, self.port, self.slow = host, port, slow
         self.names = Names(token=f"r{uuid.uuid4().hex[:8]}-{theme}.", host=host, port=port)
         self.steps: list[dict[str, Any]] = []
         self._connections: dict[str, Connection] = {}
+        self._nodes: dict[str, tuple[str, int]] = {}
         answer = self.send("Metadata", topics=[])
         self.names.node_id, self.names.cluster_id = answer.brokers[0].node_id, answer.cluster_id
         self.names.host, self.names.port = answer.brokers[0].host, answer.brokers[0].port
+        if nodes > 1:
+            assert [*sorted(each.node_id for each in answer.brokers)] == [*range(1, nodes + 1)], answer
+            self._nodes = {f"node {each.node_id}": (each.host, each.port) for each in answer.brokers}
+            self.names.ports = {each.port for each in answer.brokers}
+            self.names.node_id = -1
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def connection(self, on: str = "a") -> Connection:
         if on not in self._connections:
-            self._connections[on] = Connection(self.host, self.port, client_id="differential", timeout_s=30)
+            where = self._nodes.get(on, (self.host, self.port))
+            self._connections[on] = Connection(*where, client_id="differential", timeout_s=30)
         return self._connections[on]
 
     def hang_up(self, on: str = "a") -> None:
@@ -213,11 +221,35 @@ class Stage:
                 asked = fetch(name, 0, partition)
                 self.until(lambda a: a.responses[0].partitions[0].error_code == 0, "Fetch", 12, **asked)
 
+    def ready_everywhere(self, name: str, partitions: int) -> None:
+        """Wait until every node tells the same of this topic, with all its replicas in sync and its leaders at work."""
+
+        def told(on: str) -> Any:
+            (topic,) = self.send("Metadata", on=on, topics=[{"name": name}], allow_auto_topic_creation=False).topics
+            return topic
+
+        def is_ready(topic: Any) -> bool:
+            in_sync = all(sorted(p.isr_nodes) == sorted(p.replica_nodes) and p.leader_id >= 0 for p in topic.partitions)
+            return topic.error_code == 0 and len(topic.partitions) == partitions and in_sync
+
+        for _ in range(400):
+            topics = [told(on) for on in self._nodes]
+            if all(is_ready(topic) and topic == topics[0] for topic in topics):
+                break
+            time.sleep(0.05)
+        else:
+            raise TimeoutError(f"{name} is not ready: {topics}")
+        self.settle()
+
     def append(self, name: str, *made: bytes, partition: int = 0) -> int:
         """Produce batches one by one; the base offset of the last."""
         offset = -1
+        on = "a"
+        if self._nodes:
+            (topic,) = self.send("Metadata", topics=[{"name": name}]).topics
+            on = f"node {next(part.leader_id for part in topic.partitions if part.partition_index == partition)}"
         for data in made:
-            answer = self.send("Produce", 9, **produce(name, data, partition))
+            answer = self.send("Produce", 9, on=on, **produce(name, data, partition))
             (entry,) = answer.responses[0].partition_responses
             assert entry.error_code == 0, answer
             offset = entry.base_offset

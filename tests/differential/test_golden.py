@@ -13,13 +13,15 @@ import pytest
 
 from ottla.broker.served import SERVED
 from ottla.protocol.apis import APIS
-from ottla.testing import EmbeddedBroker
+from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 from . import transcript
-from .node import CONFIG
+from .node import CONFIG, OF_CLUSTERS
 from .transcript import Difference
 
 SCENARIOS = [(theme, name) for theme in transcript.themes() for name in transcript.scenarios_of(theme)]
+OF_ONE = [(theme, name) for theme, name in SCENARIOS if transcript.nodes_of(theme) == 1]
+OF_THREE = [(theme, name) for theme, name in SCENARIOS if transcript.nodes_of(theme) == 3]
 KNOWN = transcript.known_differences()
 
 
@@ -30,8 +32,26 @@ def address() -> Iterator[tuple[str, int]]:
         yield host, int(port)
 
 
-@pytest.mark.parametrize(("theme", "name"), SCENARIOS, ids=[f"{theme}-{name}" for theme, name in SCENARIOS])
+@pytest.fixture(scope="module")
+def address_of_three() -> Iterator[tuple[str, int]]:
+    with EmbeddedCluster(settings=CONFIG | OF_CLUSTERS) as cluster:
+        host, _, port = cluster.address_of(1).rpartition(":")
+        yield host, int(port)
+
+
+@pytest.mark.parametrize(("theme", "name"), OF_ONE, ids=[f"{theme}-{name}" for theme, name in OF_ONE])
 def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> None:
+    hold(address, theme, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("theme", "name"), OF_THREE, ids=[f"{theme}-{name}" for theme, name in OF_THREE])
+def test_three_nodes_as_three_of_kafka_answer(address_of_three: tuple[str, int], theme: str, name: str) -> None:
+    hold(address_of_three, theme, name)
+
+
+def hold(address: tuple[str, int], theme: str, name: str) -> None:
+    """Play a scenario, and hold it against Kafka's answers."""
     golden = transcript.load(theme).get(name)
     if not transcript.playable(theme, *address):
         pytest.skip("not served yet")

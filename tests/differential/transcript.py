@@ -57,8 +57,13 @@ def scenarios_of(theme: str) -> dict[str, Scenario]:
     }
 
 
+def nodes_of(theme: str) -> int:
+    """How many nodes the theme is asked of."""
+    return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "NODES", 1)
+
+
 def play(scenario: Scenario, host: str, port: int, theme: str, slow: bool = False) -> Transcript:
-    stage = Stage(host, port, theme, slow)
+    stage = Stage(host, port, theme, slow, nodes_of(theme))
     try:
         scenario(stage)
     finally:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
 
 _OF_ANY_REPLICA_SINCE = 11
+ENDPOINTS_SINCE = 16
+"""Who leads, and where that is, is told to who asked elsewhere (KIP-951); the field for it is older."""
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -209,7 +211,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
     if not isinstance(partition, ErrorCode):
         return partition
     answer.error = partition
-    if partition in _LED_ELSEWHERE:
+    if partition in _LED_ELSEWHERE and fetch.version >= ENDPOINTS_SINCE:
         answer.current_leader = node.leadership.leader_of(asked.topic, asked.index)
     elif partition in _UNKNOWN:
         answer.aborted = []

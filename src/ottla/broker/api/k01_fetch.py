@@ -26,7 +26,16 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.fetch_reading import Fetch, begin, count_throttled, look_at_throttle, read_all, read_one, stands
+from ottla.broker.api.fetch_reading import (
+    ENDPOINTS_SINCE,
+    Fetch,
+    begin,
+    count_throttled,
+    look_at_throttle,
+    read_all,
+    read_one,
+    stands,
+)
 from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
@@ -50,7 +59,6 @@ KEY = 1
 
 _SESSIONS_SINCE = 7
 _BY_TOPIC_ID_SINCE = 13
-_ENDPOINTS_SINCE = 16
 
 _NONE = ErrorCode.NONE
 
@@ -233,7 +241,7 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
         told += tell(node, fetch, answers[first : first + PARTITIONS_AT_ONCE])
         yield
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
+    endpoints = _endpoints(node, fetch, told) if fetch.version >= ENDPOINTS_SINCE else []
     return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoints))
 
 
@@ -284,7 +292,7 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
         return _throttled(node, fetch, throttle_ms)
     told = tell(node, fetch, answers)
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
-    endpoints = _endpoints(node, fetch, told) if fetch.version >= _ENDPOINTS_SINCE else []
+    endpoints = _endpoints(node, fetch, told) if fetch.version >= ENDPOINTS_SINCE else []
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)
 
 

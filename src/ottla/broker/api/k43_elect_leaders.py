@@ -69,15 +69,15 @@ def _serve(node: Node, request: Request) -> ElectLeadersResponse | Parked:
     asked = body.topic_partitions
     if asked is not None and body.election_type not in (PREFERRED, UNCLEAN):
         return refused(request, ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}")
-    return node.slices.begin(request, _answer(node, body), is_long=False)
+    return node.slices.begin(request, _answer(node, request), is_long=False)
 
 
-def _answer(node: Node, body: ElectLeadersRequest) -> Work:
+def _answer(node: Node, request: Request) -> Work:
     try:
-        return (yield lambda now: _electing(node, body, now))
+        return (yield lambda now: _electing(node, request.body, now))
     except StoreFailed as failed:
         node.notes(f"leaders could not be elected: {failed}")
-        return ElectLeadersResponse(error_code=error_of(failed))
+        return refused(request, error_of(failed), str(failed))
 
 
 def _electing(node: Node, body: ElectLeadersRequest, now: Millis) -> Planned:

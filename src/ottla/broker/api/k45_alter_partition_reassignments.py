@@ -45,7 +45,15 @@ def handle(node: Node, request: Request) -> Any:
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterPartitionReassignmentsResponse:
     """The answer where nothing of the request was done, as far as this node knows."""
-    return AlterPartitionReassignmentsResponse(error_code=error, error_message=sentence)
+    body: AlterPartitionReassignmentsRequest = request.body
+    responses = [
+        ReassignableTopicResponse(
+            topic.name,
+            [ReassignablePartitionResponse(each.partition_index, error, sentence) for each in topic.partitions],
+        )
+        for topic in body.topics
+    ]
+    return AlterPartitionReassignmentsResponse(error_code=error, error_message=sentence, responses=responses)
 
 
 def _serve(node: Node, request: Request) -> AlterPartitionReassignmentsResponse | Parked:

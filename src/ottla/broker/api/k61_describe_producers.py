@@ -1,6 +1,6 @@
 """DescribeProducers, key 61, version 0: the producers that partitions remember, and their open transactions.
 
-What is skipped: nothing. `current_txn_start_offset` is -1 as long as transactions are not served.
+What it does: every replica tells what it knows, not the leader alone. What is skipped: nothing.
 
 Source: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState; KIP-664.
 """
@@ -83,7 +83,7 @@ def _fault(node: Node, request: Request, name: str) -> tuple[ErrorCode, str | No
 
 
 def _partition(node: Node, topic: str, index: int) -> tuple[PartitionResponse, list[ProducerEntry]]:
-    partition = node.leadership.led(topic, index)
+    partition = node.leadership.led(topic, index, of_any_replica=True)
     if isinstance(partition, ErrorCode):
         return PartitionResponse(index, partition), []
     return PartitionResponse(index), list(partition.log.producers.entries.values())
