@@ -111,7 +111,7 @@ def _value(name: str, value: Any, names: Names, version: int) -> Any:
         case uuid.UUID():
             return _uuid(value.bytes, names)
         case bytes() | memoryview() | bytearray() if name == "records":
-            return [_batch(entry, names) for entry in batches.read(value) or []]
+            return [_batch(entry, names) for entry in batches.read(bytes(value)) or []]
         case bytes() | memoryview() | bytearray():
             raw = bytes(value)
             if name.endswith("_id") and len(raw) == 16:

@@ -90,7 +90,7 @@ class Stage:
 
     def versions(self, api: str) -> range:
         cls = request_class(api)
-        return range(cls.MIN_VERSION, NEWEST.get(api, cls.MAX_VERSION) + 1)
+        return range(cls.MIN_VERSION, (NEWEST.get(api) or int(cls.MAX_VERSION or 0)) + 1)
 
     # ---- steps that are written down -------------------------------------------------------------------------------
 
@@ -187,6 +187,7 @@ class Stage:
         return message
 
     def until(self, ready: Callable[[Any], bool], api: str, version: int | None = None, **fields: Any) -> Any:
+        message: Any = None
         for _ in range(400):
             message = self.send(api, version, **fields)
             if ready(message):
@@ -232,6 +233,7 @@ class Stage:
             in_sync = all(sorted(p.isr_nodes) == sorted(p.replica_nodes) and p.leader_id >= 0 for p in topic.partitions)
             return topic.error_code == 0 and len(topic.partitions) == partitions and in_sync
 
+        topics: list[Any] = []
         for _ in range(400):
             topics = [told(on) for on in self._nodes]
             if all(is_ready(topic) and topic == topics[0] for topic in topics):

@@ -44,7 +44,7 @@ def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> No
     hold(address, theme, name)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("tests/differential/test_golden.py::test_as_kafka_answers")
 @pytest.mark.parametrize(("theme", "name"), OF_THREE, ids=[f"{theme}-{name}" for theme, name in OF_THREE])
 def test_three_nodes_as_three_of_kafka_answer(address_of_three: tuple[str, int], theme: str, name: str) -> None:
     hold(address_of_three, theme, name)

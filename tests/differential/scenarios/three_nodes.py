@@ -294,7 +294,10 @@ def places(answer: dict[str, Any]) -> Any:
 def nodes(answer: dict[str, Any]) -> Any:
     shown = [{key: each[key] for key in each if key not in ("host", "port")} for each in answer["brokers"]]
     controller = answer.get("controller_id")
-    return [sorted(shown, key=lambda each: each.get("broker_id", each.get("node_id"))), controller in (None, 1, 2, 3)]
+    return [
+        sorted(shown, key=lambda each: int(each.get("broker_id") or each["node_id"])),
+        controller in (None, 1, 2, 3),
+    ]
 
 
 def found(answer: dict[str, Any]) -> Any:
