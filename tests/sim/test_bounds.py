@@ -32,7 +32,7 @@ from ottla.protocol.wire import Message
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
-from ottla.sim.kernel.network import Weather
+from ottla.sim.kernel.network import Connection, Weather
 from ottla.sim.workloads.checkers import node_of
 from tests.node_stage import frame_of
 
@@ -55,7 +55,7 @@ class Asker(Client):
         self._asked.append((message.API_KEY, version))
         self.send(bytes(frame_of(message, version)))
 
-    def frame_arrived(self, frame: memoryview) -> None:
+    def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         self.told.append((self.name, decode_response(*self._asked.popleft(), frame)[1]))
 
 
