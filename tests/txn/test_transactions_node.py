@@ -227,6 +227,44 @@ def test_a_prepared_transaction_ends_after_a_power_cut(syncs: int) -> None:
     assert last_stable_offset == high_watermark >= 2  # the marker may have been written twice
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_node_that_coordinates_what_it_writes_answers_at_once(stage: NodeStage, version: int) -> None:
+    """Nothing of a small transaction waits for the node's next tick."""
+    stage.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]), 4)
+    producer = Producer(stage, version)
+    whose = (NAME, producer.id, producer.epoch)
+    offsets = [TxnOffsetCommitRequestTopic(TOPIC, [TxnOffsetCommitRequestPartition(0, 5)])]
+    commit = TxnOffsetCommitRequest(NAME, GROUP, *whose[1:], topics=offsets)
+    requests: list[tuple[Any, int]] = [
+        (producer.request(b"a"), producer.produce_version),
+        (commit, 5 if version == 2 else 3),
+        (EndTxnRequest(*whose, True), 5 if version == 2 else 3),
+    ]
+    if version == 1:
+        producer.add()
+        stage.ask(AddOffsetsToTxnRequest(*whose, GROUP), 3)
+    for message, message_version in requests:
+        assert stage.send(message, message_version).answered, type(message).__name__
+    assert stable(stage) == (2, 2)
+    assert committed(stage) == (5, E.NONE)
+
+
+def test_what_waits_for_the_disk_goes_on_with_the_next_tick() -> None:
+    """With fsync durability a partition is added when that is on the disk, and the record comes behind it."""
+    stage = DiskStage(ottla_durability="fsync")
+    stage.create(TOPIC, 2, {})
+    producer = Producer(stage, 2)
+    stage.hold_syncs = True
+    asked = stage.send(producer.request(b"a"), 12)
+    for _ in ("the transaction has the partition", "the record is there"):
+        while stage.syncs:
+            stage.sync()
+            stage.settle()
+        stage.node.tick(stage.now)
+        stage.settle()
+    assert asked.answer.responses[0].partition_responses[0].error_code == E.NONE
+
+
 def test_without_verification_the_second_version_still_adds_its_partitions(tmp_path: Path) -> None:
     """Else nobody would end what it writes. In the first version the partition takes what comes, as Kafka's."""
     stage = NodeStage(tmp_path, transaction_partition_verification_enable="false")

@@ -244,9 +244,10 @@ class SlicedProduce:
 
     def _work(self, request: Request) -> Work:
         node, appends = self._node, self._appends
-        yield Piece(request, None, partial(self._end_slice, 0))
+        if self._done:
+            yield Piece(request, None, partial(self._end_slice, 0))
         while self._done < len(appends):
-            yield Piece(request, None, self._append)
+            yield Piece(request, None, self._append, is_light=not self._done)
         if self._acks == 0:
             if any(append.error for append in appends):
                 node.outbox.add(Close(request.session.address.identity, ACKS_0_FAILED))
@@ -254,8 +255,9 @@ class SlicedProduce:
         topics: _Answers = {}
         leaders: list[int] = []
         for first in range(0, len(appends), SLICE_STEPS):
+            if first:
+                yield
             leaders += _add_answers(node.leadership, topics, appends[first : first + SLICE_STEPS])
-            yield
         response = _response(node, request.session, request.version, topics, leaders)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
         return response
@@ -431,10 +433,9 @@ def _verified_here(
 ) -> bool:
     """Whether the coordinator is this node and has said which of the appends are in the transaction: nothing can come
     between its word and the append."""
-    if version >= _ADDS_PARTITIONS_SINCE:
-        return False
     producer, places = _asked_of(node, opening)
-    errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places))
+    adds = version >= _ADDS_PARTITIONS_SINCE
+    errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
     if errors is None:
         return False
     _refuse_those_of(errors, places, opening, version)

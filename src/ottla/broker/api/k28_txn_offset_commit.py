@@ -96,6 +96,13 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(body, request.version, fenced.error_code)
     if guard is None:
         return _commit(node, request, partition, _Commit(node, request, commit, refused), None)
+    place = (CONSUMER_OFFSETS_TOPIC, partition.index)
+    adds = request.version >= _ADDS_PARTITION_SINCE
+    errors = node.verifier.verify_here(request.now, name, commit.writer, [place], adds=adds)
+    if errors is not None and errors[place]:
+        return _refusal(body, request.version, _said(errors[place], request.version))
+    if errors is not None:
+        return _commit(node, request, partition, _Commit(node, request, commit, refused), guard)
     return node.slices.begin(request, _verified(node, request, partition, commit, refused, guard), is_long=False)
 
 

@@ -433,6 +433,19 @@ class ShardHost:
         (answer,) = hosted.shard.decide(now, NO_STEP, call).answers
         return answer.reply
 
+    def change_here(self, now: Millis, index: int, call: Call) -> object | None:
+        """The reply to a call that may write a record, where that is committed at once; None where it has to be asked
+        like any other."""
+        hosted = self._hosted.get(index)
+        if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
+            return None
+        if not hosted.partition.commits_at_once:
+            return None
+        asked = CoordinatorRequest([(index, call)])
+        asked.host = self
+        self._ask(now, asked, 0, index, call)
+        return asked.replies[0]
+
     def forget(self, step: Ticket) -> None:
         """The client of this step is gone."""
         known = self._steps.pop(step, None)

@@ -66,15 +66,27 @@ class Verifier:
         return None if leader is None or leader[0] < 0 else leader[0]
 
     def verify_here(
-        self, now: Millis, transactional_id: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]]
+        self,
+        now: Millis,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Iterable[tuple[str, int]],
+        *,
+        adds: bool,
     ) -> Errors | None:
-        """The errors by partition where this node coordinates the id and they were to be added before; None where the
-        coordinator has to be asked."""
+        """The errors by partition where this node coordinates the id and knows at once; None where the coordinator has
+        to be asked. `adds`: the partitions are to be added, else they were to be before."""
+        if not transactional_id:
+            return None
         index = self._transactions.partition_for(transactional_id)
-        asked = _question(transactional_id, producer, partitions, adds=False)
+        asked = _question(transactional_id, producer, partitions, adds=adds)
         call = Call(AddPartitionsToTxnRequest.API_KEY, AddPartitionsToTxnRequest.MAX_VERSION, "", "", asked)
-        result = self._transactions.answer_here(now, index, call)
-        return None if result is None else _told_in(cast(AddPartitionsToTxnResult, result))
+        ask_here = self._transactions.change_here if adds else self._transactions.answer_here
+        result = ask_here(now, index, call)
+        told = None if result is None else _told_in(cast(AddPartitionsToTxnResult, result))
+        if adds and told is not None and ErrorCode.CONCURRENT_TRANSACTIONS in told.values():
+            return None  # a transaction that is just ending is waited for
+        return told
 
 
 class Verification(ParkedWork):

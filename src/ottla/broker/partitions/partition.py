@@ -122,6 +122,12 @@ class Partition:
         return f"{self.topic_name}-{self.index}"
 
     @property
+    def commits_at_once(self) -> bool:
+        """Whether what is appended next is committed with that, as nothing has to cover it first."""
+        held_back = self.holding or self._commits.by_fsync
+        return not held_back and self.log.config.flush_messages > self.log.unflushed + 1
+
+    @property
     def fsyncs_each(self) -> bool:
         """Whether a record counts on this node only once it is on the disk, whoever leads."""
         return self._commits.by_fsync or self.log.config.flush_messages == 1
