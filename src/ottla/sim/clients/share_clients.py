@@ -54,8 +54,8 @@ TRY_AGAIN = frozenset(
 )
 NOT_HELD = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
 
-GOES_ELSEWHERE = 0.05
-"""How often a member ends its session to have the next one with another node."""
+GOES_ELSEWHERE, GOES_WHERE_MORE_IS = 0.05, 0.5
+"""How often a member ends its session to have the next one with another node: while it works, when it has nothing."""
 
 Said = dict[TopicPartition, list[tuple[int, int]]]
 """(offset, kind) by partition, in the order of offsets."""
@@ -135,7 +135,7 @@ class ShareMember(KafkaClient):
             self._at = self.leader((self.topic, self.rng.randrange(len(self.known[self.topic].partitions))))
         if self.naughty and self.rng.random() < self.naughty / 4:
             self._misbehave()
-        elif self.follows and self._epoch and self.rng.random() < GOES_ELSEWHERE:
+        elif self.follows and self._epoch and self.rng.random() < (GOES_ELSEWHERE if self.held else GOES_WHERE_MORE_IS):
             self._acknowledge({}, epoch=-1)
         elif self.held and self._epoch and self.rng.random() < 0.4:
             self._acknowledge(self._judge())
