@@ -60,6 +60,11 @@ class Copy:
     numbers: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
     """Producer id, epoch and sequence of each numbered batch."""
 
+    @property
+    def start(self) -> int:
+        """Where the first batch begins that is there."""
+        return self.batches[0].base_offset if self.batches else self.end
+
     def at(self, offset: int) -> Batch | None:
         """The batch that holds this offset."""
         low, high = 0, len(self.batches)
@@ -221,7 +226,7 @@ class ReplicaChecker:
         if not same_life and (node_id, index) in self._cut_forgiven:
             self._cut_forgiven.discard((node_id, index))
             return
-        start = copy.batches[0].base_offset if copy.batches else copy.end
+        start = copy.start
         committed = self._committed.get(index, {})
         for batch in before:
             if batch.base_offset < start or copy.at(batch.base_offset) == batch:
@@ -276,7 +281,9 @@ class ReplicaChecker:
                 raise Broken(
                     f"4: {self.topic}-{index}: the high watermark was {mark}, node {member} in sync ends at {copy.end}"
                 )
-            if mark and leader is not None and leader.end >= mark and copy.at(mark - 1) != leader.at(mark - 1):
+            if leader is None or leader.end < mark or mark <= max(copy.start, leader.start):
+                continue
+            if copy.at(mark - 1) != leader.at(mark - 1):
                 raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
 
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
@@ -312,7 +319,7 @@ class ReplicaChecker:
         promised."""
         for index in {index for _, index in self.copies}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
-            start = max(copy.batches[0].base_offset if copy.batches else copy.end for copy in copies)
+            start = max(copy.start for copy in copies)
             alike = [[batch for batch in copy.batches if batch.base_offset >= start] for copy in copies]
             if any(batches != alike[0] for batches in alike):
                 raise Broken(f"2: the replicas of {self.topic}-{index} differ at rest")
