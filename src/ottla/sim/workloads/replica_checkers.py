@@ -16,9 +16,9 @@ invariants of a replicated log:
 11. what a producer numbered stands once in a log.
 
 The others are checked elsewhere: 8, what is stale changes nothing, by the proposals of tests/sim/controllers.py and in
-`watched_store`; 12, committed offsets never go back, by the history of `OffsetCommitter`; 13, transactions, by the
-tests of theirs; 15, that all comes to rest, by `Cluster.settle`. Nothing compares a coordinator's memory with a replay
-in a cluster (14) but the committers, who ask each next coordinator.
+`watched_store`; 12, committed offsets never go back, by the history of whoever commits; 13, transactions, by
+`transaction_checkers`, and 14, a coordinator's memory is what its log says, by `clustered_run`; 15, that all comes to
+rest, by `Cluster.settle`.
 
 A replica that may have lost bytes which it had (`lost_power`) is forgiven 4 until it has left the in-sync and eligible
 ones, as it then has to, and 6 when it is first read again.
