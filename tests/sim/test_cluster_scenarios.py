@@ -16,11 +16,14 @@ import pytest
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.fetching import Fetching
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.replica.followers import Followers
+from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.replicated import ReplicatedProducer
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.workloads.cluster import TOPIC
-from tests.sim.hand_cluster import HandCluster
+from tests.sim.cluster_asking import AskedCluster
+from tests.sim.hand_cluster import TOPIC_ID, HandCluster
 
 SEEDS = range(3)
 
@@ -290,7 +293,7 @@ def test_too_few_in_sync_take_nothing(seed: int) -> None:
     cluster = running(seed)
     cluster.kill(2)
     cluster.kill(3)
-    cluster.until(lambda: cluster.isr() == (1,))
+    cluster.until(lambda: not replica(cluster, 1).has_enough_replicas)
     cluster.run(3_000)
     before = acknowledged(cluster)
     cluster.run(1_000)
@@ -426,6 +429,31 @@ def test_a_follower_whose_sync_failed_keeps_what_its_leader_counts_on(seed: int)
     cluster.kill(2)
     cluster.world.network.mend()
     cluster.run(1_000)
+    cluster.settle()
+
+
+def numbered(sequence: int) -> ProduceRequest:
+    """A record of an idempotent producer."""
+    batch = encode_batch([(b"k", b"%d" % sequence)], 0, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return ProduceRequest(None, -1, 5_000, [TopicProduceData("", TOPIC_ID, [PartitionProduceData(0, batch)])])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_sent_behind_a_batch_that_too_few_replicas_could_take_waits_for_it(seed: int) -> None:
+    """A new producer may begin with any sequence: it is remembered that it began with that one."""
+    cluster = AskedCluster(seed)
+
+    def said(sequence: int) -> ErrorCode:
+        return ErrorCode(cluster.ask(1, numbered(sequence)).responses[0].partition_responses[0].error_code)
+
+    for node_id in (2, 3):
+        cluster.kill(node_id)
+    cluster.until(lambda: not replica(cluster, 1).has_enough_replicas)
+    assert said(0) is ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster.begin(2)
+    cluster.until(lambda: replica(cluster, 1).has_enough_replicas)
+    assert said(1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [said(0), said(1)] == [ErrorCode.NONE, ErrorCode.NONE]
     cluster.settle()
 
 

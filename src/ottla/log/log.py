@@ -206,7 +206,8 @@ class Log(LogState):
         return _new_tuple(Appended, (first, last, max_timestamp if attributes & 8 else -1, False))
 
     def not_written(self, batch: memoryview) -> None:
-        """`append_as_leader` raised StorageFailed for this batch: what its producer sent behind it must wait for it."""
+        """This batch was refused for now, by `append_as_leader` with StorageFailed or before it: what its producer sent
+        behind it must wait for it."""
         if len(batch) >= HEADER_BYTES:
             header: RawHeader = _unpack_header(batch)
             self.producers.owe(header[9], header[10], header[11])

@@ -26,7 +26,7 @@ from collections import deque
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ottla.log.answers import AppendRefused, Origin, StorageFailed
+from ottla.log.answers import AppendRefused, Origin
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, crc_of
@@ -213,12 +213,13 @@ class ProducerState:
     ) -> SequencedBatch | None:
         """The batch in the log that this one repeats; None where it may be appended. HOT.
 
-        Raises AppendRefused, and StorageFailed where an earlier batch of its producer has to come first.
+        Raises AppendRefused.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
             if self.owed and not self.may_begin(producer_id, producer_epoch, sequence):
-                raise StorageFailed("an earlier batch of this producer could not be written")
+                # Nothing is wrong with the disk now, and every client tries again what is answered so.
+                raise AppendRefused(ErrorCode.KAFKA_STORAGE_ERROR, "An earlier batch of this producer comes first.")
             return None
         if attributes & ATTRIBUTES_CONTROL:
             marker = marker_in(batch)

@@ -513,10 +513,11 @@ def append_one(
     if partition.topic_name in INTERNAL_TOPICS and client_id != INTERNAL_TOPICS_CLIENT:
         append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {partition.topic_name} is internal.")
         return
+    records = append.records
     if acks == ACKS_ALL and partition.holding and not partition.has_enough_replicas:
+        partition.log.not_written(records or memoryview(b""))
         append.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
         return
-    records = append.records
     if records is None or not len(records):
         append.refuse(ErrorCode.INVALID_RECORD, "A produce request needs one record batch for each partition.")
         return

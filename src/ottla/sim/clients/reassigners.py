@@ -44,6 +44,8 @@ class Reassigner:
     def move(self) -> None:
         """One partition of any topic goes elsewhere, or shall be again where it was."""
         cluster, rng = self._cluster, self._rng
+        if not cluster.image.topics:
+            return
         name = rng.choice(sorted(cluster.image.topics))
         index = rng.randrange(len(cluster.image.topics[name].partitions))
         nodes = list(cluster.hosts)
