@@ -44,9 +44,13 @@ class Deadlines:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._life = 0
         self._due_us: dict[Ticket, Micros] = {}
 
     def look(self, node: Node) -> None:
+        if self._life != self._host.lives:
+            self._life = self._host.lives
+            self._due_us.clear()
         now_us, before, self._due_us = self._host.world.clock.now_us, self._due_us, {}
         for ticket, deadline in node.parking.deadlines():
             left_us = (deadline - self._host.clock.now_ms) * MS
@@ -85,7 +89,6 @@ class Watch:
         if life is not self._life:
             self._life = life
             self._high_watermarks.clear()
-            self._deadlines = Deadlines(self._host)
         for partition in partitions_of(node):
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
