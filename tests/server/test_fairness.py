@@ -143,7 +143,7 @@ def test_clients_that_never_read_leave_the_others_their_turn(node: NodeProcess, 
         with connections(node, BURST) as deaf:
             for sock in deaf:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                sock.sendall(configs_of_all(1) * 5)
+                sock.sendall(configs_of_all(1) * 3)
             for _ in range(5):
                 ask(node)
 

@@ -259,7 +259,7 @@ def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fetch_sessions_that_outlive_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FetchSessions, "connection_lost", lambda self, connection: None)
-    assert_found("fetch sessions of connections")
+    assert_found("fetch sessions of connections", seed=4)
 
 
 def test_answers_that_are_larger_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.delivery.dead_letters import DeadLetters
+from ottla.broker.delivery.host import ShareHost
 from ottla.share.partition import SharePartition
 from ottla.sim.workloads.share_run import ShareRun
 
@@ -44,6 +45,11 @@ def test_acknowledgements_that_are_not_remembered_are_found(monkeypatch: pytest.
     monkeypatch.setattr("ottla.share.partition._batches", lambda changes, start: [])
     failure = found_by(range(30))
     assert "it was done as number" in failure or "came back" in failure
+
+
+def test_sessions_that_outlive_their_connections_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShareHost, "disconnected", lambda self, now, connection: None)
+    assert "share sessions of connections" in found_by(range(4, 8))
 
 
 def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareR
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
 from ottla.broker.config.live import LiveSettings
@@ -130,6 +131,10 @@ class ShareSessions:
 
     def of_connection(self, connection: int) -> list[ShareSession]:
         return [self._sessions[key] for key in self._of_connection.get(connection, ())]
+
+    def connections(self) -> AbstractSet[int]:
+        """Those that sessions were opened over."""
+        return self._of_connection.keys()
 
     def _leave_connection(self, session: ShareSession) -> None:
         keys = self._of_connection[session.connection]

@@ -33,6 +33,9 @@ class ShareWatch(Watch):
         node = node_of(life)
         node.share.check()
         node.share_state.check()
+        gone = node.share.sessions.connections() - life.sides.keys()
+        if gone:
+            raise Broken(f"share sessions of connections {sorted(gone)} are kept, which are gone")
 
 
 def share_settings(rng: random.Random) -> dict[str, str]:
