@@ -72,9 +72,9 @@ DESCRIPTORS_RESERVED = 32
 """Kept back for what is neither a segment nor a connection."""
 LEAVE_MS = 5_000
 """How long a node that is stopped waits for others to lead in its place."""
-IDLE_SWEEPS = 10
 ASK_S = 1
 """How late the node's timed work can come at most where it did not say that it is due earlier than before."""
+IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
 log = logging.getLogger("ottla.server")
@@ -174,7 +174,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
-        self._ask_for_deadline()
+        self._loop.call_later(ASK_S, self._ask_for_deadline)
         if self._following is not None:
             self._following.look()
         self.settle()
@@ -389,10 +389,10 @@ class Server:
         """Ask the node when it has to be called, whether or not it has said that this is earlier than before."""
         if self._stopped:
             return
-        told = self._timer_at
+        told, was_said = self._timer_at, self.node.outbox.deadline_moved
         self.node.outbox.deadline_moved = True
         self._set_timer(self.node.deadline())
-        if self._timer_at is not None and (told is None or self._timer_at < told):
+        if self._timer_at is not None and (told is None or self._timer_at < told) and not was_said:
             log.warning("timed work of the node came to light late: a fault, please report it; the work goes on")
         self._loop.call_later(ASK_S, self._ask_for_deadline)
 
