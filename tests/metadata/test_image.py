@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +96,32 @@ def test_a_node_tells_which_of_its_logs_take_nothing() -> None:
     assert b"offline" not in whole.encode()
     failing = replace(whole, offline=((bytes(range(16)), 3),), by_fsync=True)
     assert NodeRecord.decode(failing.encode()) == failing
+
+
+@pytest.mark.parametrize("after", [2, 3, 5])
+def test_only_the_partitions_that_changed_are_made_anew(after: int) -> None:
+    """Of a topic's row, whoever wrote it; whatever there is more or less of."""
+    store = MemoryStore()
+    before = record(1, 3)
+    store.commit([Put(key_of("t"), before.encode())])
+    image = read_image(store)
+    known = image.topics["t"].partitions
+    partitions = [*placed_on(1, after)]
+    changes: list[dict[str, Any]] = [
+        {"leader": 2},
+        {"leader_epoch": 1},
+        {"partition_epoch": 1},
+        {"replicas": (1, 2)},
+        {"isr": ()},
+        {"elr": (2,)},
+        {"last_known_elr": (2,)},
+        {"adding": (2,)},
+        {"removing": (1,)},
+        {"recovering": True},
+    ]
+    for change in changes:
+        partitions[1] = replace(known[1], **change)
+        store.commit([Put(key_of("t"), replace(before, partitions=tuple(partitions)).encode())])
+        found = changed(image, delta_since(store, image)).topics["t"].partitions
+        assert found == tuple(partitions)
+        assert [found[at] is known[at] for at in range(min(after, 3))] == [True, False, True][:after]

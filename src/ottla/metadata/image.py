@@ -220,7 +220,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
 
 def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """What has changed in the store since this image. Raises StoreFailed."""
-    return _followed(store, image.generation, {}) or _difference(store, image)
+    return _followed(store, image, image.generation, {}) or _difference(store, image)
 
 
 def encoded(record: Record) -> bytes:
@@ -239,28 +239,34 @@ def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
         generation = store.generation
         rows: dict[str, Row | None] = dict.fromkeys(gone)
         for prefix in _PREFIXES:
-            rows |= {key: _row(store, key, row) for key, row in store.list(prefix)}
-        if (delta := _followed(store, generation, rows)) is not None:
+            rows |= {key: _row(store, image, key, row) for key, row in store.list(prefix)}
+        if (delta := _followed(store, image, generation, rows)) is not None:
             return delta
 
 
-def _followed(store: MetadataStore, generation: int, rows: dict[str, Row | None]) -> MetadataDelta | None:
+def _followed(
+    store: MetadataStore, image: MetadataImage, generation: int, rows: dict[str, Row | None]
+) -> MetadataDelta | None:
     """These rows, of that generation or newer, and what was written since, as of one moment; None where that is too
-    long ago to tell."""
+    long ago to tell. `image`: what is known already."""
     while True:
         changes = store.changes_since(generation)
         if changes is None:
             return None
         keys = [key for key in changes.keys if key.startswith(_PREFIXES)]
-        rows |= {key: _row(store, key, row) for key, row in zip(keys, store.get_many(keys), strict=True)}
+        rows |= {key: _row(store, image, key, row) for key, row in zip(keys, store.get_many(keys), strict=True)}
         generation = changes.generation
         if store.generation == generation:  # nobody wrote a row meanwhile
             return MetadataDelta(generation, rows)
 
 
-def _row(store: MetadataStore, key: str, row: Versioned | None) -> Row | None:
+def _row(store: MetadataStore, image: MetadataImage, key: str, row: Versioned | None) -> Row | None:
     if row is None:
         return None
+    if key.startswith(TOPIC_PREFIX):
+        topic = image.topics.get(key.removeprefix(TOPIC_PREFIX))
+        known = () if topic is None else topic.partitions
+        return Row(decoded(store, key, lambda value: TopicRecord.decode(value, known), row.value), row.version)
     for prefix, kind in _KINDS:
         if key.startswith(prefix):
             return Row(decoded(store, key, kind.decode, row.value), row.version)

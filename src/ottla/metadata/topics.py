@@ -88,6 +88,19 @@ class PartitionRecord:
             recovering=bool(recovering),
         )
 
+    def stands_in(self, columns: list[Any]) -> bool:
+        """Whether these columns say the same, without a record being made of them: of thousands few have changed."""
+        replicas, isr, elr, last_known_elr, adding, removing, *rest = columns
+        return (
+            [self.leader, self.leader_epoch, self.partition_epoch, int(self.recovering)] == rest
+            and self.replicas == (*replicas,)
+            and self.isr == (*isr,)
+            and self.elr == (*elr,)
+            and self.last_known_elr == (*last_known_elr,)
+            and self.adding == (*adding,)
+            and self.removing == (*removing,)
+        )
+
     def led_anew(self, leader: int) -> PartitionRecord:
         """`leader` leads from now on, in a higher epoch."""
         return replace(
@@ -119,13 +132,19 @@ class TopicRecord:
         ).encode()
 
     @staticmethod
-    def decode(value: bytes) -> TopicRecord:
-        """Raises ValueError, KeyError or TypeError where the value is not a topic's."""
+    def decode(value: bytes, known: tuple[PartitionRecord, ...] = ()) -> TopicRecord:
+        """Partitions that are as they are `known` are the same objects. Raises ValueError, KeyError or TypeError where
+        the value is not a topic's."""
         fields = json.loads(value)
+        columns = fields["partitions"]
+        before = [*known[: len(columns)], *[None] * (len(columns) - len(known))]
         return TopicRecord(
             topic_id=parse_uuid(fields["topic_id"]),
             configs=texts(fields["configs"]),
-            partitions=tuple(PartitionRecord.of(columns) for columns in fields["partitions"]),
+            partitions=tuple(
+                old if old is not None and old.stands_in(new) else PartitionRecord.of(new)
+                for old, new in zip(before, columns, strict=True)
+            ),
         )
 
 
