@@ -513,6 +513,7 @@ class ShareHost(Subscriber):
         """The share coordinators on this node are in use, or may be: what they need no more goes now and then."""
         if self._prune_at is None:
             self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
+            self.environment.outbox.due(self._prune_at)
 
     def _call(self, key: Key, body: Any) -> tuple[int, Call]:
         """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
