@@ -51,6 +51,8 @@ CASES = {
     "cluster describe": Case(prints=True),
     "cluster rebalance": Case(prints=True),
     "cluster move-metadata": Case("zookeeper://{away}/ottla --data {none}", "zookeeper://{away}/ottla --data {none}"),
+    "features list": Case(prints=True),
+    "features set": Case("share.version 1 --dry-run", "nosuch 1 --dry-run", prints=True),
     "nodes drain": Case("1", "77"),
     "nodes remove": Case("77", "77"),
     "topics list": Case(prints=True),

@@ -185,7 +185,7 @@ def members_stand_still(self: Faults) -> None:
     """The only trouble of such a run: again and again some member sleeps through its session, and then goes on."""
     if not self.active:
         return
-    awake = [member for member in self.workload.members if not member.paused]
+    awake = [member for member in self.clients._workload.members if not member.paused]
     if awake:
         member = self.rng.choice(awake)
         member.pause()
@@ -220,7 +220,7 @@ def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgiving(log: Log, now: int) -> bool:
+    def forgiving(log: Log, now: int, *, others_know: bool) -> bool:
         log.failed, log.in_doubt = None, False
         return True
 
