@@ -113,7 +113,9 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
                 process.wait()
 
 
-@pytest.mark.slow("tests/docs/test_pages.py::test_the_pages_about_clusters_can_be_followed")
+@pytest.mark.slow(
+    "tests/server/test_zookeeper_cluster.py::test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed"
+)
 def test_the_page_can_be_followed(machines: Machines, tmp_path: Path) -> None:
     for number in (1, 2, 3):
         machines.start(number)

@@ -37,6 +37,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
 OF_CLUSTERS = ["docs/cluster.md", "docs/moving.md"]
 
 
+@pytest.mark.slow("tests/cli/test_nodes.py::test_what_three_had_is_shared_by_four_and_one_is_emptied_and_forgotten")
 def test_the_pages_about_clusters_can_be_followed(tmp_path: Path) -> None:
     """What moves partitions is pasted where the first page's cluster has four nodes."""
     page, moving = map(blocks_of, OF_CLUSTERS)

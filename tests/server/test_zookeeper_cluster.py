@@ -136,6 +136,7 @@ def read_all(cluster: EmbeddedCluster, topic: str, partitions: int) -> list[int]
     return keys
 
 
+@pytest.mark.slow("tests/server/test_replication.py::test_the_leader_is_killed_and_nothing_acknowledged_is_lost")
 def test_nothing_acknowledged_is_lost_when_a_leader_is_killed_and_it_comes_back(cluster: EmbeddedCluster) -> None:
     create(cluster, "kept", 2)
     with Load(cluster, "kept") as load:

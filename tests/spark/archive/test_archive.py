@@ -96,7 +96,10 @@ def options_of(broker: EmbeddedBroker, checkpoint: Path | None = None) -> RunOpt
     return RunOptions(broker.bootstrap_servers, str(checkpoint) if checkpoint else None, once=True, quiet=True)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+OF_PARQUET = pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
+
+
+@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=OF_PARQUET)])
 def test_an_archive_has_each_record_once_over_restarts(
     spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path, format: str, capsys: Any
 ) -> None:
