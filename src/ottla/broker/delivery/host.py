@@ -292,12 +292,13 @@ class ShareHost(Subscriber):
 
     def first_member_comes(self, now: Millis, group_id: str) -> None:
         """Nobody else of the group has a session here: in a cluster another node may have altered its state since, so
-        what is at rest is loaded anew."""
+        what is at rest is loaded anew. Not where the coordinator lacks how often records were delivered: a record that
+        nobody can process would never come to its last delivery."""
         if self._states.elsewhere is None:
             return
         for key, hosted in list(self._of_group.get(group_id, {}).items()):
             machine = hosted.machine
-            if machine is not None and not (machine.held or machine.archiving or hosted.awaited):
+            if machine is not None and not (machine.held or machine.archiving or hosted.awaited or hosted.unsaved):
                 self._drop(now, key)
 
     def settings_changed(self, now: Millis) -> None:
@@ -463,6 +464,8 @@ class ShareHost(Subscriber):
         )
         body = write.WriteShareGroupStateRequest(key.group_id, [write.WriteStateData(key.topic_id, [part])])
         call = Call(body.API_KEY, body.MAX_VERSION, "", "", body)
+        if wanted.stands:
+            hosted.unsaved.add(wanted.number)
         self._submit(now, ShareStateRequest(self, hosted, (hosted.shard_index, call), wanted))
 
     def _persisted(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
@@ -470,6 +473,7 @@ class ShareHost(Subscriber):
         if machine is None or self._hosted.get(hosted.key) is not hosted:
             return
         if error is ErrorCode.NONE:
+            hosted.unsaved.discard(wanted.number)
             machine.persisted(wanted)
         else:
             machine.failed(wanted)

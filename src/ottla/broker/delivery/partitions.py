@@ -58,6 +58,7 @@ class HostedShare:
         "retry_ms",
         "shard_index",
         "state_epoch",
+        "unsaved",
         "waiters",
     )
 
@@ -77,6 +78,8 @@ class HostedShare:
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
         """By number of a write: who waits for it, and for which of its partitions."""
+        self.unsaved: set[int] = set()
+        """Numbers of writes that the coordinator does not have, or not yet, though what they say stands here."""
         self.gate: Ticket | None = None
 
     @property
