@@ -107,7 +107,9 @@ class Librdkafka(Member):
         consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
         while not self._stop.is_set():
             messages = consumer.consume(100, 0.1)
-            got = [(message.partition(), message.offset(), message.value()) for message in messages]
+            for failed in (message.error() for message in messages if message.error() is not None):
+                raise KafkaException(failed)
+            got: list[Any] = [(message.partition(), message.offset(), message.value()) for message in messages]
             offsets = [
                 TopicPartition(self.topic, partition, max(at for p, at, _ in got if p == partition) + 1)
                 for partition in {partition for partition, _, _ in got}
@@ -127,6 +129,7 @@ class KafkaPython(Member):
         import kafka
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
         from kafka.coordinator.assignors.range import RangePartitionAssignor
+        from kafka.errors import CommitFailedError
 
         member = self
 
@@ -155,7 +158,7 @@ class KafkaPython(Member):
                 if batches:
                     consumer.commit()
                 self.take(batches)
-            except kafka.errors.CommitFailedError:
+            except CommitFailedError:
                 continue
         consumer.close()
 
@@ -242,9 +245,12 @@ def _in_a_process() -> None:
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
+    from tests.conform.three_nodes import wait_until_known  # this module runs as a script too, which finds no tests
+
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result()
+    wait_until_known(bootstrap, topic)
 
 
 def produce(bootstrap: str, topic: str, partitions: int, values: Any) -> None:

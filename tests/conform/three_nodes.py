@@ -14,6 +14,18 @@ SETTINGS = {
 }
 
 
+def wait_until_known(bootstrap: str, topic: str) -> None:
+    """Return when every one of these nodes knows of the topic: a leader that does not yet loses what a producer with
+    acks=0 sends, and a consumer that asks such a node hears that there is no such topic."""
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    until = time.monotonic() + 30
+    for address in bootstrap.split(","):
+        with Client(address) as client:
+            while client.send(asked).topics[0].error_code:
+                assert time.monotonic() < until, f"{address} does not know of {topic}"
+                time.sleep(0.01)
+
+
 class ThreeNodes(EmbeddedCluster):
     """A cluster that can be asked for what the tests ask an `EmbeddedBroker`."""
 
@@ -21,16 +33,9 @@ class ThreeNodes(EmbeddedCluster):
         super().__init__(settings=SETTINGS)
 
     def create_topic(self, name: str | None = None, **options: Any) -> str:
-        """Create a topic, and return its name when every node knows of it: a leader that does not yet loses what a
-        producer with acks=0 sends."""
+        """Create a topic, and return its name when every node knows of it."""
         name = EmbeddedBroker.create_topic(self, name, **options)  # pyright: ignore[reportArgumentType]
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-        until = time.monotonic() + 30
-        for node in self.nodes:
-            with Client(self.address_of(node)) as client:
-                while client.send(asked).topics[0].error_code:
-                    assert time.monotonic() < until, f"node {node} does not know of {name}"
-                    time.sleep(0.01)
+        wait_until_known(self.bootstrap_servers, name)
         return name
 
     delete_topic = EmbeddedBroker.delete_topic
