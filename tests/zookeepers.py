@@ -5,6 +5,7 @@ Knows: how a server is started, killed, held. Does not know what a test keeps in
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import signal
@@ -100,8 +101,11 @@ class ZooKeeperServer:
         return ""
 
     def send(self, number: signal.Signals) -> None:
+        """Return when the process stands still, where it is told to: until then it may answer."""
         assert self._process is not None
         self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End the process at once; what it has stays."""
