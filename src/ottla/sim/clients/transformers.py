@@ -21,6 +21,8 @@ from ottla.sim.kernel.clock import MS, Micros
 AT_ONCE_MAX = 12
 """Records that one transaction is made of."""
 AT_ONCE_HURRIED = 400
+AT_ONCE_OVER_NODES = 50
+"""Where each batch goes to followers first, more would take longer than a transaction may."""
 
 
 class CommittedScanner(Scanner):
@@ -124,7 +126,8 @@ class Transformer(GroupMember):
         self.after(self.rng.randrange(20 * MS, 300 * MS), self._loop)
         if self.state != "stable" or not self._read or self.emitter.state != "ready":
             return
-        at_once = AT_ONCE_HURRIED if self.hurries else AT_ONCE_MAX
+        hurried = AT_ONCE_OVER_NODES if self.follows else AT_ONCE_HURRIED
+        at_once = hurried if self.hurries else AT_ONCE_MAX
         taken, self._read = self._read[:at_once], self._read[at_once:]
         positions = {where: note.offset + 1 for where, note in taken}
         offsets = GroupOffsets(self.group, self.generation, self.member_id, self.instance, positions)
