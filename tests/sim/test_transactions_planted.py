@@ -220,6 +220,7 @@ def plant_producers_that_compaction_forgets(patch: Patch) -> None:
 
 PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_markers_that_a_restart_forgets, 7, "after everything healed"),
+    (plant_no_verification, 237, "nobody will end"),
     (plant_epochs_of_zombies, 10, "was given to another"),
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
     (plant_an_end_that_is_answered_before_it_is_durable, 3, "was told that it committed"),
