@@ -266,9 +266,9 @@ def test_back_off_delays_the_next_delivery(address: str, make_topic: Callable[..
 def test_delayed_messages_wait(address: str, make_topic: Callable[..., str], group: str) -> None:
     topic = make_topic()
     configure(address, group, share_delayed_delivery_enable="true")
+    began = time.monotonic()
     produce(address, topic, [b"0"], headers=[("ottla-delay-ms", b"2000")])
     produce(address, topic, [b"1"])
-    began = time.monotonic()
     with Worker(address, group, topic) as worker:
         assert values(worker.take(1)) == [1]
         assert values(worker.take(1)) == [0]
