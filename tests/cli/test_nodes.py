@@ -27,6 +27,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         for number in range(400):
             producer.produce("t", bytes(1000), str(number))
         assert producer.flush(30) == 0
+        del producer
         yield cluster
 
 

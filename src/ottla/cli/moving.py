@@ -22,6 +22,7 @@ from ottla.cli.output import Failure, say
 
 if TYPE_CHECKING:
     from ottla.client import Client
+    from ottla.client.connection import Connection
 
 T = TypeVar("T")
 PARTITIONS_ASKED = 500
@@ -39,14 +40,25 @@ class Moved(NamedTuple):
 
 
 def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int, str | None], list[Replicas]]:
-    """The racks of the nodes that serve, and the replicas of every partition. Raises ClientFailure."""
+    """The racks of the nodes that serve, and the replicas of every partition. A node that was killed a moment ago is
+    waited for until the cluster gives it up. Raises ClientFailure."""
+    from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
-    brokers = client.send(DescribeClusterRequest()).brokers
-    sizes: dict[Place, int] = {}
-    for broker in brokers:
-        for place, size in sizes_on(broker, client_of).items():
-            sizes[place] = max(size, sizes.get(place, 0))
+    until = time.monotonic() + KNOWN_S
+    while True:
+        brokers = client.send(DescribeClusterRequest()).brokers
+        sizes: dict[Place, int] = {}
+        try:
+            for broker in brokers:
+                for place, size in sizes_on(broker, client_of).items():
+                    sizes[place] = max(size, sizes.get(place, 0))
+        except ClientFailure:
+            if time.monotonic() > until:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            break
     places = [
         Replicas((part.topic, part.partition), part.replicas, sizes.get((part.topic, part.partition), 0))
         for part in placed_of(client)
@@ -153,22 +165,30 @@ def finish(client: Client, places: Iterable[Place]) -> None:
 
 
 def wait_until_known(client: Client, moves: Sequence[Move]) -> None:
-    """Wait until every node has heard of the end of these moves, so that whoever describes them next is told so. Nobody
-    is waited for for long: a node may go, and others may move the same again."""
-    from ottla.client import ClientFailure
+    """Wait until every node has heard of the end of these moves; others may move the same again."""
     from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
     wanted = {move.place: move.after for move in moves}
     names = sorted({name for name, _ in wanted})
     asked = MetadataRequest([MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
+
+    def has_heard(node: Connection) -> bool:
+        topics = node.send(asked).topics
+        told = {(each.name, part.partition_index): part for each in topics for part in each.partitions}
+        return all(place in told and tuple(told[place].replica_nodes) == after for place, after in wanted.items())
+
+    wait_for_all(client, has_heard)
+
+
+def wait_for_all(client: Client, has_heard: Callable[[Connection], bool]) -> None:
+    """Wait until every node has heard of something, so that whoever describes it next is told so. Nobody is waited for
+    for long: a node may go."""
+    from ottla.client import ClientFailure
+
     until = time.monotonic() + KNOWN_S
     for node in throttles.serving(client):
         with suppress(ClientFailure):
-            while time.monotonic() < until:
-                topics = client.broker(node).send(asked).topics
-                told = {(each.name, part.partition_index): part for each in topics for part in each.partitions}
-                if all(place in told and tuple(told[place].replica_nodes) == after for place, after in wanted.items()):
-                    break
+            while not has_heard(client.broker(node)) and time.monotonic() < until:
                 time.sleep(LOOK_S)
 
 

@@ -18,6 +18,7 @@ from ottla.cli.output import Failure, Format, print_done
 
 if TYPE_CHECKING:
     from ottla.client import Client
+    from ottla.client.connection import Connection
 
 app = typer.Typer(help="Empty nodes of a cluster, and take them out.", no_args_is_help=True)
 
@@ -79,17 +80,22 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
         except ErrorAnswer:
             advice = f" `ottla nodes drain {node} --replicas` does that." if "replicas" in answer.error_message else ""
             raise Failure(f"{answer.error_message}{advice}") from None
+        moving.wait_for_all(client, lambda asked: node not in known_to(asked))
     print_done(f"Removed node {node}.", format, removed=node)
 
 
 def require_known(client: Client, node: int) -> None:
     """Raise Failure where the cluster has no such node."""
-    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-
-    seen = client.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers
-    known = sorted(broker.broker_id for broker in seen)
+    known = sorted(known_to(client))
     if node not in known:
         raise Failure(f"The cluster has no node {node}: it has {', '.join(map(str, known))}.")
+
+
+def known_to(asked: Client | Connection) -> set[int]:
+    """The nodes of the cluster, those among them that are down too. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    return {each.broker_id for each in asked.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers}
 
 
 def await_led_by_others(client: Client, node: int, moved: list[balance.Place]) -> None:
