@@ -62,6 +62,8 @@ def test_what_three_had_is_shared_by_four_and_one_is_emptied_and_forgotten(clust
 
 def test_a_node_that_is_down_and_holds_replicas_is_kept(cluster: EmbeddedCluster, at: Run) -> None:
     cluster.kill(4)
+    while of_nodes(at, "state")[-1] == "up":
+        pass
     assert "`ottla nodes drain 4 --replicas` does that." in at("nodes", "remove", "4", code=1).err
     at("nodes", "drain", "4", "--replicas")
     at("nodes", "remove", "4")
