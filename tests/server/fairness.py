@@ -29,7 +29,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,7 @@ IDLE_FACTOR = 10
 SLOWED_MAX = 2.0
 START_S = 60.0
 REST_S = 0.3
+BURSTS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +223,13 @@ class Seen:
 
     def must_be_fair(self, idle: Waits) -> None:
         self.waits.must_be_fair(idle)
+
+
+def assert_fair_burst(probe: Probe, idle: Waits, burst: Callable[[], None]) -> None:
+    """A burst is over in a moment, which a busy machine may make a long one: the best of a few counts."""
+    for _ in range(BURSTS_MAX):
+        with probe.watch() as seen:
+            burst()
+        if seen.waits.p99_ms <= P99_MAX_MS:
+            return
+    seen.must_be_fair(idle)

@@ -16,7 +16,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
-from tests.server.fairness import NodeProcess, Probe, Waits, running_node
+from tests.server.fairness import NodeProcess, Probe, Waits, assert_fair_burst, running_node
 from tests.server.test_connection import read_frame
 
 PARTITIONS = 20
@@ -106,10 +106,13 @@ def test_one_produce_for_many_partitions_leaves_the_others_their_turn(
 ) -> None:
     """Each of whose batches has to be unpacked."""
     frame, before = produce("wide", MANY_PARTITIONS, made()), node.resident_bytes
-    with probe.watch() as seen, node.connect() as sock:
-        sock.sendall(frame)
-        read_frame(sock)
-    seen.must_be_fair(idle)
+
+    def burst() -> None:
+        with node.connect() as sock:
+            sock.sendall(frame)
+            read_frame(sock)
+
+    assert_fair_burst(probe, idle, burst)
     assert node.resident_bytes - before < MEMORY_MAX
 
 
