@@ -48,22 +48,27 @@ def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int,
     until = time.monotonic() + KNOWN_S
     while True:
         brokers = client.send(DescribeClusterRequest()).brokers
-        sizes: dict[Place, int] = {}
         try:
-            for broker in brokers:
-                for place, size in sizes_on(broker, client_of).items():
-                    sizes[place] = max(size, sizes.get(place, 0))
+            sizes = sizes_of(brokers, client_of)
+            break
         except ClientFailure:
             if time.monotonic() > until:
                 raise
             time.sleep(LOOK_S)
-        else:
-            break
     places = [
         Replicas((part.topic, part.partition), part.replicas, sizes.get((part.topic, part.partition), 0))
         for part in placed_of(client)
     ]
     return {broker.broker_id: broker.rack for broker in brokers}, places
+
+
+def sizes_of(brokers: Iterable[Any], client_of: Callable[[str], Client]) -> dict[Place, int]:
+    """The bytes of each partition, on the node that has most of it. Raises ClientFailure."""
+    sizes: dict[Place, int] = {}
+    for broker in brokers:
+        for place, size in sizes_on(broker, client_of).items():
+            sizes[place] = max(size, sizes.get(place, 0))
+    return sizes
 
 
 def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int]:

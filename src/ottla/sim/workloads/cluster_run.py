@@ -20,7 +20,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.following import LEASE_MS
-from ottla.sim.workloads.run import Outcome, failure_of
+from ottla.sim.workloads.run import Outcome, failure_of, outcome_of
 
 SAFETY_MS = 12_000
 PACE_US = 25 * MS
@@ -38,16 +38,12 @@ class ClusterRun:
         """Run to the end, whatever it is."""
         cluster, world = self.cluster, self.cluster.world
         failure = failure_of(self.go, world.trace)
-        return Outcome(
-            world.seed,
-            world.trace.digest(),
+        return outcome_of(
+            world,
             failure,
-            list(world.trace.lines),
-            sum(host.lives for host in cluster.hosts.values()),
-            world.agenda.events_run,
-            sum(producer.acknowledged_count for producer in cluster.producers),
-            sum(reader.position for reader in cluster.readers),
-            world.clock.now_us // MS,
+            lives=sum(host.lives for host in cluster.hosts.values()),
+            acknowledged=sum(producer.acknowledged_count for producer in cluster.producers),
+            seen=sum(reader.position for reader in cluster.readers),
         )
 
     def go(self) -> None:

@@ -22,7 +22,6 @@ from ottla.protocol.coordinator_records import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.checkers import LOOK_EVERY, Deadlines, audit, durable_image, look_at_fetch_sessions
@@ -31,7 +30,7 @@ from ottla.sim.workloads.elected_cluster import REPLICAS_MAX, ElectedCluster
 from ottla.sim.workloads.faults import ClientFaults
 from ottla.sim.workloads.following import TRUST_MS
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
-from ottla.sim.workloads.run import Outcome, failure_of
+from ottla.sim.workloads.run import Outcome, failure_of, outcome_of
 from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan, Workload, draw_plan
 
 INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
@@ -242,17 +241,13 @@ class ClusteredRun:
         """Run to the end, whatever it is."""
         cluster, world, history = self.cluster, self.cluster.world, self.workload.history
         failure = failure_of(self.go, world.trace)
-        return Outcome(
-            world.seed,
-            world.trace.digest(),
+        return outcome_of(
+            world,
             failure,
-            list(world.trace.lines),
-            sum(host.lives for host in cluster.hosts.values()),
-            world.agenda.events_run,
-            history.acknowledged_count,
-            history.seen_count,
-            world.clock.now_us // MS,
-            self.plan,
+            lives=sum(host.lives for host in cluster.hosts.values()),
+            acknowledged=history.acknowledged_count,
+            seen=history.seen_count,
+            plan=self.plan,
         )
 
     def go(self) -> None:

@@ -90,6 +90,25 @@ def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
     return failure
 
 
+def outcome_of(
+    world: World, failure: str | None, *, lives: int, acknowledged: int, seen: int, plan: Plan | None = None
+) -> Outcome:
+    """What came of the seed of this world, whose run is over."""
+    trace = world.trace
+    return Outcome(
+        world.seed,
+        trace.digest(),
+        failure,
+        list(trace.lines),
+        lives,
+        world.agenda.events_run,
+        acknowledged,
+        seen,
+        world.clock.now_us // MS,
+        plan,
+    )
+
+
 class Run:
     """One seed. `make` and `lies` are for tests that plant bugs."""
 
@@ -213,15 +232,11 @@ class Run:
         """Run to the end, whatever it is."""
         world, history = self.world, self.workload.history
         failure = failure_of(self.go, world.trace)
-        return Outcome(
-            world.seed,
-            world.trace.digest(),
+        return outcome_of(
+            world,
             failure,
-            list(world.trace.lines),
-            self.host.lives,
-            world.agenda.events_run,
-            history.acknowledged_count,
-            history.seen_count,
-            world.clock.now_us // MS,
-            self.plan,
+            lives=self.host.lives,
+            acknowledged=history.acknowledged_count,
+            seen=history.seen_count,
+            plan=self.plan,
         )
