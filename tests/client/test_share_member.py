@@ -47,7 +47,10 @@ def produce(connect: Callable[[], Client], topic: str, *values: bytes, partition
 def member(connect: Callable[[], Client], topic: str) -> Iterator[ShareMember]:
     """A member of the group that has the topic's name, which begins at the records to come."""
     with ShareMember(connect, topic, [topic]) as made:
-        made.poll(10, 0)
+        with connect() as client:
+            partitions = len(client.known_topic(topic).leaders)
+            while sum(each.start_offset >= 0 for each in share_group_offsets(client, topic)) < partitions:
+                assert made.poll(10, 100) == []
         yield made
 
 

@@ -117,7 +117,7 @@ def test_writes_combine_as_offsets_do_and_replay_gives_the_same(
     }
     assert seen == twin
     assert stage.replayed().image() == stage.shard.image()
-    assert stage.replayed(stage.shard.prunable_offset()).image() == stage.shard.image()
+    assert stage.replayed(stage.shard.prunable_offset(len(stage.log))).image() == stage.shard.image()
 
 
 def test_a_key_must_be_initialized() -> None:
@@ -157,7 +157,7 @@ def test_a_deleted_key_is_gone_and_so_is_what_a_topic_took_along() -> None:
     stage.ask(TopicGone(TOPIC))
     assert stage.shard.known() == []
     assert stage.replayed().image() == {}
-    assert stage.shard.prunable_offset() == len(stage.log)
+    assert stage.shard.prunable_offset(len(stage.log)) == len(stage.log)
 
 
 class Unsearched(dict[Any, Any]):
@@ -182,8 +182,8 @@ def test_snapshots_follow_updates_but_never_outweigh_them() -> None:
     stage.initialize()
     for i in range(50):
         stage.write(0, [(2 * i, 2 * i, 2, 1)])
-    assert stage.shard.prunable_offset() > 20
-    snapshot = next(r for r in stage.log if r.offset == stage.shard.prunable_offset())
+    assert stage.shard.prunable_offset(len(stage.log)) > 20
+    snapshot = next(r for r in stage.log if r.offset == stage.shard.prunable_offset(len(stage.log)))
     assert snapshot.value is not None
     after = len(stage.log) - snapshot.offset
     assert len(snapshot.value) < 70 * max(after, 10) * 2
@@ -196,11 +196,37 @@ def test_a_sleeping_key_does_not_hold_the_log_back() -> None:
     stage.initialize(start=2)
     for i in range(BEHIND_MAX + 1):
         stage.write(i, [])
-    assert stage.shard.prunable_offset() == 0
+    assert stage.shard.prunable_offset(len(stage.log)) == 0
     assert stage.shard.deadline() is not None
     stage.carry_out(stage.shard.expire(NOW + 1000))
-    assert stage.shard.prunable_offset() > BEHIND_MAX // 2
-    assert stage.replayed(stage.shard.prunable_offset()).image() == stage.shard.image()
+    assert stage.shard.prunable_offset(len(stage.log)) > BEHIND_MAX // 2
+    assert stage.replayed(stage.shard.prunable_offset(len(stage.log))).image() == stage.shard.image()
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from("ghi"), st.sampled_from(["write", "write", "delete", "prune"]))),
+    lag=st.integers(0, 4),
+)
+def test_what_is_pruned_is_not_missed_when_the_uncommitted_end_is_lost(steps: list[tuple[str, str]], lag: int) -> None:
+    """A snapshot that a failed fsync, or a new leader, cut off again must not have cost the one before it."""
+    stage = Stage(snapshot_updates=0)
+    pruned = 0
+    for i, (group, what) in enumerate(steps):
+        if what == "write":
+            stage.initialize(group=group)
+            stage.write(i, [(i + 1, i + 1, 2, 1)], group=group)
+        elif what == "delete":
+            stage.delete(group)
+        committed = max(0, len(stage.log) - lag)
+        if what == "prune":
+            pruned = stage.shard.prunable_offset(committed)
+        whole, left = stage.fresh(), stage.fresh()
+        for record in stage.log[:committed]:
+            for shard in (whole, left) if record.offset >= pruned else (whole,):
+                shard.apply(NOW, AppliedBatch(record.offset, [record]))
+        assert left.image() == whole.image()
+    needed = min((kept.snapshot_offset for kept in stage.shard._kept.values()), default=len(stage.log))
+    assert stage.shard.prunable_offset(len(stage.log)) == needed, "what is committed is pruned in the end"
 
 
 def test_keys_are_hashed_as_kafka_does() -> None:

@@ -170,6 +170,10 @@ class ShareStateShard:
         self._of_topic: dict[bytes, dict[Key, None]] = {}
         self._next_offset = 0
         self._look_at: Millis | None = None
+        self._looked = (0, 0)
+        """(how far the log was applied, the oldest snapshot in use then): no older one is needed once that much of the
+        log is committed."""
+        self._prunable = 0
 
     @staticmethod
     def of(
@@ -300,9 +304,17 @@ class ShareStateShard:
         wall_ms = self._wall.at(now)
         return Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), wall_ms) for key in some))
 
-    def prunable_offset(self) -> int:
-        """Below this no record of the log is needed to know the state."""
-        return min((kept.snapshot_offset for kept in self._kept.values()), default=self._next_offset)
+    def prunable_offset(self, committed: int) -> int:
+        """Below this no record of the log is needed to know the state, were everything from `committed` on lost.
+
+        Asked now and then: a snapshot counts once all that was applied before it was last looked at is committed."""
+        oldest = min((kept.snapshot_offset for kept in self._kept.values()), default=self._next_offset)
+        for end, offset in (self._looked, (self._next_offset, oldest)):
+            if end <= committed:
+                self._prunable = offset
+        if self._looked[0] <= committed:
+            self._looked = self._next_offset, oldest
+        return self._prunable
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 

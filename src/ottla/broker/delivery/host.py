@@ -586,7 +586,7 @@ class ShareHost(Subscriber):
         self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
         for partition, shard in self._states.loaded():
             if isinstance(shard, ShareStateShard):
-                offset = min(shard.prunable_offset(), partition.log.high_watermark)
+                offset = shard.prunable_offset(partition.log.high_watermark)
                 if offset > partition.log.log_start_offset:
                     partition.log.delete_records_before(offset)
 
