@@ -353,6 +353,7 @@ class ShardHost:
             self._damaged.clear()
             return
         self._gone.append(topic.name)
+        self._environment.outbox.deadline_moved = True
 
     def tell_all(self, now: Millis, call: Call) -> None:
         """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
@@ -621,7 +622,7 @@ class ShardHost:
             self._loaded(now, hosted)
         else:
             self._loading.append(hosted)
-            self._environment.outbox.due(now)
+            self._environment.outbox.due(hosted.loads_from)
         return hosted
 
     def _load_slice(self, now: Millis, hosted: Hosted) -> None:

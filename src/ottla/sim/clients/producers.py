@@ -44,11 +44,13 @@ SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNK
 class PendingRange:
     """One batch on its way. Its sequence is given when it is first sent under a producer id."""
 
-    __slots__ = ("base_sequence", "in_flight", "notes")
+    __slots__ = ("base_sequence", "in_flight", "notes", "turn")
 
     def __init__(self, notes: list[Content]) -> None:
         self.notes = notes
         self.base_sequence = -1
+        self.turn = 0
+        """The how-manieth batch of its lane it is."""
         self.in_flight = False
 
 
@@ -64,6 +66,7 @@ class Lane:
         "losses_known",
         "next_number",
         "next_sequence",
+        "numbered",
         "parcels",
         "pause_until_us",
         "producer_epoch",
@@ -78,6 +81,8 @@ class Lane:
         self.parcels: deque[PendingRange] = deque()
         self.next_number = 0
         self.next_sequence = 0
+        self.numbered = 0
+        """How many batches were given a sequence."""
         self.pause_until_us: Micros = 0
         self.producer_id = -1
         self.producer_epoch = -1
@@ -95,8 +100,9 @@ class Lane:
     def number(self, parcel: PendingRange) -> None:
         """Give the parcel its sequence, if it has none yet."""
         if parcel.base_sequence < 0:
-            parcel.base_sequence = self.next_sequence
+            parcel.base_sequence, parcel.turn = self.next_sequence, self.numbered
             self.next_sequence += len(parcel.notes)
+            self.numbered += 1
 
     def in_flight(self) -> bool:
         return any(parcel.in_flight for parcel in self.parcels)
@@ -110,9 +116,15 @@ class Lane:
             if parcel.in_flight:
                 break
             found = parcel
-        if found is not None and found is not self.parcels[0] and self._broken_before(found):
-            return None
-        return found
+        if found is None or found is self.parcels[0]:
+            return found
+        return None if self._broken_before(found) or self._too_far(found) else found
+
+    def _too_far(self, parcel: PendingRange) -> bool:
+        """Whether the log would no longer know the first batch that is not acknowledged, should it come again once this
+        one stands there: it knows a producer's last five (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
+        first = self.parcels[0]
+        return parcel.base_sequence < 0 <= first.base_sequence and self.numbered - first.turn >= IN_FLIGHT_MAX
 
     def _broken_before(self, parcel: PendingRange) -> bool:
         """A parcel before this one failed and waits: the ones in flight behind it must come back first."""
