@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.cluster import isr_changes
+from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.partitions.partition import Partition
@@ -140,6 +141,11 @@ def writes_without_its_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "guards", lambda self: [])
 
 
+def stops_before_the_others_have_heard(patch: pytest.MonkeyPatch) -> None:
+    """A node stops as soon as it knows itself that others lead what it led."""
+    patch.setattr(Leaving, "_unaware", lambda self, generation: [])
+
+
 def takes_batches_of_a_later_epoch(patch: pytest.MonkeyPatch) -> None:
     """A follower takes what its leader sends, of whatever epoch it is (KAFKA-18723)."""
     append = Log.append_as_follower
@@ -179,6 +185,7 @@ STORIES: dict[Any, Any] = {
     joins_below_the_beginning_of_the_epoch: by_hand.test_an_outsider_joins_only_behind_the_beginning_of_the_epoch,
     joins_as_an_earlier_life: elected.test_a_replica_joins_by_what_its_present_life_has,
     fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
+    stops_before_the_others_have_heard: elected.test_a_leader_stops_when_everybody_knows_who_leads_instead,
     takes_batches_of_a_later_epoch: batches_of_a_later_epoch_come,
     writes_without_its_claim: elected.test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it,
 }

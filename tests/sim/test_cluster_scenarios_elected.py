@@ -270,6 +270,22 @@ def test_who_stands_still_beyond_its_lease_answers_nothing_old(seed: int, who: s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_stops_when_everybody_knows_who_leads_instead(seed: int) -> None:
+    """Else who has not heard sends clients to a node that is gone, or refuses what it is to lead."""
+    cluster = running(seed)
+    first = led(cluster)
+    for node_id in cluster.up:
+        if node_id != first:
+            cluster.ways[node_id].latency_max_us = 400 * MS
+    cluster.leave(first)
+    cluster.until(lambda: cluster.leader() != first)
+    assert cluster.hosts[first].up, "it goes on until the others have heard"
+    cluster.until(lambda: not cluster.hosts[first].up, 4_000)
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_that_does_not_reach_the_store_answers_no_reader(seed: int) -> None:
     """Clients reach it, and so do its followers until another leads: it counts its own lease (self-fencing)."""
     cluster = running(seed)

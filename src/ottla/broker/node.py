@@ -250,7 +250,7 @@ class Node:
 
         rack = self.settings["broker.rack"]
         return Membership(
-            self.metadata, self.members, joining, rack, rules_of, return_every_ms, self._offline, self.notes
+            self.metadata, self.members, self.peers, joining, rack, rules_of, return_every_ms, self._offline, self.notes
         )
 
     def _offline(self) -> tuple[Place, ...]:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.broker.cluster.controller import Controller
-from ottla.broker.cluster.duties import RulesOf, state_row, turnover
-from ottla.broker.cluster.elections import settled
+from ottla.broker.cluster.duties import RulesOf, state_row
+from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
+from ottla.broker.cluster.peers import Peers
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.image import MetadataDelta
@@ -52,6 +53,7 @@ class Membership:
         self,
         metadata: Metadata,
         members: Members,
+        peers: Peers,
         joining: Joining,
         rack: str | None,
         rules_of: RulesOf,
@@ -64,6 +66,7 @@ class Membership:
         self.joining = joining
         self._fresh_until: Millis = 0
         self.controller = Controller(metadata, members, joining.incarnation, rules_of, return_every_ms, notes)
+        self._leaving = Leaving(metadata, members, self.controller, peers)
         self._metadata = metadata
         self._notes = notes
         self._rack = rack
@@ -114,6 +117,8 @@ class Membership:
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
         """The image has moved by this delta, and the node with it."""
+        if self._is_leaving:
+            self._leaving.look(now)
         if CONTROLLER_KEY in delta.rows or delta.names(PREFIX):
             record = self.record
             if record is not None and record.state is NodeState.FENCED and not self._is_leaving:
@@ -137,21 +142,11 @@ class Membership:
         self._write(now)
 
     def may_stop(self) -> bool:
-        """Whether nothing is left here that another node could take over."""
+        """Whether nothing is left here that another node could take over, and everybody who serves knows that."""
         record = self.record
-        present = self.controller.present
-        if record is None or record.state is NodeState.FENCED or present is None:
+        if record is None or record.state is NodeState.FENCED or self.controller.present is None:
             return True
-        if record.state is not NodeState.LEAVING:
-            return False
-        image, node_id = self._metadata.image, self.members.node_id
-        turn = turnover(image, present)
-        return not any(
-            placed.leader == node_id
-            and settled(placed, turn.at((topic.id, index))[0], self.controller.rules_of(topic)) is not placed
-            for topic in image.topics.values()
-            for index, placed in enumerate(topic.partitions)
-        )
+        return record.state is NodeState.LEAVING and self._leaving.is_done()
 
     # ---- the node's own row ----------------------------------------------------------------------------------------
 
@@ -206,9 +201,11 @@ class Membership:
         self._notes(f"the node could not be registered yet: {error}")
 
     def deadline(self) -> Millis | None:
-        return min((at for at in (self._retry_at, self.controller.deadline()) if at is not None), default=None)
+        times = self._retry_at, self.controller.deadline(), self._leaving.deadline()
+        return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Millis) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._write(now)
         self.controller.tick(now)
+        self._leaving.tick(now)

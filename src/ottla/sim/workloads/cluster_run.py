@@ -177,9 +177,7 @@ class Trouble:
         self._any().host.kill(power_cut=False)
 
     def _stop(self) -> None:
-        node_id = self.rng.choice(list(self.nodes))
-        self.cluster.hosts[node_id].stop()
-        self.cluster.following.leave(node_id)
+        self.cluster.leave(self.rng.choice(list(self.nodes)))
 
     def _stand_still(self) -> None:
         self._any().stall(self.rng.choice((300, 2 * LEASE_MS)))

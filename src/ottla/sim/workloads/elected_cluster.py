@@ -25,11 +25,12 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.history import History
 from ottla.sim.clients.offset_committers import OffsetCommitter
 from ottla.sim.clients.replicated import LeaderClient
-from ottla.sim.kernel.clock import HostClock
+from ottla.sim.kernel.clock import MS, HostClock, Micros
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, Life
+from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC, Cluster
-from ottla.sim.workloads.following import TRUST_MS, Following
+from ottla.sim.workloads.following import LOOK_US, TRUST_MS, Following
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
 from ottla.sim.workloads.watched_store import OwnStore, WatchedStore
@@ -37,6 +38,8 @@ from ottla.sim.workloads.watched_store import OwnStore, WatchedStore
 OFFSETS_PARTITIONS = 2
 REPLICAS_MAX = 3
 DRIFT_PPM_MAX = 200
+LEAVE_MS = 5_000
+"""How long a node that stops waits for others to lead what it led (server/main.py)."""
 
 
 class ElectedCluster(Cluster):
@@ -106,6 +109,47 @@ class ElectedCluster(Cluster):
     def kill(self, node_id: int, *, power_cut: bool = False) -> None:
         """Its process dies, or its machine goes off."""
         self.hosts[node_id].kill(power_cut=power_cut)
+
+    def leave(self, node_id: int) -> None:
+        """Its process is told to stop, as by SIGTERM: it does when others lead what it led, or after a while anyway."""
+        life = self.hosts[node_id].life
+        if life is None or not life.alive:
+            return
+        if life.paused:
+            self.world.agenda.after(20 * MS, self.leave, node_id)
+            return
+        membership = self.node(node_id).membership
+        assert membership is not None
+        life.enter(membership.leave)
+        self._stop(node_id, life, self.world.clock.now_us + LEAVE_MS * MS)
+
+    def _stop(self, node_id: int, life: Life, until_us: Micros) -> None:
+        if not life.alive:
+            return
+        membership = self.node(node_id).membership
+        assert membership is not None
+        may_stop = membership.may_stop()
+        if not may_stop and self.world.clock.now_us < until_us:
+            self.world.agenda.after(LOOK_US, self._stop, node_id, life, until_us)
+            return
+        if may_stop:
+            self._look_at_stop(node_id)
+        self.hosts[node_id].stop()
+        self.following.leave(node_id)
+
+    def _look_at_stop(self, node_id: int) -> None:
+        """Raises Broken where a node that serves would send clients to this one, which stops, though another leads."""
+        stopping = self.node(node_id)
+        assert stopping.membership is not None
+        present = stopping.membership.present or {}
+        for other, record in stopping.members.active().items():
+            if present.get(other) != record.incarnation or self.following.incarnation_of(other) != record.incarnation:
+                continue
+            for name, topic in self.node(other).image.topics.items():
+                for index, placed in enumerate(topic.partitions):
+                    now = stopping.image.partition(name, index)
+                    if placed.leader == node_id and now is not None and now.leader != node_id:
+                        raise Broken(f"24: node {node_id} stops, and node {other} has it lead {name}-{index} still")
 
     def died(self, node_id: int, *, power_cut: bool) -> None:
         """A node has died, whatever of: what its replicas have lost is forgiven where they may lose it."""

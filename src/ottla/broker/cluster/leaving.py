@@ -1,0 +1,105 @@
+"""Tells when a node of a cluster may stop: others lead what it led, and every node that serves knows who does.
+
+Knows what is left here that another node could lead, and how far each of the others has followed the metadata: it says
+so when it is asked for its features, whose epoch is that of the image. A node that has not heard would send clients to
+one that is gone, or refuse what it is to lead. Does not know how long the shell waits.
+
+Source: BrokerHeartbeatManager.java (the controlled shutdown offset).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.broker.cluster.controller import Controller
+from ottla.broker.cluster.duties import turnover
+from ottla.broker.cluster.elections import settled
+from ottla.broker.cluster.members import Members
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.cluster.peers import CLIENT_ID, Peers
+from ottla.machine import Millis
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+LOOK_MS: Final = 10
+"""How often a node that leaves looks again, and asks again who has not heard."""
+
+
+class Leaving:
+    """See the module's docstring. Begins with the first `look`; from then on it has a deadline."""
+
+    def __init__(self, metadata: Metadata, members: Members, controller: Controller, peers: Peers) -> None:
+        self._metadata = metadata
+        self._members = members
+        self._controller = controller
+        self._peers = peers
+        self._since: int | None = None
+        """The generation of the metadata since which nothing is left here; None while something is."""
+        self._heard: dict[int, int] = {}
+        """The generation that each of the others last said to have."""
+        self._asked: set[int] = set()
+        self._look_at: Millis | None = None
+
+    def look(self, now: Millis) -> None:
+        """See what is left here; once nothing is, ask whoever has not heard of it."""
+        self._look_at = now + LOOK_MS
+        if self._has_to_give():
+            self._since = None
+            return
+        if self._since is None:
+            self._since = self._metadata.image.generation
+        for node_id in self._unaware(self._since):
+            if node_id not in self._asked:
+                self._asked.add(node_id)
+                self._peers.ask(now, node_id, ApiVersionsRequest(CLIENT_ID, "1"), _Question(self, node_id))
+
+    def is_done(self) -> bool:
+        """Whether this node may stop, as of the last look."""
+        return self._since is not None and not self._unaware(self._since)
+
+    def told(self, node_id: int, answer: object) -> None:
+        """This node has said how far it is, or nothing: it is asked again with the next look."""
+        self._asked.discard(node_id)
+        if isinstance(answer, ApiVersionsResponse):
+            self._heard[node_id] = answer.finalized_features_epoch
+
+    def deadline(self) -> Millis | None:
+        return self._look_at
+
+    def tick(self, now: Millis) -> None:
+        if self._look_at is not None and now >= self._look_at:
+            self.look(now)
+
+    def _has_to_give(self) -> bool:
+        """Whether the controller has yet to hear that this node leaves, or another node could lead something in its
+        place."""
+        node_id, present = self._members.node_id, self._controller.present
+        if node_id in self._members.active():
+            return True
+        image = self._metadata.image
+        turn = turnover(image, present or {})
+        return any(
+            placed.leader == node_id
+            and settled(placed, turn.at((topic.id, index))[0], self._controller.rules_of(topic)) is not placed
+            for topic in image.topics.values()
+            for index, placed in enumerate(topic.partitions)
+        )
+
+    def _unaware(self, generation: int) -> list[int]:
+        """The nodes that serve and have not said to know of this generation."""
+        present = self._controller.present or {}
+        return [
+            node_id
+            for node_id, record in self._members.active().items()
+            if present.get(node_id) == record.incarnation and self._heard.get(node_id, -1) < generation
+        ]
+
+
+class _Question:
+    """How far is this node?"""
+
+    def __init__(self, leaving: Leaving, node_id: int) -> None:
+        self._leaving = leaving
+        self._node_id = node_id
+
+    def answered(self, now: Millis, answer: object) -> None:
+        self._leaving.told(self._node_id, answer)
