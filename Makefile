@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ conform-cluster: setup  ## run the client tests on three nodes with three copies
 
 conform-franz-go: setup  ## run franz-go's transactions and groups against a node (needs Go)
 	$(PYTHON) -m tools.conform_franz_go
+
+conform-kminion: setup  ## run the exporter kminion against a node (KMINION=path, where it is not on the PATH)
+	$(PYTHON) -m tools.conform_kminion $(KMINION)
 
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers, then three nodes of each
 	$(PYTHON) -m tools.diff_peer $(ARGS)
