@@ -10,6 +10,7 @@ from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.fetching import Fetching
+from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.topics.placement import Placement
 from ottla.log.log import Log
 from ottla.metadata.nodes import NodeRecord, NodeState
@@ -152,6 +153,28 @@ def takes_batches_of_a_later_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "append_as_follower", lambda self, records, *, now, leader_epoch: append(self, records, now=now))
 
 
+def leads_something_new_and_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Followers' fetches that wait are answered when their time is up, whatever their leader leads by then."""
+
+    def wrong(self: FetchWaits, now: int) -> None:
+        self._began_at = now
+
+    patch.setattr(FetchWaits, "begins_to_lead", wrong)
+
+
+def fetches_wait_as_ever_after_they_were_woken(patch: pytest.MonkeyPatch) -> None:
+    """A follower that has not heard of its new leader when that wakes it fetches the new partition late."""
+
+    def wrong(self: FetchWaits, now: int, node_id: int, ticket: int, deadline: int) -> None:
+        self._tickets[node_id] = ticket
+
+    patch.setattr(FetchWaits, "waits", wrong)
+
+
+def all_but_the_last_are_lost(seed: int) -> None:
+    by_hand.test_all_but_the_last_are_lost_one_after_the_other_and_nothing_acknowledged_is(seed)
+
+
 def batches_of_a_later_epoch_come(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         by_hand.test_a_batch_that_arrives_otherwise_than_it_was_sent_is_not_taken(seed, by_hand.EPOCH_AT, patch)
@@ -178,7 +201,7 @@ def test_a_planted_bug_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 STORIES: dict[Any, Any] = {
-    moved_before_the_joiner_has_it: by_hand.test_a_follower_ends_below_the_leaders_start,
+    moved_before_the_joiner_has_it: all_but_the_last_are_lost,
     epoch_begins_with_an_append: by_hand.test_an_outsider_joins_only_behind_the_beginning_of_the_epoch,
     shrunk_as_if_accepted: by_hand.test_a_shrink_that_is_not_committed_moves_nothing,
     epoch_not_sent: by_hand.test_a_follower_misses_an_epoch_between_two_of_one_leader,
@@ -187,6 +210,8 @@ STORIES: dict[Any, Any] = {
     fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
     stops_before_the_others_have_heard: elected.test_a_leader_stops_when_everybody_knows_who_leads_instead,
     takes_batches_of_a_later_epoch: batches_of_a_later_epoch_come,
+    leads_something_new_and_wakes_nobody: elected.test_a_leader_that_stops_cleanly_is_missed_for_a_moment_only,
+    fetches_wait_as_ever_after_they_were_woken: elected.test_a_leader_that_stops_cleanly_is_missed_for_a_moment_only,
     writes_without_its_claim: elected.test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it,
 }
 """Bugs that need more luck than a run has, each with the story that meets it."""

@@ -247,6 +247,54 @@ def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one(seed: int) -> Non
     cluster.settle()
 
 
+def ms_without_acknowledgement(cluster: ElectedCluster, ms: int) -> int:
+    """Run for so long: the longest time in it in which nothing was acknowledged."""
+    longest = since = 0
+    before = acknowledged(cluster)
+    for _ in range(ms):
+        cluster.run(1)
+        since = since + 1 if acknowledged(cluster) == before else 0
+        before, longest = acknowledged(cluster), max(longest, since)
+    return longest
+
+
+def led_by_all(seed: int) -> tuple[ElectedCluster, int]:
+    """Nodes that each lead something, so that followers' fetches wait at all of them, and who leads partition 0, which
+    producers write to."""
+    settings = {"replica.fetch.wait.max.ms": "2000", "replica.lag.time.max.ms": "10000"}
+    cluster = ElectedCluster(seed, partitions=6, settings=settings)
+    cluster.start()
+    for _ in range(4):
+        cluster.produce()
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.run(500)
+    assert {cluster.leader(index) for index in range(6)} == {1, 2, 3}
+    return cluster, led(cluster)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_stops_cleanly_is_missed_for_a_moment_only(seed: int) -> None:
+    """The third replica's fetch waits at the new leader, and was sent before that one led: it is answered at once."""
+    cluster, first = led_by_all(seed)
+    life, membership = cluster.hosts[first].life, cluster.node(first).membership
+    assert life is not None
+    assert membership is not None
+    life.enter(membership.leave)
+    assert ms_without_acknowledgement(cluster, 600) < 250
+    assert led(cluster) != first
+    cluster.kill(first)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_is_killed_is_missed_for_a_moment_only(seed: int) -> None:
+    cluster, first = led_by_all(seed)
+    cluster.kill(first)
+    assert ms_without_acknowledgement(cluster, 600) < 250
+    assert led(cluster) != first
+    cluster.settle()
+
+
 # ---- leases, pauses and coordinators -------------------------------------------------------------------------------
 
 

@@ -53,12 +53,14 @@ class Producer:
         return answer
 
     def add(self, *indexes: int) -> None:
-        topics = [AddPartitionsToTxnTopic(TOPIC, list(indexes))]
-        leader = self.cluster.leader_of(TRANSACTION_STATE_TOPIC)
-        assert leader is not None
-        answer = self.cluster.ask(leader, AddPartitionsToTxnRequest(NAME, self.id, self.epoch, topics), 3)
-        (topic,) = answer.results_by_topic_v3_and_below
-        assert {each.partition_error_code for each in topic.results_by_partition} == {E.NONE}
+        def errors(answer: Any) -> set[int]:
+            (topic,) = answer.results_by_topic_v3_and_below
+            return {each.partition_error_code for each in topic.results_by_partition}
+
+        message = AddPartitionsToTxnRequest(NAME, self.id, self.epoch, [AddPartitionsToTxnTopic(TOPIC, list(indexes))])
+        leader = lambda: self.cluster.leader_of(TRANSACTION_STATE_TOPIC)  # noqa: E731
+        is_through = lambda answer: errors(answer) != {E.CONCURRENT_TRANSACTIONS}  # noqa: E731
+        assert errors(self.cluster.ask_until(leader, message, is_through, 3)) == {E.NONE}
 
     def request(self, index: int) -> ProduceRequest:
         batch = build_batch(

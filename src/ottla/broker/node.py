@@ -368,7 +368,7 @@ class Node:
         """What this node fetches of other leaders, and what followers fetch of it."""
         from ottla.broker.replication.replication import Replication
 
-        return Replication(self.environment, self.metadata, self.replicas, self.peers, self.upkeep)
+        return Replication(self.environment, self.metadata, self.replicas, self.peers, self.upkeep, self.parking)
 
     def _in_use(self, *names: str) -> list[Any]:
         """Those of these coordinators that somebody has asked for."""

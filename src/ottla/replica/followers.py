@@ -156,6 +156,11 @@ class Followers:
         """Whether what was appended, and is committed, has as many copies as acks=all promises."""
         return len(self.maximal_isr) >= self.min_isr
 
+    @property
+    def awaits_first_fetch(self) -> bool:
+        """Whether an in-sync follower has not fetched in this leader epoch: until it has, nothing is committed."""
+        return any(each.end_offset == UNKNOWN for node_id, each in self.followers.items() if node_id in self.isr)
+
     def fetched(
         self,
         now: Millis,

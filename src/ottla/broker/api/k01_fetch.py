@@ -166,8 +166,7 @@ def receive(
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
     else:
         parked = ParkedFetch(node, fetch, min_bytes - size, watched)
-    ticket = node.parking.park(request, now + body.max_wait_ms, parked)
-    _watch(fetch, watched, ticket)
+    ticket = _park(request, now + body.max_wait_ms, parked)
     if fetch.isolation is Isolation.LOG_END and _has_more(fetch, answers):
         node.parking.grew(ticket, LOOK_AGAIN)
     return Parked(ticket)
@@ -194,9 +193,15 @@ def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
     ]
 
 
-def _watch(fetch: Fetch, partitions: list[Partition], ticket: Ticket) -> None:
-    for partition in partitions:
-        partition.watch(ticket, to_the_end=fetch.isolation is Isolation.LOG_END)
+def _park(request: Request, deadline: Millis, parked: ParkedFetch) -> Ticket:
+    node, fetch = parked.node, parked.fetch
+    is_follower = fetch.isolation is Isolation.LOG_END
+    ticket = node.parking.park(request, deadline, parked)
+    for partition in parked.watched:
+        partition.watch(ticket, to_the_end=is_follower)
+    if is_follower:
+        node.replication.fetch_waits.waits(request.now, fetch.replica_id, ticket, deadline)
+    return ticket
 
 
 # ---- more partitions than one turn has room for --------------------------------------------------------------------
@@ -274,9 +279,7 @@ def _wait(
             if missing <= 0 or again.error or again.diverging is not None:
                 return True
     watched = _to_watch(fetch, answers)
-    ticket = node.parking.park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched))
-    _watch(fetch, watched, ticket)
-    return Parked(ticket)
+    return Parked(_park(piece, deadline, ParkedSlicedFetch(node, fetch, missing, watched)))
 
 
 def _length(answer: PartitionAnswer) -> int:

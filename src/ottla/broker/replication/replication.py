@@ -15,11 +15,13 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.environment import Environment
+from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.replication.fetching import Fetching, key_of
 from ottla.broker.replication.isr_changes import IsrChanges
 from ottla.broker.replication.throttle import FOLLOWER, LEADER, Throttle
+from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.replica.fetcher import Key
@@ -29,7 +31,13 @@ class Replication:
     """See the module's docstring."""
 
     def __init__(
-        self, environment: Environment, metadata: Metadata, replicas: Replicas, peers: Peers, upkeep: Upkeep
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        replicas: Replicas,
+        peers: Peers,
+        upkeep: Upkeep,
+        parking: Parking,
     ) -> None:
         self._environment = environment
         self._metadata = metadata
@@ -39,6 +47,7 @@ class Replication:
         follower_throttle = Throttle(FOLLOWER, environment.node_id, environment.settings, metadata)
         self._fetching = Fetching(environment, registrations, peers, upkeep, follower_throttle)
         self._changes = IsrChanges(environment.node_id, registrations, peers)
+        self.fetch_waits = FetchWaits(parking)
         self._keys: dict[str, dict[Key, None]] = {}
         """What is fetched, by topic."""
         self._look_at: Millis | None = None
@@ -47,6 +56,7 @@ class Replication:
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
         """The image says something new of these topics, and the replicas here are as it says."""
+        is_new_leader = False
         for name in names:
             local = self._replicas.by_name.get(name)
             followed: dict[Key, None] = {}
@@ -55,13 +65,17 @@ class Replication:
                 if leader is not None:
                     followed[key_of(partition)] = None
                     self._fetching.follow(now, partition, leader)
-                elif partition.followers is not None and self._look_at is None:
-                    self._look_at = now + self._look_every_ms
+                elif partition.followers is not None:
+                    is_new_leader = is_new_leader or partition.followers.awaits_first_fetch
+                    if self._look_at is None:
+                        self._look_at = now + self._look_every_ms
             for key in self._keys.pop(name, {}):
                 if key not in followed:
                     self._fetching.drop(key)
             if followed:
                 self._keys[name] = followed
+        if is_new_leader:
+            self.fetch_waits.begins_to_lead(now)
         self._fetching.send(now)
         self._changes.send(now)
 
