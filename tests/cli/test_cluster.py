@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from ottla.cli.cluster import checked, planned
+from ottla.cli.cluster_nodes import Plan
+from ottla.cli.output import NotUnderstood
 from tools.node_process import held_ports
 
 
@@ -101,6 +104,26 @@ def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
         held.listen()
         failed = ottla("cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach")
     assert failed.returncode == 1
-    assert "Node 2 did not start" in failed.stderr
-    assert "Address already in use" in failed.stderr
-    assert ottla("cluster", "start", "--data", directory, "--listen", "nowhere").returncode == 2
+    assert failed.stderr == (
+        f"ottla: The cluster did not start: Node 2 did not start: Can't listen on 127.0.0.1:{port + 1}: Address "
+        "already in use. Stop what uses the port, or choose another one.\n"
+    )
+
+
+def test_a_cluster_comes_back_as_it_was_but_for_what_is_said(tmp_path: Path) -> None:
+    assert planned(tmp_path, None, None, []) == Plan(3, "127.0.0.1:9092", [])
+    Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"]).write(tmp_path)
+    assert planned(tmp_path, None, None, []) == Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"])
+    assert planned(tmp_path, 4, "127.0.0.1:8000", ["a=b"]) == Plan(4, "127.0.0.1:8000", ["a=b"])
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:²"])
+def test_what_is_no_address_to_listen_on(address: str) -> None:
+    with pytest.raises(NotUnderstood, match="is not an address to listen on: write HOST:PORT"):
+        checked(address, 1)
+
+
+def test_ports_that_there_are_not() -> None:
+    assert checked("127.0.0.1:65533", 3) == "127.0.0.1:65533"
+    with pytest.raises(NotUnderstood, match="3 nodes from port 65534 on need ports up to 65536: 65535 is the last"):
+        checked("127.0.0.1:65534", 3)

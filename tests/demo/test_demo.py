@@ -1,5 +1,6 @@
 """The demo as a person runs it, and the arithmetic of its proof."""
 
+import io
 import os
 import re
 import signal
@@ -11,13 +12,16 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ottla.demo import events
 from ottla.demo.cluster import ThreeNodes
+from ottla.demo.demonstration import Demonstration
 from ottla.demo.run import run
 from ottla.demo.tally import Tally, digest
 
@@ -79,6 +83,7 @@ def kills_and_jobs(printed: str) -> None:
 
 def three_nodes(printed: str) -> None:
     """The second half: a leader is killed, all that was acknowledged is read, and no money is lost."""
+    assert "at -" not in printed
     assert len(re.findall(r"kill -9 node [123]", printed)) == 2
     assert len(re.findall(r"Node [123] is back, and in sync again", printed)) == 2
     assert "All 200 jobs are done" in printed
@@ -127,6 +132,23 @@ def test_an_input_that_is_none_is_told_of(tmp_path: Path, capsys: pytest.Capture
     for path in (tmp_path / "absent", tmp_path / "empty", tmp_path):
         assert run(path, 3, None) == 2
         assert capsys.readouterr().err.startswith(f"ottla: {path} cannot be read: ")
+
+
+def test_a_stream_that_is_over_is_shown_no_more() -> None:
+    screen = io.StringIO()
+    demo = Demonstration(Console(file=screen), None, 3, None)
+    produced: Any = SimpleNamespace(tally=SimpleNamespace(records=900), stop=lambda: None)
+    try:
+        demo.stream = produced
+        assert demo.line() == "produced 900 at 0/s"
+        demo.forget()
+        demo.run(1.2)
+        assert screen.getvalue() == ""
+        demo.stream = produced
+        produced.tally.records = 3
+        assert demo.line() == "produced 3 at 0/s"
+    finally:
+        demo.clear()
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:

@@ -25,6 +25,7 @@ from ottla.cli.cluster_nodes import (
     Plan,
     await_active,
     end,
+    has_plan,
     read_plan,
     running,
     supervisor,
@@ -39,6 +40,8 @@ app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_a
 
 DEFAULT_DATA = Path("ottla-cluster")
 DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_NODES = 3
+LAST_PORT = 65535
 NODES_MAX = 99
 LOG = "cluster.log"
 """What who watches over detached nodes writes, in the cluster's directory."""
@@ -57,22 +60,35 @@ Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of 
 
 @app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
 def start(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="How many.")] = 3,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, max=NODES_MAX, help=f"How many: {DEFAULT_NODES}, or as many as before."),
+    ] = None,
     data: Data = DEFAULT_DATA,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of node 1; the others have the next ports.")
-    ] = DEFAULT_LISTEN,
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Address of node 1: {DEFAULT_LISTEN}, or as before; the others have the next ports.",
+        ),
+    ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be given again."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of every node, may be given again; none: those of before."
+        ),
     ] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a node alone that has ended.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the nodes serve, and let them run.")] = False,
 ) -> int:
-    """Start nodes on this machine and watch over them until ^C: one that dies is started again."""
+    """Start nodes on this machine and watch over them until ^C: one that dies is started again.
+
+    A cluster that was started before comes back as it was, but for what is said otherwise.
+    """
     directory = data.absolute()
-    plan = Plan(nodes, checked(listen, nodes), set or [])
-    runs = [str(number) for number in range(1, nodes + 1) if running(directory, number)]
+    plan = planned(directory, nodes, listen, set or [])
+    runs = [number for number in range(1, plan.nodes + 1) if running(directory, number)]
     if supervisor(directory) or runs:
         raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
     plan.write(directory)
@@ -105,7 +121,8 @@ def start_node(
         node.settled.wait()
         if not node.serves:
             log.seek(0)
-            raise Failure(f"Node {number} did not start: {(log.read().splitlines() or ['it said nothing'])[-1]}")
+            words = (log.read().splitlines() or ["it said nothing"])[-1].removeprefix("ottla: ")
+            raise Failure(f"Node {number} did not start: {words}")
     await_active([node.address], [number], [node])
     say(f"Node {number} serves at {node.address}.")
 
@@ -182,13 +199,23 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 # ---- watching over nodes -------------------------------------------------------------------------------------------
 
 
+def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:
+    """What is to be started: what is said, else what the cluster in this directory was started as, else the defaults.
+    Raises Failure."""
+    before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
+    nodes = nodes or before.nodes
+    return Plan(nodes, checked(listen or before.listen, nodes), settings or before.settings)
+
+
 def checked(listen: str, nodes: int) -> str:
     """The address as it is; raises NotUnderstood where the nodes can't listen there."""
     host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not 0 < int(port) <= 65536 - nodes:
+    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise NotUnderstood(
             f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}."
         )
+    if (last := int(port) + nodes - 1) > LAST_PORT:
+        raise NotUnderstood(f"{nodes} nodes from port {port} on need ports up to {last}: {LAST_PORT} is the last one.")
     return f"{host or '127.0.0.1'}:{port}"
 
 

@@ -47,6 +47,11 @@ class Plan:
         (directory / PLAN).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
+def has_plan(directory: Path) -> bool:
+    """Whether a cluster was started in this directory before."""
+    return (directory / PLAN).exists()
+
+
 def read_plan(directory: Path) -> Plan:
     """What the cluster in this directory was started as. Raises Failure."""
     try:
@@ -96,8 +101,8 @@ class NodeProcess:
 
     def _read_log(self) -> None:
         for line in self.process.stderr or ():
-            self.last_words = line.rstrip()
-            say(f"{self.number} | {self.last_words}", err=True)
+            self.last_words = line.rstrip().removeprefix("ottla: ")
+            say(f"{self.number} | {line.rstrip()}", err=True)
 
 
 def command(directory: Path, plan: Plan, number: int) -> list[str]:

@@ -50,7 +50,7 @@ def rebalance(
         moves = balance.balanced(racks, places)
         told = plan(racks, places, moves)
         if format is Format.TABLE:
-            show(told)
+            show(told, "" if execute else " --execute does it.")
         if execute:
             moving.carry_out(client, moves, throttle)
             told["done"] = True
@@ -102,15 +102,15 @@ def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Coun
     return leaders, replicas, size
 
 
-def show(told: dict[str, Any]) -> None:
-    """The plan for a person: each node before and after, the moves, and their sum."""
+def show(told: dict[str, Any], way_on: str) -> None:
+    """The plan for a person: each node before and after, the moves, and their sum; `way_on` ends it."""
     rows = [(node["node"], node["rack"], *node["leaders"], *node["replicas"], *node["bytes"]) for node in told["nodes"]]
     print_rows(NODE_COLUMNS, rows, Format.TABLE)
     moves = told["moves"]
-    if not moves:
-        say("\nEverything is spread already.")
-        return
     say("")
+    if not moves:
+        say("Everything is spread already.")
+        return
     shown = [
         (each["topic"], each["partition"], joined(each["before"]), joined(each["after"]), each["bytes"])
         for each in moves[:ROWS_MAX]
@@ -119,9 +119,10 @@ def show(told: dict[str, Any]) -> None:
     if len(moves) > ROWS_MAX:
         say(f"and {len(moves) - ROWS_MAX} more: --format json shows all.")
     copied = sum(each["bytes"] > 0 or set(each["before"]) != set(each["after"]) for each in moves)
+    say("")
     say(
-        f"\n{copied} partitions get replicas on other nodes, {told['bytes']} bytes in all; {len(moves) - copied} get "
-        "another preferred leader only. --execute does it."
+        f"{copied} partitions get replicas on other nodes, {told['bytes']} bytes in all; {len(moves) - copied} get "
+        f"another preferred leader only.{way_on}"
     )
 
 

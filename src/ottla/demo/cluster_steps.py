@@ -26,6 +26,7 @@ SETTLE_S = 0.5
 def start_cluster(demo: Demonstration) -> None:
     """Three nodes make a cluster: each record has three copies, and acks=all waits for two of them at least."""
     demo.node.stop()
+    demo.forget()
     cluster = demo.cluster = ThreeNodes(demo.directory)
     cluster.start()
     demo.say(f"Three nodes serve at [bold]{cluster.address}[/bold], {cluster.start_ms} ms after `ottla cluster start`.")
@@ -95,6 +96,7 @@ def account(demo: Demonstration, stream: Stream, group: Group) -> None:
         f"{read.checksum:016x}.[/green]"
     )
     group.stop()
+    demo.forget()
 
 
 def move_money(demo: Demonstration) -> None:

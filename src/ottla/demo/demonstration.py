@@ -67,7 +67,7 @@ class Demonstration:
             self._listen()
             if self._live is not None:
                 self._live.update(self.figures())
-            elif now >= next_line:
+            elif now >= next_line and self.stream is not None:
                 next_line = now + 1
                 self.say(self.line())
         return until()
@@ -84,6 +84,11 @@ class Demonstration:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
+
+    def forget(self) -> None:
+        """Show no more of a stream that is over, nor of its groups: the next one begins at 0."""
+        self.stream, self.groups = None, []
+        self._rates.clear()
 
     def clear(self) -> None:
         """End every process and remove the directory."""
