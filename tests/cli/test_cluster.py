@@ -15,7 +15,7 @@ import pytest
 
 from ottla.cli.cluster import checked, planned
 from ottla.cli.cluster_nodes import Plan
-from ottla.cli.output import NotUnderstood
+from ottla.cli.output import Failure, NotUnderstood
 from tools.node_process import held_ports
 
 
@@ -115,9 +115,12 @@ def test_a_cluster_comes_back_as_it_was_but_for_what_is_said(tmp_path: Path) -> 
     Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"]).write(tmp_path)
     assert planned(tmp_path, None, None, []) == Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"])
     assert planned(tmp_path, 4, "127.0.0.1:8000", ["a=b"]) == Plan(4, "127.0.0.1:8000", ["a=b"])
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(Failure, match="is the data directory of a node"):
+        planned(tmp_path, None, None, [])
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:²"])
+@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:²"])
 def test_what_is_no_address_to_listen_on(address: str) -> None:
     with pytest.raises(NotUnderstood, match="is not an address to listen on: write HOST:PORT"):
         checked(address, 1)

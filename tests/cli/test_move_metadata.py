@@ -11,11 +11,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla.client import Client
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import Delete, Put
-from ottla.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.server.listeners import ServeRefused
 from ottla.server.presence import LockedPresence
@@ -70,18 +65,6 @@ def topics(cluster: EmbeddedCluster, by: int) -> dict[str, list[Any]]:
         return {str(topic.name): topic.partitions for topic in client.send(MetadataRequest(topics=None)).topics}
 
 
-def raise_to_three(cluster: EmbeddedCluster) -> None:
-    """Every partition of every topic, the internal ones too."""
-    wanted = [
-        ReassignableTopic(name, [ReassignablePartition(part.partition_index, [1, 2, 3]) for part in parts])
-        for name, parts in topics(cluster, 1).items()
-    ]
-    with Client(cluster.address_of(1)) as client:
-        answer = client.send(AlterPartitionReassignmentsRequest(topics=wanted))
-    assert answer.error_code == 0, answer.error_message
-    assert {part.error_code for topic in answer.responses for part in topic.partitions} == {0}
-
-
 def test_one_node_becomes_three_without_losing_anything(zookeeper: ZooKeepers, tmp_path: Path, ottla: Run) -> None:
     own, place = tmp_path / "1", fresh(zookeeper)
     move = ("cluster", "move-metadata", place, "--data", str(own))
@@ -104,7 +87,8 @@ def test_one_node_becomes_three_without_losing_anything(zookeeper: ZooKeepers, t
         EmbeddedBroker(directory=own).start()
     with EmbeddedCluster(directory=tmp_path, metadata=place) as cluster:
         assert set(topics(cluster, 3)) == {"orders", "__consumer_offsets"}
-        raise_to_three(cluster)
+        raised = ("topics", "reassign", *topics(cluster, 3), "--replication-factor", "3", "--execute")
+        assert "Done: 4 partitions are where they are to be." in ottla(*raised, "-b", cluster.bootstrap_servers).out
         soon(lambda: all(len(part.isr_nodes) == 3 for parts in topics(cluster, 2).values() for part in parts))
         cluster.kill(1)
         soon(lambda: all(part.leader_id in (2, 3) for parts in topics(cluster, 2).values() for part in parts))

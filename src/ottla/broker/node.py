@@ -208,9 +208,10 @@ class Node:
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
         was_here = is_identified(files, directory)
-        self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy)
+        alone = self.members.is_alone
+        self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy, alone=alone)
         secret = self.settings["ottla.cluster.secret"]
-        if secret or not self.members.is_alone:
+        if secret or not alone:
             self.peers.share(secret or shared_secret(self.store, self.environment.entropy))
         self.upkeep.checkpoints.read(self.environment.notes)
         clean = take_clean_shutdown(files, directory) is not None

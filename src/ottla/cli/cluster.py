@@ -42,6 +42,8 @@ DEFAULT_DATA = Path("ottla-cluster")
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_NODES = 3
 LAST_PORT = 65535
+NODE_FILE = "meta.properties"
+"""In the data directory of a node."""
 NODES_MAX = 99
 LOG = "cluster.log"
 """What who watches over detached nodes writes, in the cluster's directory."""
@@ -202,9 +204,11 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:
     """What is to be started: what is said, else what the cluster in this directory was started as, else the defaults.
     Raises Failure."""
+    if (directory / NODE_FILE).exists():
+        raise Failure(f"{directory} is the data directory of a node: choose another one for a cluster.")
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
-    nodes = nodes or before.nodes
-    return Plan(nodes, checked(listen or before.listen, nodes), settings or before.settings)
+    nodes = before.nodes if nodes is None else nodes
+    return Plan(nodes, checked(before.listen if listen is None else listen, nodes), settings or before.settings)
 
 
 def checked(listen: str, nodes: int) -> str:

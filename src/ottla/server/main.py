@@ -37,8 +37,8 @@ from ottla.broker.requests import Address, Session
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
-from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
 from ottla.server.connection import Connection
@@ -193,7 +193,7 @@ class Server:
         shared: Shared | None = None
         try:
             if self.options.metadata is None:
-                store = SqliteStore(os.path.join(directory, "metadata.sqlite"))
+                store = open_own(directory)
             else:
                 from ottla.server.shared_metadata import share  # a node that is alone needs none of it
 
@@ -217,6 +217,8 @@ class Server:
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
+            if shared is not None:
+                note_shared(directory, store.place)
             store.hurry()
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
             if shared is not None:

@@ -150,9 +150,7 @@ def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int,
     if wanted > nodes:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be "
-            f"reached because only {nodes} broker(s) are registered or some brokers have all their log directories "
-            "cordoned.",
+            f"Unable to replicate the partition {wanted} time(s): {nodes} broker(s) serve.",
         )
     return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions, wanted
 

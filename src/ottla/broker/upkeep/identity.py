@@ -31,8 +31,11 @@ def is_identified(files: FileSystem, directory: str) -> bool:
     return files.exists(f"{directory}/{META_PROPERTIES}")
 
 
-def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy) -> str:
-    """The id of the cluster, which a fresh directory and a fresh store are given. Raises StartRefused, StoreFailed."""
+def identify(
+    files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy, *, alone: bool
+) -> str:
+    """The id of the cluster, which a fresh directory and a fresh store are given. `alone`: the store is this node's
+    only, which takes over what is in its directory. Raises StartRefused, StoreFailed."""
     if (moved := store.get(MOVED_KEY)) is not None:
         place = decoded(store, MOVED_KEY, bytes.decode, moved.value)
         raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
@@ -52,7 +55,7 @@ def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: i
                 f"The data directory {directory} belongs to node {properties.get('node.id')}, not to node "
                 f"{node_id}. Set node.id to match, or choose another directory."
             )
-    cluster_id = _cluster_id(directory, store, properties, entropy)
+    cluster_id = _cluster_id(directory, store, properties, entropy, alone=alone)
     if properties is None:
         # First: where the properties are, nobody looks whether the directory's own name is on the disk.
         with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
@@ -70,15 +73,23 @@ def identify(files: FileSystem, directory: str, store: MetadataStore, node_id: i
     return cluster_id
 
 
-def _cluster_id(directory: str, store: MetadataStore, properties: dict[str, str] | None, entropy: Entropy) -> str:
+def _cluster_id(
+    directory: str, store: MetadataStore, properties: dict[str, str] | None, entropy: Entropy, *, alone: bool
+) -> str:
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None:
+        if properties is not None and not alone:  # its topics would be nobody's
+            raise StartRefused(
+                f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, and the metadata "
+                f"store {store.place} is empty. Name the one of that cluster, move its metadata there (`ottla cluster "
+                "move-metadata`), or choose an empty data directory."
+            )
         known = None if properties is None else properties.get("cluster.id")
         cluster_id = known or uuid_text(entropy.randbytes(16))
         try:
             store.commit([Put(CLUSTER_ID_KEY, cluster_id.encode(), ABSENT)])
         except Conflict:  # another node of a new cluster was faster
-            return _cluster_id(directory, store, properties, entropy)
+            return _cluster_id(directory, store, properties, entropy, alone=alone)
         return cluster_id
     cluster_id = decoded(store, CLUSTER_ID_KEY, bytes.decode, stored.value)
     if properties is not None and properties.get("cluster.id") != cluster_id:

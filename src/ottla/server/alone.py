@@ -1,0 +1,59 @@
+"""Opens the metadata of a node that serves alone, and refuses to where the node is one of a cluster.
+
+A node of a cluster that is started without `--metadata` knows none of its topics, or leads, on the file that the others
+share, what is on their disks. So it notes in its data directory where its metadata is, for as long as it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.sqlite import SqliteStore
+from ottla.server.listeners import ServeRefused
+
+OWN_METADATA: Final = "metadata.sqlite"
+PLACE_FILE: Final = ".metadata-place"
+"""In a data directory: the store that its node shares with others."""
+
+
+def open_own(directory: str) -> SqliteStore:
+    """The metadata store of a node that is alone, in its data directory. Raises ServeRefused, StoreFailed."""
+    if place := shared_place(directory):
+        raise ServeRefused(
+            f"The data directory {directory} is that of a node in a cluster: start it with --metadata {place}. Where "
+            f"that metadata is lost for good, remove {os.path.join(directory, PLACE_FILE)} first."
+        )
+    path = os.path.join(directory, OWN_METADATA)
+    store = SqliteStore(path)
+    try:
+        is_shared = bool(store.list(NODE_PREFIX))
+    except BaseException:
+        store.close()
+        raise
+    if is_shared:
+        store.close()
+        raise ServeRefused(
+            f"{path} is the metadata of a cluster: start a node of it with --metadata {path} and a data directory of "
+            "its own."
+        )
+    return store
+
+
+def shared_place(directory: str) -> str:
+    """Where the metadata is that the node of this directory shares with others; empty where it was always alone."""
+    with suppress(FileNotFoundError), open(os.path.join(directory, PLACE_FILE)) as file:
+        return file.read().strip()
+    return ""
+
+
+def note_shared(directory: str, place: str) -> None:
+    """Write down where the metadata is that the node of this directory shares with others. Raises OSError."""
+    if shared_place(directory) == place:
+        return
+    path = os.path.join(directory, PLACE_FILE)
+    with open(f"{path}.tmp", "w") as file:
+        file.write(f"{place}\n")
+    os.replace(f"{path}.tmp", path)
