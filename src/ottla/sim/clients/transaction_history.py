@@ -26,10 +26,27 @@ Source: TypeAlias = tuple[str, int, int]
 
 
 class Identity(NamedTuple):
-    """A producer id in one of its epochs. A later one of the same transactional id is greater."""
+    """A producer id in one of its epochs."""
 
     producer_id: int
     epoch: int
+
+
+class Given(NamedTuple):
+    """An identity that InitProducerId gave: when it was asked for one, and when its answer was there."""
+
+    identity: Identity
+    asked_us: Micros
+    told_us: Micros
+
+    def replaces(self, other: Identity, given: "Given | None") -> bool:
+        """Whether this identity is later than another of its transactional id, whose producer id was given so at first.
+
+        A transactional id that expired gets another producer id, which is not always a greater one: each node has
+        numbers of its own."""
+        if self.identity.producer_id == other.producer_id:
+            return self.identity.epoch > other.epoch
+        return given is not None and self.asked_us >= given.told_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,8 @@ class Ends:
 
 def _may_change(ended: Ended, identity: Identity | None) -> bool:
     """Whether a request in this name is heard behind that end: an older epoch is shut out."""
-    return identity is None or identity >= ended.successor
+    successor = ended.successor
+    return identity is None or identity.producer_id != successor.producer_id or identity.epoch >= successor.epoch
 
 
 class TransactionHistory:
@@ -142,7 +160,7 @@ class TransactionHistory:
         self.effects: dict[Source, Transaction] = {}
         self._history = history
         self._owners: dict[int, str] = {}
-        self._newest: dict[str, list[tuple[Identity, Micros]]] = {}
+        self._given: dict[str, list[Given]] = {}
         self._offsets: dict[tuple[str, TopicPartition, int], list[Transaction]] = {}
 
     def begin(self, transactional_id: str) -> Transaction:
@@ -156,17 +174,19 @@ class TransactionHistory:
 
     # ---- who writes ------------------------------------------------------------------------------------------------
 
-    def initialized(self, now_us: Micros, who: str, transactional_id: str, identity: Identity) -> None:
+    def initialized(
+        self, asked_us: Micros, now_us: Micros, who: str, transactional_id: str, identity: Identity
+    ) -> None:
         """InitProducerId gave `who` this identity: everybody who has an older one is shut out from now on."""
         owner = self._owners.setdefault(identity.producer_id, transactional_id)
         if owner != transactional_id:
             raise Broken(f"{who}: producer id {identity.producer_id} belongs to {owner}")
         if identity.epoch < 0:
             raise Broken(f"{who}: {transactional_id} is given epoch {identity.epoch} of {identity.producer_id}")
-        known = self._newest.setdefault(transactional_id, [])
-        if any(identity == each for each, _ in known):
+        known = self._given.setdefault(transactional_id, [])
+        if any(identity == each.identity for each in known):
             raise Broken(f"{who}: {transactional_id} is given {identity} twice")
-        known.append((identity, now_us))
+        known.append(Given(identity, asked_us, now_us))
 
     def belongs(self, producer_id: int, transactional_id: str) -> None:
         """This producer id was the transactional id's before anybody asked."""
@@ -178,9 +198,11 @@ class TransactionHistory:
 
     def taken(self, who: str, what: str, transactional_id: str, identity: Identity, sent_us: Micros) -> None:
         """Something that was asked at `sent_us` under this identity was done."""
-        for newer, told_us in self._newest.get(transactional_id, []):
-            if newer > identity and told_us < sent_us:
-                raise Broken(f"{who}: {what} is taken under {identity} after {newer} was given to another")
+        known = self._given.get(transactional_id, [])
+        first = next((each for each in known if each.identity.producer_id == identity.producer_id), None)
+        for each in known:
+            if each.told_us < sent_us and each.replaces(identity, first):
+                raise Broken(f"{who}: {what} is taken under {identity} after {each.identity} was given to another")
 
     def commit_offsets(
         self, now_us: Micros, transaction: Transaction, group: str, positions: Mapping[TopicPartition, int]
@@ -245,20 +267,27 @@ class OrderOfShown:
 
     def __init__(self) -> None:
         self._last: dict[tuple[TopicPartition, str], tuple[int, int, int]] = {}
+        self._left: dict[tuple[TopicPartition, str], set[int]] = {}
+        """Producer ids in whose place another one came."""
 
     def begin_again(self, where: TopicPartition) -> None:
         """The reader reads this partition from another place."""
         for key in [key for key in self._last if key[0] == where]:
             del self._last[key]
+            self._left.pop(key, None)
 
     def show(self, who: str, where: TopicPartition, note: Note, batch: Batch, label: Label) -> None:
         if label.transaction is None:
             return
+        key = where, label.transactional_id
         place = (batch.producer_id, batch.producer_epoch, label.number)
-        before = self._last.get((where, label.transactional_id), (-1, -1, -1))
-        if place <= before:
+        before = self._last.get(key, (batch.producer_id, -1, -1))
+        left = self._left.setdefault(key, set())
+        if place[0] != before[0]:
+            left.add(before[0])
+        if place[0] in left or (place[0] == before[0] and place <= before):
             raise Broken(f"{who}: {where} shows {label} at {note.offset} as {place}, behind {before}")
-        self._last[where, label.transactional_id] = place
+        self._last[key] = place
 
 
 def sources_of(notes: Sequence[tuple[TopicPartition, Note]]) -> list[Source]:

@@ -357,16 +357,16 @@ class TransactionalProducer(LaneClient):
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
         if self.identity is not None and self.versions[INIT_PRODUCER_ID] >= BUMPS_SINCE:
             request.producer_id, request.producer_epoch = self.identity
-        self._ask(INIT_PRODUCER_ID, request, self._initialized)
+        self._ask(INIT_PRODUCER_ID, request, self._initialized, self.world.clock.now_us)
 
-    def _initialized(self, message: Any) -> None:
+    def _initialized(self, message: Any, asked_us: Micros) -> None:
         self._asking = False
         code = message.error_code
         if code == ErrorCode.NONE:
             if self.told.is_new(message.producer_id):
                 self.workload.check_new_producer_id(message.producer_id)
             identity = Identity(message.producer_id, message.producer_epoch)
-            self.told.initialized(self.world.clock.now_us, self.name, self.transactional_id, identity)
+            self.told.initialized(asked_us, self.world.clock.now_us, self.name, self.transactional_id, identity)
             self.state = "ready"
             self._needs_epoch = False
             self._become(identity)
