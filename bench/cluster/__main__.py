@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.cluster import growth, life
+from bench.cluster import growth, life, spread
 from bench.figures import Scale
 from bench.measurement import Measurement, measure_nodes, node_parser
 from bench.program import first_line
@@ -26,6 +26,7 @@ def measurements(simulated: int) -> list[Measurement]:
     return [
         Measurement("start", first_line(life.start), on_nodes=life.start),
         Measurement("failover", first_line(life.failover), on_nodes=life.failover),
+        Measurement("spread", first_line(spread.spread), on_nodes=spread.spread),
         Measurement("partitions", first_line(life.partitions), on_nodes=life.partitions, once=True),
         Measurement("growth", grows, on_nodes=lambda _, __: growth.growth(simulated), once=True),
     ]

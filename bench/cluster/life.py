@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bench.brokers import BenchFailed, Broker, Nodes, wait_until
@@ -80,10 +80,10 @@ class Three(Broker):
 
 
 @contextlib.contextmanager
-def three(nodes: Nodes) -> Iterator[Three]:
+def three(nodes: Nodes, settings: Mapping[str, str] | None = None) -> Iterator[Three]:
     """Three nodes for the length of a block; their data goes with them."""
     directory = Path(tempfile.mkdtemp(dir=nodes.base))
-    cluster = ThreeNodes(directory)
+    cluster = ThreeNodes(directory, settings)
     try:
         cluster.start()
         yield Three(cluster)

@@ -65,10 +65,13 @@ def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
 def test_a_cluster_is_measured_with_its_kills(tmp_path: Path) -> None:
-    ended = run("cluster", "--quick", "--data", str(tmp_path), "--partitions", "30", "--only", "failover", "growth")
+    ended = run(
+        "cluster", "--quick", "--data", str(tmp_path), "--partitions", "30", "--only", "failover", "growth", "spread"
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"SIGTERM of kill -9 +ottla +[\d.e-]+\n", ended.stdout)
     assert re.search(r"1,000: a node dies: each node follows ms +ottla +[\d.]+\n", ended.stdout)
+    assert re.search(r"raw produce MB/s: of one node's +ottla +[\d.]+\n", ended.stdout)
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ PAUSE_S = 0.05
 
 
 class ThreeNodes:
-    """A cluster of processes that nobody starts again but `bring_back`. `address`: of all its nodes."""
+    """A cluster of processes that nobody starts again but `bring_back`. `address`: of all its nodes. `settings`:
+    theirs, beside those of the demonstration."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory / "cluster"
+        self.settings = {**OWN_SETTINGS, **dict.fromkeys(INTERNAL, "3"), **(settings or {})}
         self.address = ""
         self.start_ms = 0
         self._admin: Any = None
@@ -49,7 +52,7 @@ class ThreeNodes:
             "--no-restart",
             "--detach",
         ]
-        for key, value in {**OWN_SETTINGS, **dict.fromkeys(INTERNAL, "3")}.items():
+        for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
         said = self._run(*words)
         found = re.search(r"at (\S+), data", said)
