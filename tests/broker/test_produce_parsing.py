@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker import produce_size
-from ottla.broker.api.k00_produce import INTERNAL_TOPICS_CLIENT, parse_common
+from ottla.broker.api.k00_produce import INTERNAL_TOPICS_CLIENT, TransactionalAppend, parse_common
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -26,7 +26,7 @@ def requests(draw):
         st.lists(partition, max_size=3),
     )
     return ProduceRequest(
-        draw(st.none() | st.just("tid") | st.none()),
+        draw(st.none() | st.just("tid") | st.text(max_size=150)),
         draw(st.integers(-1, 1)),
         draw(st.integers(0, 60_000)),
         draw(st.lists(topic, max_size=3)),
@@ -52,9 +52,10 @@ def test_reads_what_the_codec_reads(version, request_, client_id):
     if parsed is None:
         return  # left to the codec
     _, body = by_the_codec(frame, version)
-    seen_client, acks, timeout_ms, appends = parsed
+    seen_client, acks, timeout_ms, appends, transactional_id = parsed
     assert seen_client == (client_id if client_id == INTERNAL_TOPICS_CLIENT else None)
-    assert (body.transactional_id, acks, timeout_ms) == (None, body.acks, body.timeout_ms)
+    assert (transactional_id, acks, timeout_ms) == (body.transactional_id, body.acks, body.timeout_ms)
+    assert all(isinstance(each, TransactionalAppend) == (transactional_id is not None) for each in appends)
     expected = [
         (topic.topic_id if version >= 13 else topic.name, part.index, bytes(part.records))
         for topic in body.topic_data
@@ -66,8 +67,8 @@ def test_reads_what_the_codec_reads(version, request_, client_id):
 @pytest.mark.parametrize("version", FLEXIBLE)
 def test_the_usual_frame_is_not_left_to_the_codec(version):
     topic = TopicProduceData("orders", bytes(range(16)), [PartitionProduceData(3, b"r" * 300)])
-    for client_id in (None, "rdkafka", INTERNAL_TOPICS_CLIENT):
-        frame = frame_of(version, client_id, ProduceRequest(None, -1, 30_000, [topic]))
+    for client_id, transactional_id in ((None, None), ("rdkafka", None), (INTERNAL_TOPICS_CLIENT, None), ("a", "tid")):
+        frame = frame_of(version, client_id, ProduceRequest(transactional_id, -1, 30_000, [topic]))
         parsed = parse_common(frame, version)
         assert parsed is not None
         assert [(a.index, bytes(a.records)) for a in parsed[3]] == [(3, b"r" * 300)]
@@ -93,7 +94,7 @@ def test_a_damaged_frame_is_read_as_the_codec_reads_it(request_, version, cut, n
         _, body = by_the_codec(damaged, version)
     except MalformedFrame:
         pytest.fail(f"the codec refuses a frame that was read as {parsed}")
-    assert body.transactional_id is None
+    assert parsed[4] == body.transactional_id
     assert [bytes(a.records) for a in parsed[3]] == [
         bytes(part.records) for topic in body.topic_data for part in topic.partition_data
     ]

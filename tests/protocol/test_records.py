@@ -35,7 +35,13 @@ from ottla.protocol.records import (
 )
 from ottla.protocol.records.batch import LOG_APPEND_TIME, NO_TIMESTAMP
 from ottla.protocol.records.compression import CODECS, NAMES, compress, decompress
-from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch, control_type, decode_marker
+from ottla.protocol.records.control import (
+    EndTransactionMarker,
+    build_marker_batch,
+    control_type,
+    decode_marker,
+    usual_marker,
+)
 
 GOLDEN = {
     line.split()[0]: bytes.fromhex(line.split()[1])
@@ -122,6 +128,15 @@ class TestKafkasOwnBytes:
         assert peek(batch).is_control
         (record,) = decode_records(batch)
         assert decode_marker(record) == marker
+        assert usual_marker(batch) == marker
+
+    def test_a_marker_of_another_shape_is_left_to_who_reads_records(self) -> None:
+        batch = GOLDEN["marker-commit"]
+        assert usual_marker(batch + b"\0") is None
+        for at in (*range(61, 73), 77):  # all but the type's lower byte and the epoch
+            strange = bytearray(batch)
+            strange[at] ^= 1
+            assert (usual_marker(strange) is None) == (at != 69), at
 
     @pytest.mark.parametrize("magic", [0, 1])
     def test_old_formats_are_recognised_and_refused(self, magic: int) -> None:

@@ -163,7 +163,9 @@ class Log(LogState):
          count) = header  # fmt: skip
         size = body + LOG_OVERHEAD_BYTES
         if (
-            size != len(batch)
+            (self._rewrites or size > self._max_message_bytes)
+            if origin is Origin.COORDINATOR  # this node has just made the batch
+            else size != len(batch)
             or magic != 2
             or base != 0
             or last_delta + 1 != count

@@ -30,7 +30,7 @@ from ottla.log.answers import AppendRefused, Origin
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, crc_of
-from ottla.protocol.records.control import EndTransactionMarker, decode_marker
+from ottla.protocol.records.control import EndTransactionMarker, decode_marker, usual_marker
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import decode_records
 
@@ -154,6 +154,9 @@ def _fenced(entry: ProducerEntry, epoch: int) -> AppendRefused:
 
 def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | None:
     """The marker in a control batch; None when compaction left the batch empty, or it is no end of a transaction."""
+    usual = usual_marker(batch)
+    if usual is not None:
+        return usual
     try:
         records = decode_records(batch)
         return decode_marker(records[0]) if records else None
@@ -230,7 +233,7 @@ class ProducerState:
         if client:
             batches = entry.batches
             if entry.epoch == producer_epoch and batches and batches[-1].last_sequence + 1 == sequence:
-                if entry.current_txn_first_offset < 0:
+                if entry.current_txn_first_offset < 0 or attributes & ATTRIBUTES_TRANSACTIONAL:
                     return None  # the next batch of a producer in order: nothing to look up
             elif (known := self.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
                 return known

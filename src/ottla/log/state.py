@@ -64,6 +64,7 @@ class LogState:
         "_index_interval",
         "_inspects",
         "_max_message_bytes",
+        "_rewrites",
         "_roll_offset",
         "_roll_timestamp",
         "_segment_bytes",
@@ -150,12 +151,8 @@ class LogState:
         self._index_interval = config.index_interval_bytes
         self._index_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY.size - 1)
         self._after_max_ms = config.message_timestamp_after_max_ms
-        self._inspects = (
-            config.compacted
-            or config.message_timestamp_type != "CreateTime"
-            or config.compression_type != "producer"
-            or config.message_timestamp_before_max_ms != LONG_MAX
-        )
+        self._rewrites = config.message_timestamp_type != "CreateTime" or config.compression_type != "producer"
+        self._inspects = self._rewrites or config.compacted or config.message_timestamp_before_max_ms != LONG_MAX
         self.retention.config_changed()
         self._set_roll_limits()
 

@@ -12,7 +12,7 @@ A transactional batch that opens a transaction in its partition waits until the 
 What is skipped: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
 This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
-version, no transactional id) and hands every other frame to the generated codec;
+version, short names) and hands every other frame to the generated codec;
 `tests/broker/test_produce_parsing.py` holds the two against each other. ARCHITECTURE.md says what was measured.
 """
 
@@ -125,6 +125,10 @@ class PartitionAppend:
     def refuse(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = error
         self.message = message
+
+
+_Parsed: TypeAlias = tuple[str | None, int, int, list[PartitionAppend], str | None]
+"""Client id, acks, timeout_ms, appends and transactional id; with an id the appends are `TransactionalAppend`s."""
 
 
 class TransactionalAppend(PartitionAppend):
@@ -286,11 +290,9 @@ def receive(
     node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
-    parsed = parse_common(frame, version)
-    transactional_id = None
-    if parsed is None:
-        parsed, transactional_id = _parse_by_the_codec(frame, version)
-    client_id, acks, timeout_ms, appends = parsed
+    client_id, acks, timeout_ms, appends, transactional_id = parse_common(frame, version) or _parse_by_the_codec(
+        frame, version
+    )
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     if transactional_id is not None:
@@ -350,10 +352,8 @@ def _client_id_of(frame: memoryview) -> str:
     return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
 
-def _parse_by_the_codec(
-    frame: memoryview, version: int
-) -> tuple[tuple[str | None, int, int, list[PartitionAppend]], str | None]:
-    """What `parse_common` gives, for every version and shape, and the transactional id."""
+def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
+    """What `parse_common` gives, for every version and shape."""
     if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
@@ -367,7 +367,7 @@ def _parse_by_the_codec(
         for topic in body.topic_data
         for part in topic.partition_data
     ]
-    return (header.client_id, body.acks, body.timeout_ms, appends), body.transactional_id
+    return header.client_id, body.acks, body.timeout_ms, appends, body.transactional_id
 
 
 # ---- transactions --------------------------------------------------------------------------------------------------
@@ -377,16 +377,17 @@ def _opening(
     node: Node, now: Millis, session: Session, version: int, transactional_id: str, appends: list[TransactionalAppend]
 ) -> list[TransactionalAppend]:
     """The appends that open a transaction in their partition: each has its guard from now on."""
-    if not any(append.is_transactional for append in appends):
+    transactional = [append for append in appends if append.is_transactional]
+    if not transactional:
         return []
     if not node.access.allows(session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         _refuse_all(cast(list[PartitionAppend], appends), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return []
     opening: list[TransactionalAppend] = []
     second_version = version >= _ADDS_PARTITIONS_SINCE
-    for append in appends:
+    for append in transactional:
         partition = node.leadership.led(append.topic, append.index)
-        if append.error or isinstance(partition, ErrorCode) or not append.is_transactional:
+        if append.error or isinstance(partition, ErrorCode):
             continue
         assert append.records is not None
         try:
@@ -397,7 +398,7 @@ def _opening(
             append.leader_epoch = partition.leader_epoch
             if append.guard is not None:
                 opening.append(append)
-    return opening if node.verifier.asks(second_version=second_version) else []
+    return opening if opening and node.verifier.asks(second_version=second_version) else []
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
@@ -607,8 +608,8 @@ class _Uncommon(Exception):
     """The frame has a shape that the hand-written reader leaves to the codec."""
 
 
-def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int, list[PartitionAppend]] | None:
-    """Client id, acks, timeout_ms and appends of a flexible request without transactional id; None: ask the codec.
+def parse_common(frame: memoryview, version: int) -> _Parsed | None:
+    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: ask the codec.
 
     The client id is only told apart as far as it matters: INTERNAL_TOPICS_CLIENT or None. Counts and names of more than
     one length byte, tagged fields and anything that does not fit are left to the codec too, so there is one place that
@@ -620,16 +621,25 @@ def parse_common(frame: memoryview, version: int) -> tuple[str | None, int, int,
         client_id_length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
         position = 10 + max(client_id_length, 0)
         client_id = bytes(frame[10:position])
-        if frame[position] or frame[position + 1] or not client_id.isascii():  # tags of the header; a transactional id
+        if frame[position] or not client_id.isascii():  # tags of the header
             return None
-        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position + 2)
-        appends = _parse_topics(frame, position + 8, version >= _BY_TOPIC_ID_SINCE)
+        position += 2
+        transactional_id: str | None = None
+        kind = PartitionAppend
+        if frame[position - 1]:
+            end = position + _short_length(frame[position - 1])
+            transactional_id = str(frame[position:end], "utf-8")
+            kind = TransactionalAppend
+            position = end
+        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
+        appends = _parse_topics(frame, position + 6, version >= _BY_TOPIC_ID_SINCE, kind)
     except (_Uncommon, IndexError, struct.error, UnicodeDecodeError):
         return None
-    return (INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None, acks, timeout_ms, appends)
+    internal = INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None
+    return internal, acks, timeout_ms, appends, transactional_id
 
 
-def _parse_topics(frame: memoryview, position: int, by_id: bool) -> list[PartitionAppend]:
+def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[PartitionAppend]) -> list[PartitionAppend]:
     appends: list[PartitionAppend] = []
     for _ in range(_short_length(frame[position])):
         position += 1
@@ -651,7 +661,7 @@ def _parse_topics(frame: memoryview, position: int, by_id: bool) -> list[Partiti
             end = position + size - 1
             if size == 0 or frame[end]:  # null records; tags of the partition
                 raise _Uncommon
-            appends.append(PartitionAppend(topic, index, frame[position:end]))
+            appends.append(kind(topic, index, frame[position:end]))
             position = end + 1
         if frame[position]:  # tags of the topic
             raise _Uncommon

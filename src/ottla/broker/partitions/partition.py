@@ -19,7 +19,7 @@ from ottla.log.answers import Appended, Origin, StorageFailed
 from ottla.log.log import Log
 from ottla.log.producers import Guard
 from ottla.machine import Millis, Ticket
-from ottla.protocol.records.batch import HEADER_BYTES, peek
+from ottla.protocol.records.batch import HEADER_BYTES, peek_producer
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 
 if TYPE_CHECKING:
@@ -168,27 +168,15 @@ class Partition:
         """
         if len(batch) < HEADER_BYTES:
             return None
-        header = peek(batch)
+        _, producer_id, epoch, sequence = peek_producer(batch)
         log = self.log
-        return log.producers.guard(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            log.wall.at(now),
-            second_version=second_version,
-        )
+        return log.producers.guard(producer_id, epoch, sequence, log.wall.at(now), second_version=second_version)
 
     def append_transactional(self, now: Millis, batch: memoryview, guard: Guard | None) -> Appended:
         """Append a client's batch to its transaction, or open that where the guard is good. Raises as `append`."""
         if len(batch) >= HEADER_BYTES:
-            header = peek(batch)
-            self.log.producers.verify_guard(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_offset_delta,
-                guard,
-            )
+            delta, producer_id, epoch, sequence = peek_producer(batch)
+            self.log.producers.verify_guard(producer_id, epoch, sequence, delta, guard)
         return self.append(now, batch)
 
     def append_marker(

@@ -28,6 +28,7 @@ LOG_OVERHEAD_BYTES = 12
 MAGIC_AT = 16
 CRC_AT = 17
 ATTRIBUTES_AT = 21
+LAST_OFFSET_DELTA_AT = 23
 MAX_TIMESTAMP_AT = 35
 MAGIC = 2
 
@@ -50,6 +51,7 @@ _SEQUENCE_MAX = 0x7FFFFFFF
 
 _new = object.__new__
 _unpack_header = HEADER.unpack_from
+_unpack_producer = Format(">i16xqhi").unpack_from
 _unpack_length = Format(">i").unpack_from
 _pack_base_offset = Format(">q").pack_into
 _pack_leader_epoch = Format(">i").pack_into
@@ -166,6 +168,14 @@ def peek(view: Buffer, pos: int = 0) -> BatchHeader:
     except struct_error as error:
         raise CorruptRecords(f"{max(len(view) - pos, 0)} bytes are no batch header") from error
     return header
+
+
+def peek_producer(view: Buffer) -> tuple[int, int, int, int]:
+    """Last offset delta, producer id, producer epoch and base sequence of the batch that `view` begins with. HOT.
+
+    Checks nothing: the header's 61 bytes are there.
+    """
+    return _unpack_producer(view, LAST_OFFSET_DELTA_AT)
 
 
 def magic_of(view: Buffer, pos: int = 0) -> int:

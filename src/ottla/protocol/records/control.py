@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
+from ottla.protocol.records import batch as b
 from ottla.protocol.records.errors import CorruptRecords
-from ottla.protocol.records.record import Record, build_batch
+from ottla.protocol.records.record import Record
+from ottla.protocol.wire import Buffer
 
 ABORT = 0
 COMMIT = 1
 
-_pack_key = Format(">hh").pack
 _unpack_key = Format(">hh").unpack_from
-_pack_marker = Format(">hi").pack
 _unpack_marker = Format(">hi").unpack_from
+_USUAL = Format(">5B2hBhiB")
+"""A marker's record as every Kafka writes it: length, attributes, timestamp delta, offset delta, length of the key;
+version and type; length of the value; version and coordinator epoch; count of headers."""
+_USUAL_BYTES = b.HEADER_BYTES + _USUAL.size
+_LENGTHS = (32, 0, 0, 0, 8)
+_VALUE_LENGTH = 12
 
 
 class EndTransactionMarker:
@@ -50,21 +56,38 @@ def build_marker_batch(
     partition_leader_epoch: int = -1,
 ) -> bytearray:
     """The batch of one marker, as a transaction coordinator has it written."""
-    record = Record(
-        base_offset,
-        timestamp_ms,
-        _pack_key(0, COMMIT if marker.committed else ABORT),
-        _pack_marker(0, marker.coordinator_epoch),
+    out = bytearray(
+        b.HEADER.pack(
+            base_offset,
+            _USUAL_BYTES - b.LOG_OVERHEAD_BYTES,
+            partition_leader_epoch,
+            b.MAGIC,
+            0,
+            b.ATTRIBUTES_TRANSACTIONAL | b.ATTRIBUTES_CONTROL,
+            0,
+            timestamp_ms,
+            timestamp_ms,
+            producer_id,
+            producer_epoch,
+            b.NO_SEQUENCE,
+            1,
+        )
     )
-    return build_batch(
-        [record],
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-        partition_leader_epoch=partition_leader_epoch,
-    )
+    kind = COMMIT if marker.committed else ABORT
+    out += _USUAL.pack(*_LENGTHS, 0, kind, _VALUE_LENGTH, 0, marker.coordinator_epoch, 0)
+    b.set_crc(out)
+    return out
+
+
+def usual_marker(batch: Buffer) -> EndTransactionMarker | None:
+    """The marker in a control batch that looks as `build_marker_batch` makes it; None: read its record."""
+    if len(batch) != _USUAL_BYTES:
+        return None
+    *lengths, version, kind, value_length, value_version, epoch, headers = _USUAL.unpack_from(batch, b.HEADER_BYTES)
+    rest = version, value_length, value_version, headers
+    if tuple(lengths) != _LENGTHS or kind not in (ABORT, COMMIT) or rest != (0, _VALUE_LENGTH, 0, 0):
+        return None
+    return EndTransactionMarker(kind == COMMIT, epoch)
 
 
 def control_type(record: Record) -> int:
