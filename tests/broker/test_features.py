@@ -1,11 +1,24 @@
 """Levels of features (UpdateFeatures): who may be at which, what a level turns off, and that all nodes keep to it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla.metadata.features import GROUP_VERSION, HIGHEST, SHARE_VERSION, TRANSACTION_VERSION
+from ottla.broker.cluster.duties import turnover
+from ottla.broker.upkeep.identity import StartRefused
+from ottla.metadata.features import (
+    FEATURES_KEY,
+    GROUP_VERSION,
+    HIGHEST,
+    SHARE_VERSION,
+    TRANSACTION_VERSION,
+    FeaturesRecord,
+)
+from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
+from ottla.metadata.store import Delete, Put
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -147,6 +160,66 @@ def test_without_its_level_there_are_no_share_groups(stage: NodeStage) -> None:
     stage.ask(update((SHARE_VERSION, 1, UP)))
     assert fetch(MEMBER, 2).error_code == E.SHARE_SESSION_NOT_FOUND
     assert fetch("another", 0).responses[0].partitions[0].acquired_records
+
+
+def test_a_level_that_a_registered_node_does_not_support_is_refused(tmp_path: Path) -> None:
+    pair = NodePair(tmp_path)
+    store = pair.stages[1].store
+    pair.ask(1, update((TRANSACTION_VERSION, 1, DOWN), (SHARE_VERSION, 0, DOWN)))
+    row = store.get(f"{PREFIX}2")
+    assert row is not None
+    assert NodeRecord.decode(row.value).features == HIGHEST
+    older = replace(NodeRecord.decode(row.value), features={TRANSACTION_VERSION: 1})
+    for state in (NodeState.ACTIVE, NodeState.LEAVING):
+        store.commit([Put(f"{PREFIX}2", replace(older, state=state).encode())])
+        pair.settle()
+        for name, why in (
+            (TRANSACTION_VERSION, "Broker 2 only supports versions 0-1"),
+            (SHARE_VERSION, "Broker 2 does not support this feature."),
+        ):
+            answer = pair.ask(2, update((name, HIGHEST[name], UP)))
+            assert (answer.error_code, why in answer.error_message) == (E.INVALID_UPDATE_VERSION, True)
+        assert pair.ask(2, update((GROUP_VERSION, 0, DOWN), (TRANSACTION_VERSION, 0, DOWN))).error_code == E.NONE
+        assert pair.ask(2, update((TRANSACTION_VERSION, 1, UP))).error_code == E.NONE
+    store.commit([Delete(f"{PREFIX}2")])
+    pair.settle()
+    assert pair.ask(1, update((TRANSACTION_VERSION, 2, UP))).error_code == E.NONE
+
+
+def test_a_node_that_is_too_old_for_a_level_does_not_start(stage: NodeStage) -> None:
+    stage.end()
+    for levels_set, starts in (
+        ({"later.version": 0}, True),
+        ({"later.version": 1}, False),
+        ({GROUP_VERSION: 2}, False),
+    ):
+        stage.store.commit([Put(FEATURES_KEY, FeaturesRecord(levels_set).encode())])
+        if starts:
+            stage.start()
+            stage.end()
+            continue
+        ((name, level),) = levels_set.items()
+        with pytest.raises(StartRefused) as refused:
+            stage.start()
+        assert str(refused.value) == (
+            f"The cluster is at level {level} of {name}, and this version of Ottla supports 0 to "
+            f"{HIGHEST.get(name, 0)}: start a newer one, or lower the level first."
+        )
+
+
+def test_a_node_that_registers_while_a_level_rises_beyond_it_is_not_taken_in(tmp_path: Path) -> None:
+    starting = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, features={GROUP_VERSION: 1})
+    nodes = {"1": NodeRecord("a", 1, incarnation="first"), "2": starting}
+    present = {1: "first", 2: "second"}
+    image = MetadataImage(nodes=nodes, features=FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 1}))
+    assert turnover(image, present).states == {}
+    assert turnover(image, {1: "first"}).states == {2: NodeState.FENCED}
+    image = MetadataImage(nodes=nodes, features=FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 0}))
+    assert turnover(image, present).states == {2: NodeState.ACTIVE}
+    pair = NodePair(tmp_path)
+    pair.stages[1].store.commit([Put(FEATURES_KEY, FeaturesRecord({GROUP_VERSION: 2}).encode())])
+    pair.settle()
+    assert any("The cluster is at level 2 of group.version" in each for each in pair.stages[2].notes)
 
 
 def test_the_controller_decides_and_every_node_hears(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
-from ottla.broker.upkeep.identity import identify, is_identified, shared_secret
+from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
@@ -203,7 +203,8 @@ class Node:
     def start(self, now: Millis) -> None:
         """Load metadata, open every log, begin to load the coordinators.
 
-        Raises StartRefused with one sentence when the directory belongs to another node or version.
+        Raises StartRefused with one sentence when the directory belongs to another node or version, or the cluster is
+        at a level of a feature that this version does not support.
         """
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
@@ -216,6 +217,9 @@ class Node:
         self.upkeep.checkpoints.read(self.environment.notes)
         clean = take_clean_shutdown(files, directory) is not None
         self.metadata.load()
+        too_old = too_old_for(self.image)
+        if too_old is not None:
+            raise StartRefused(too_old)
         self.settings.load()
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
@@ -591,6 +595,9 @@ class Node:
             self.membership.enter()
         self.settings.follow(now, delta)
         if FEATURES_KEY in delta.rows:
+            too_old = too_old_for(self.image)
+            if too_old is not None:  # set while this node was registering; the controller does not take it in
+                self.environment.warn(too_old)
             for host in self._in_use("share"):
                 host.features_changed(now)
         names = delta.names(TOPIC_PREFIX)

@@ -1,10 +1,10 @@
-"""Defines the row of the cluster's features: the levels that an operator has set.
+"""Defines the row of the cluster's features: the levels that an operator has set, and what is above what a node knows.
 
     cluster/features    {"levels": {"transaction.version": 1}}
 
-A feature that the row does not name is at its highest level.
+A feature that the row does not name is at its level in `UNSET`, whatever nodes support beside it.
 
-Sources: Kafka's FeatureLevelRecord, Feature.java; KIP-584, KIP-1022.
+Sources: Kafka's FeatureLevelRecord, Feature.java, QuorumFeatures.java; KIP-584, KIP-1022.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ GROUP_VERSION: Final = "group.version"
 SHARE_VERSION: Final = "share.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 HIGHEST: Final[Mapping[str, int]] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
-"""Every feature, and its highest level; the lowest is 0."""
+"""Every feature, and the highest level that this version of Ottla supports; the lowest is 0."""
+UNSET: Final[Mapping[str, int]] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
+"""The levels that hold where no row says otherwise, and that nodes support whose rows name none. They never change:
+nodes of all versions have to agree on them, and a feature that comes later begins at 0."""
+
+
+def beyond(levels: Mapping[str, int], supported: Mapping[str, int]) -> tuple[str, int] | None:
+    """A feature whose level is above the highest that is supported, with that level; None where there is none."""
+    above = [(name, level) for name, level in sorted(levels.items()) if level > supported.get(name, 0)]
+    return above[0] if above else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
-from ottla.metadata.features import FEATURES_KEY, HIGHEST, FeaturesRecord
+from ottla.metadata.features import FEATURES_KEY, UNSET, FeaturesRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
@@ -121,8 +121,12 @@ class MetadataImage:
 
     def level_of(self, feature: str) -> int:
         """The level of one of the features in `features.HIGHEST`."""
-        levels = {} if self.features is None else self.features.levels
-        return levels.get(feature, HIGHEST[feature])
+        return self.levels.get(feature, 0)
+
+    @property
+    def levels(self) -> Mapping[str, int]:
+        """The levels of all features, by name."""
+        return UNSET if self.features is None else {**UNSET, **self.features.levels}
 
     def name_of(self, topic: str | bytes) -> str | None:
         """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""

@@ -1,7 +1,8 @@
 """Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
-                   "state": ..., "intact": ..., "broker_epoch": ..., "offline": [[topic id, index], ...]}
+                   "state": ..., "intact": ..., "broker_epoch": ..., "offline": [[topic id, index], ...],
+                   "features": {name: highest level}}
 
 A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
 the controller's to say.
@@ -12,10 +13,12 @@ Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, cast
 
+from ottla.metadata.features import UNSET
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 Place: TypeAlias = tuple[bytes, int]
@@ -42,8 +45,8 @@ class NodeRecord:
     `incarnation` names the life of the node. `intact`: it has every byte that it ever stored. `broker_epoch`: the
     generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
     `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `by_fsync`: it
-    says to have only what is on its disk, so that its next life is intact whatever happens to its power. `version` is
-    that of the row, and stands in none.
+    says to have only what is on its disk, so that its next life is intact whatever happens to its power. `features`:
+    the highest level that it supports of each; it supports all below. `version` is that of the row, and stands in none.
     """
 
     host: str
@@ -57,6 +60,7 @@ class NodeRecord:
     version: int = 0
     offline: tuple[Place, ...] = ()
     by_fsync: bool = False
+    features: Mapping[str, int] = field(default_factory=lambda: UNSET)
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -68,6 +72,7 @@ class NodeRecord:
             "state": self.state,
             "intact": self.intact,
             "broker_epoch": self.broker_epoch,
+            "features": dict(self.features),
         }
         if self.offline:
             row["offline"] = [(uuid_text(topic_id), index) for topic_id, index in self.offline]
@@ -94,4 +99,5 @@ class NodeRecord:
             int(row.get("broker_epoch", 0)),
             offline=tuple((parse_uuid(topic_id), int(index)) for topic_id, index in row.get("offline", ())),
             by_fsync=bool(row.get("by_fsync", False)),
+            features={str(name): int(level) for name, level in row.get("features", UNSET).items()},
         )

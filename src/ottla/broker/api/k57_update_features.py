@@ -1,6 +1,7 @@
 """UpdateFeatures, key 57, versions 0 to 2: raise or lower the levels of the cluster's features.
 
 What it does: checks every change, and writes all of them at once, or none (one fault fails all); the controller does.
+A level that some registered node does not support, alive or not, is refused, and the answer names that node.
 What a level turns off is refused from the next request on, and ApiVersions says so. Members of groups and transactions
 that are under way are left to their coordinators, as in Kafka.
 
@@ -91,6 +92,8 @@ def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
         why = f"Local controller {node.node_id} does not support this feature."
     elif level > highest:
         why = f"Local controller {node.node_id} only supports versions 0-{highest}"
+    elif (behind := _node_behind(node, name, level)) is not None:
+        why = behind
     elif level < current and asked.upgrade_type == UPGRADE:
         why = (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
@@ -103,3 +106,13 @@ def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
     else:
         return None
     return f"Invalid update version {level} for feature {name}. {why}"
+
+
+def _node_behind(node: Node, name: str, level: int) -> str | None:
+    """Which registered node does not support this level, in Kafka's words; None where all do."""
+    for node_id, record in sorted(node.image.nodes.items(), key=lambda each: int(each[0])):
+        highest = record.features.get(name, 0)
+        if level > highest:
+            supports = f"only supports versions 0-{highest}" if highest else "does not support this feature."
+            return f"Broker {node_id} {supports}"
+    return None

@@ -5,10 +5,13 @@ written. Nothing is left to do exactly when these functions name no row, so a co
 work is followed by one that goes on.
 
     node's row      its life is there        another life, or none
-    starting        active                   fenced
+    starting        active (*)               fenced
     active          -                        fenced
     leaving         -                        fenced
     fenced          (it registers again)     -
+
+(*) Not while the cluster is at a level of a feature that it does not support: it was set while the node registered, and
+the node's next start is refused.
 
 Who is fenced loses its leaderships and its places in in-sync sets with the same batch; so does who is starting, before
 it is active: what it led in its life before it leads in a higher epoch, or not at all.
@@ -27,6 +30,7 @@ from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
+from ottla.metadata.features import beyond
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState, Place
@@ -81,7 +85,10 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
             continue
         if not is_here or record.state is NodeState.STARTING:
             failed.add(node_id)
-            states[node_id] = NodeState.ACTIVE if is_here else NodeState.FENCED
+            if not is_here:
+                states[node_id] = NodeState.FENCED
+            elif beyond(image.levels, record.features) is None:
+                states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
                 damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
         elif record.state is NodeState.LEAVING:

@@ -24,6 +24,7 @@ from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.cluster.peers import Peers
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
+from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT, StoreFailed
@@ -180,6 +181,7 @@ class Membership:
             self._intact or record is not None or (self._same_disk and known is not None and known.by_fsync),
             offline=offline,
             by_fsync=self._by_fsync,
+            features=HIGHEST,
         )
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 

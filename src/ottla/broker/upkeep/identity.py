@@ -1,4 +1,5 @@
-"""Checks whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node.
+"""Checks whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node;
+and whether this version of Ottla is new enough for that cluster.
 
 Source: Kafka's MetaProperties.java.
 """
@@ -12,6 +13,8 @@ from typing import Final
 from ottla.log.checkpoints import CheckpointUnreadable, read_properties, write_properties
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy
+from ottla.metadata.features import HIGHEST, beyond
+from ottla.metadata.image import MetadataImage
 from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
 from ottla.protocol.uuids import uuid_text
 
@@ -98,6 +101,18 @@ def _cluster_id(
             f"metadata to cluster {cluster_id}. Restore one of both from the same backup."
         )
     return cluster_id
+
+
+def too_old_for(image: MetadataImage) -> str | None:
+    """The sentence that says which feature's level this version of Ottla does not support; None where it does all."""
+    above = beyond(image.levels, HIGHEST)
+    if above is None:
+        return None
+    name, level = above
+    return (
+        f"The cluster is at level {level} of {name}, and this version of Ottla supports 0 to {HIGHEST.get(name, 0)}: "
+        "start a newer one, or lower the level first."
+    )
 
 
 def shared_secret(store: MetadataStore, entropy: Entropy) -> str:
