@@ -163,7 +163,7 @@ class Log(LogState):
          count) = header  # fmt: skip
         size = body + LOG_OVERHEAD_BYTES
         if (
-            (self._rewrites or size > self._max_message_bytes)
+            (self._rewrites_plain or size > self._max_message_bytes)
             if origin is Origin.COORDINATOR  # this node has just made the batch
             else size != len(batch)
             or magic != 2

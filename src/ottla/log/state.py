@@ -64,7 +64,7 @@ class LogState:
         "_index_interval",
         "_inspects",
         "_max_message_bytes",
-        "_rewrites",
+        "_rewrites_plain",
         "_roll_offset",
         "_roll_timestamp",
         "_segment_bytes",
@@ -151,8 +151,14 @@ class LogState:
         self._index_interval = config.index_interval_bytes
         self._index_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY.size - 1)
         self._after_max_ms = config.message_timestamp_after_max_ms
-        self._rewrites = config.message_timestamp_type != "CreateTime" or config.compression_type != "producer"
-        self._inspects = self._rewrites or config.compacted or config.message_timestamp_before_max_ms != LONG_MAX
+        stamps = config.message_timestamp_type != "CreateTime"
+        self._rewrites_plain = stamps or config.compression_type not in ("producer", "uncompressed")
+        self._inspects = (
+            stamps
+            or config.compacted
+            or config.compression_type != "producer"
+            or config.message_timestamp_before_max_ms != LONG_MAX
+        )
         self.retention.config_changed()
         self._set_roll_limits()
 
