@@ -125,7 +125,7 @@ def test_a_cluster_of_one_machine_is_moved_once_all_its_nodes_have_stopped(
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     store.commit([Put("cluster/id", b"x"), Put("topic/t", b"{}")])
     store.close()
-    running = [LockedPresence(str(tmp_path / "members"), number, "a", 1000) for number in (1, 2)]
+    running = [LockedPresence(str(tmp_path / "members"), number, "a", 1000, "") for number in (1, 2)]
     running[0].leave()
     move = ("cluster", "move-metadata", place, "--data", str(tmp_path))
     assert ottla(*move, code=1).err == "ottla: Node 2 of this cluster runs. Stop it first.\n"

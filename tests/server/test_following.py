@@ -11,14 +11,15 @@ import pytest
 
 from ottla.broker.node import Node
 from ottla.metadata.store import StoreFailed
-from ottla.server.following import AGAIN_S, Following
+from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread
 
 
 class Stage:
     """A node at generation 5, and one other life that is there; the store has nothing new, or fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_told: bool = False) -> None:
+        self.is_told = is_told
         self.confirmed: list[int] = []
         self.seen: list[dict[int, str]] = []
         self.store_looks = 0
@@ -26,8 +27,9 @@ class Stage:
         self.failure: StoreFailed | None = None
         self.marked = 5
         self.image = SimpleNamespace(generation=5)
+        self.looks = 0
         self.presence: Any = SimpleNamespace(
-            renewed_at=100, generation=5, look=lambda: {1: "a", 2: "b"}, leave=lambda: None
+            renewed_at=100, generation=5, look=self._see, leave=lambda: None, listen=self._listen
         )
         membership = SimpleNamespace(
             present={1: "a"},
@@ -40,6 +42,14 @@ class Stage:
         self.following = Following(
             cast(Node, node), cast(StoreThread, store), self.presence, lambda: self.marked, lambda: 0, lambda: None
         )
+
+    def _listen(self, heard: Callable[[], None]) -> bool:
+        self.tell = heard
+        return self.is_told
+
+    def _see(self) -> dict[int, str]:
+        self.looks += 1
+        return {1: "a", 2: "b"}
 
     def _look(self, image: Any, heard: Callable[[StoreFailed | None], None]) -> None:
         self.store_looks += 1
@@ -62,14 +72,29 @@ async def test_who_stood_still_beyond_its_lease_trusts_no_mark() -> None:
     """A process that was killed between its commit and the mark may have been the one that had others lead."""
     stage = Stage()
     stage.following.look()
-    assert stage.store_looks == 0
+    stage.following.look()
+    assert stage.store_looks == 1, "the first finds others"
     stage.is_fresh = False
     stage.following.look()
-    assert stage.store_looks == 1
+    assert stage.store_looks == 2
     stage.is_fresh = True
     stage.following.look()
-    assert stage.store_looks == 1
+    assert stage.store_looks == 2
     stage.following.stop()
+
+
+async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
+    told, restless = Stage(is_told=True), Stage()
+    for stage in (told, restless):
+        stage.following.look()
+    await asyncio.sleep(5 * REST_S)
+    assert told.looks < restless.looks / 2
+    before = told.looks
+    told.tell()
+    await asyncio.sleep(2 * LOOK_S)
+    assert told.looks > before
+    for stage in (told, restless):
+        stage.following.stop()
 
 
 async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a_while(

@@ -319,7 +319,7 @@ class SqliteStore:
     def _read_mark(self) -> int:
         """0 where nobody wrote it, or it is damaged: then nothing is known."""
         try:
-            self._mark = os.open(f"{self.place}-generation", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._mark = os.open(mark_beside(self.place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return 0
         return self.marked()
@@ -338,6 +338,11 @@ class SqliteStore:
         number = b"%020d" % generation
         with contextlib.suppress(OSError):
             os.pwrite(self._mark, b"%s %08x\n" % (number, crc32(number)), 0)
+
+
+def mark_beside(place: str) -> str:
+    """The file beside the store at this path that has the number of the newest commit."""
+    return f"{place}-generation"
 
 
 def _crc(key: bytes, value: bytes, version: int) -> int:

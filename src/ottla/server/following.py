@@ -1,7 +1,8 @@
-"""How a node of a cluster hears of the others: it looks, every few milliseconds, who is there and what was committed.
+"""How a node of a cluster hears of the others: it looks who is there and what was committed.
 
 Knows when to look and whom to tell. One look at a time; the store is looked at by its thread. A node that was killed is
-missed with the next look at who is there.
+missed with the next look at who is there. Where the presence tells when there is something to see, looks are rare but
+then; else there is one every few milliseconds.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from ottla.metadata.store import StoreFailed
 from ottla.server.store import StoreThread, Told
 
 LOOK_S: Final = 0.01
+REST_S: Final = 0.1
+"""How long a node that would be told of news rests between two looks: its lease has to be renewed."""
+AFTER_NEWS: Final = 10
+"""How many looks follow each other quickly after news: of a process that dies they come before its lock is free."""
 AGAIN_S: Final = 0.2
 """How long a store rests that could not be looked at."""
-LOOKS_BLIND: Final = 20
-"""How many looks in a row may trust the mark beside the store that nothing was committed."""
+BLIND_S: Final = 0.5
+"""How long looks may trust the mark beside the store that nothing was committed."""
 
 log = logging.getLogger("ottla.cluster")
 
@@ -33,6 +38,10 @@ class Presence(Protocol):
     generation: int
 
     def look(self) -> dict[int, str]: ...
+
+    def listen(self, heard: Callable[[], None]) -> bool:
+        """Call `heard` on the running loop from now on when a look may find something; False where nobody can tell."""
+        ...
 
     def leave(self) -> None: ...
 
@@ -53,7 +62,6 @@ class Following:
         self._store = store
         self._presence = presence
         self._marked = marked
-        self._blind = 0
         self._now = now
         self._settle = settle
         self._present: dict[int, str] = {}
@@ -61,26 +69,40 @@ class Following:
         self._committed = 0
         self._is_silent = False
         self._timer: asyncio.TimerHandle | None = None
+        """Of the next look; None while one is under way."""
         self._stopped = False
         self._loop = asyncio.get_running_loop()
+        self._looked_at = self._read_at = 0.0
+        """When the last look began, and the last one that did not trust the mark."""
+        self._quick_looks = 0
+        self._is_told = presence.listen(self._news)
 
     def look(self) -> None:
         """Look now, and from then on again and again."""
         membership = self._node.membership
         assert membership is not None
-        if not membership.is_fresh(self._now()):
-            self._blind = -1  # what was committed meanwhile may have left no mark, and others may lead
+        self._timer, self._looked_at = None, self._loop.time()
+        # What a process committed before it was killed, or this one stood still, may have left no mark.
+        trusts_mark = membership.is_fresh(self._now()) and self._looked_at < self._read_at + BLIND_S
         try:
-            self._present = self._presence.look()
+            present, self._present = self._present, self._presence.look()
+            trusts_mark = trusts_mark and present == self._present
         except OSError as error:
             log.warning("the other nodes could not be looked for: %s", error)
         self._renewed_at = self._presence.renewed_at  # before the generation, which is the newer one then
         self._committed = self._presence.generation
-        self._blind = (self._blind + 1) % LOOKS_BLIND
-        if self._blind and self._marked() == self._node.image.generation:
+        if trusts_mark and self._marked() == self._node.image.generation:
             self._heard(None)
         else:
+            self._read_at = self._looked_at
             self._store.look(self._node.image, self._heard)
+
+    def _news(self) -> None:
+        """A look may find something."""
+        self._quick_looks = AFTER_NEWS
+        if self._timer is not None and not self._is_silent:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(max(self._looked_at + LOOK_S, self._loop.time()), self.look)
 
     def stop(self) -> None:
         """The others miss this node from now on."""
@@ -110,4 +132,6 @@ class Following:
         if self._present != membership.present:
             membership.seen(self._now(), self._present)
             self._settle()
-        self._timer = self._loop.call_later(LOOK_S, self.look)
+        is_quick = self._quick_looks > 0 or not self._is_told
+        self._quick_looks = max(0, self._quick_looks - 1)
+        self._timer = self._loop.call_later(LOOK_S if is_quick else REST_S, self.look)

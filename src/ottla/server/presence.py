@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import struct
 import time
+from collections.abc import Callable
 from typing import Final
 
 from ottla.machine import Millis
 from ottla.server.clocks import moment
+from ottla.server.file_news import FileNews
 from ottla.server.listeners import ServeRefused
 
 RENEW_MS: Final = 500
@@ -30,12 +33,17 @@ _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _SETTLED_NS: Final = 1_000_000_000
 """A directory that changed within this time may change once more and have the same time of change."""
 
+log = logging.getLogger("ottla.cluster")
+
 
 class LockedPresence:
-    """This node's file, locked from construction to `leave`, and looks at those of the others. Raises ServeRefused."""
+    """This node's file, locked from construction to `leave`, and looks at those of the others. `mark`: the file beside
+    the store that every commit writes. Raises ServeRefused."""
 
-    def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int) -> None:
+    def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int, mark: str) -> None:
         self._directory = directory
+        self._mark = mark
+        self._news: FileNews | None = None
         self._own = str(node_id)
         self._incarnation = incarnation
         self._lease_ms = lease_ms
@@ -72,6 +80,15 @@ class LockedPresence:
         self._known = present
         return present
 
+    def listen(self, heard: Callable[[], None]) -> bool:
+        """Call `heard` on the running loop when somebody has committed, come, or gone; False where the system does not
+        tell. A process that dies lets go of its file."""
+        try:
+            self._news = FileNews(heard, written=self._mark, let_go=self._directory)
+        except OSError as error:
+            log.info("the system does not tell of news, so the node looks for them more often: %s", error)
+        return self._news is not None
+
     def _find_others(self) -> None:
         """Open the files that are new; names are read again only once the directory has changed."""
         changed_ns = os.stat(self._directory).st_mtime_ns
@@ -85,6 +102,8 @@ class LockedPresence:
 
     def leave(self) -> None:
         """The others miss this node from now on."""
+        if self._news is not None:
+            self._news.close()
         os.close(self._file)
         for file in self._others.values():
             os.close(file)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
-from ottla.metadata.sqlite import SqliteStore
+from ottla.metadata.sqlite import SqliteStore, mark_beside
 from ottla.server.directory import note_life
 from ottla.server.doors import Life
 from ottla.server.following import Presence
@@ -67,7 +67,8 @@ def share(text: str, settings: BrokerSettings, listener: Listener, directory: st
 def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) -> tuple[NodeStore, Presence]:
     path = os.path.abspath(text.removeprefix(f"{SQLITE}:"))
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    presence = LockedPresence(f"{os.path.dirname(path)}/members", node_id, incarnation, lease_ms)
+    members = f"{os.path.dirname(path)}/members"
+    presence = LockedPresence(members, node_id, incarnation, lease_ms, mark_beside(path))
     try:
         return SqliteStore(path, is_shared=True), presence
     except BaseException:

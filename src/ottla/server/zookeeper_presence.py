@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any, Final
 
@@ -73,6 +73,10 @@ class ZooKeeperPresence:
             self._doors.watch(life for life in lives if life.node_id != own.node_id)
         gone = self._doors.gone
         return {life.node_id: life.incarnation for life in lives if life not in gone} | {own.node_id: own.incarnation}
+
+    def listen(self, heard: Callable[[], None]) -> bool:
+        """Nobody tells: looks here cost next to nothing."""
+        return False
 
     def leave(self) -> None:
         """The others miss this node from now on. The session is the store's to close."""
