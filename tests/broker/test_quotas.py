@@ -45,8 +45,11 @@ class PlantedQuotas:
         assert (session.principal, client_id) == ("User:ANONYMOUS", CLIENT)
         self.charged.append((0, -fetched))
 
-    def spent(self, session: Session, micros: int) -> None:
+    def spent(self, now: Millis, session: Session, micros: int) -> None:
         raise AssertionError("the shell says that, and there is none")
+
+    def fetched_max(self, session: Session, client_id: str) -> int | None:
+        return None
 
 
 def planted(stage: NodeStage, throttle_ms: int = THROTTLE_MS) -> PlantedQuotas:

@@ -129,6 +129,19 @@ def test_levels_of_features_are_lowered_and_raised(cluster: EmbeddedCluster) -> 
     assert levels() == highest
 
 
+def test_quotas_are_set_told_of_and_removed(cluster: EmbeddedCluster) -> None:
+    who = ["--entity-type", "users", "--entity-name", "ada"]
+    for more in ([], ["--entity-type", "clients", "--entity-default"]):
+        words = ["--alter", *who, *more, "--add-config", "producer_byte_rate=20000,request_percentage=12.5"]
+        assert "Completed updating" in tool(cluster, CONFIGS, *words)
+        told = tool(cluster, CONFIGS, "--describe", *who, *more)
+        limits = {"producer_byte_rate": "20000.0", "request_percentage": "12.5"}
+        assert dict(re.findall(r"(\w+_\w+)=([\d.]+)", told)) == limits
+        words = ["--alter", *who, *more, "--delete-config", "producer_byte_rate,request_percentage"]
+        assert "Completed updating" in tool(cluster, CONFIGS, *words)
+        assert "Quota" not in tool(cluster, CONFIGS, "--describe", *who, *more)
+
+
 def test_transactions_are_told(cluster: EmbeddedCluster) -> None:
     """One that is open does not hang: its coordinator knows of it."""
     assert "Created" in tool(cluster, TOPIC, "--create", "--topic", "x", "--replication-factor", "3")

@@ -31,8 +31,11 @@ class ScriptedQuotas:
 
     def uncharge(self, now: int, session: Session, client_id: str, *, fetched: int) -> None: ...
 
-    def spent(self, session: Session, micros: int) -> None:
+    def spent(self, now: int, session: Session, micros: int) -> None:
         self.spent_micros.append(micros)
+
+    def fetched_max(self, session: Session, client_id: str) -> int | None:
+        return None
 
 
 class Throttling(EmbeddedBroker):

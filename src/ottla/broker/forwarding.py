@@ -42,9 +42,9 @@ from ottla.protocol.messages.create_topics import (
 )
 from ottla.protocol.messages.envelope import EnvelopeResponse
 
-FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46, 57, 64))
-"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, UpdateFeatures, UnregisterBroker:
-handed on as they come."""
+FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46, 49, 57, 64))
+"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, AlterClientQuotas, UpdateFeatures,
+UnregisterBroker: handed on as they come."""
 HANDED_ON: Final = FORWARDED | frozenset((33, 44))
 """And AlterConfigs, IncrementalAlterConfigs, of which nodes keep what is about themselves."""
 RETRY_MS: Final = 50

@@ -65,6 +65,7 @@ from ottla.metadata.features import FEATURES_KEY
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeState, Place
+from ottla.metadata.quotas import PREFIX as QUOTA_PREFIX
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord
@@ -221,6 +222,7 @@ class Node:
         if too_old is not None:
             raise StartRefused(too_old)
         self.settings.load()
+        self._keep_to_quotas()
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
         for name, host in _COORDINATORS.items():
@@ -594,6 +596,8 @@ class Node:
         if self.membership is not None:
             self.membership.enter()
         self.settings.follow(now, delta)
+        if delta.names(QUOTA_PREFIX):
+            self._keep_to_quotas()
         if FEATURES_KEY in delta.rows:
             too_old = too_old_for(self.image)
             if too_old is not None:  # set while this node was registering; the controller does not take it in
@@ -613,6 +617,15 @@ class Node:
                     self.members.lost(now, int(name))
         if self.membership is not None:
             self.membership.follow(now, delta)
+
+    def _keep_to_quotas(self) -> None:
+        """Charge clients by the quotas that the image has; while there are none nobody counts."""
+        self.throttle.quotas = None
+        if quotas := self.image.client_quotas:
+            from ottla.broker.client_quotas import ClientQuotas
+
+            samples, window_s = self.settings["quota.window.num"], self.settings["quota.window.size.seconds"]
+            self.throttle.quotas = ClientQuotas(quotas, samples, window_s * 1000, self.peers.trusts)
 
     def _replicate(self, now: Millis, names: list[str]) -> None:
         """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""

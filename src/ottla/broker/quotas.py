@@ -1,8 +1,8 @@
 """Charges requests for what clients use of a node, in one place: before the answer is encoded.
 
 Knows how a client is told that it is throttled, and made to wait: the answer leaves at once and says for how long, and
-nothing more is read from the connection until then. Does not know any quota: that is the business of `Quotas`. A node
-has none unless it is given some, and charges nothing then.
+nothing more is read from the connection until then. Does not know any quota: that is the business of `Quotas`
+(`client_quotas`). A node has none as long as the cluster has none, and charges nothing then.
 
 Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala.
 """
@@ -31,8 +31,12 @@ class Quotas(Protocol):
         """These bytes do not leave: a throttled fetch is answered without records."""
         ...
 
-    def spent(self, session: Session, micros: int) -> None:
+    def spent(self, now: Millis, session: Session, micros: int) -> None:
         """Serving the last request of this session took so long; what it does once it had to wait is not counted."""
+        ...
+
+    def fetched_max(self, session: Session, client_id: str) -> int | None:
+        """The most bytes for which a fetch can ever be within its quota; None where it has none."""
         ...
 
 
@@ -62,6 +66,11 @@ class Throttle:
         if throttle_ms and self.quotas is not None:
             self.quotas.uncharge(now, session, client_id or "", fetched=fetched)
         return throttle_ms
+
+    def fetched_max(self, session: Session, client_id: str | None, wanted: int) -> int:
+        """How many of the bytes that are wanted a fetch may be answered with."""
+        most = None if self.quotas is None else self.quotas.fetched_max(session, client_id or "")
+        return wanted if most is None else min(wanted, most)
 
     def charge_message(self, now: Millis, request: Request, message: Any) -> None:
         """As `charge`, for a request that is answered with this message, which says for how long where it can."""

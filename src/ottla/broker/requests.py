@@ -39,15 +39,17 @@ class Session:
     """Who speaks on a connection, as far as that is known by now. What is kept for longer than a request is kept by the
     address's identity, never by who spoke then.
 
-    `authenticated`: it may ask for everything; until then see `security.authentication`.
+    `authenticated`: it may ask for everything; until then see `security.authentication`. `charged_as`: the client id
+    that its last request was charged to, None where nothing is charged.
     """
 
-    __slots__ = ("address", "authenticated", "principal")
+    __slots__ = ("address", "authenticated", "charged_as", "principal")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.authenticated = not address.requires_authentication
         self.principal = ANONYMOUS
+        self.charged_as: str | None = None
 
 
 PATIENCE_MS: Final = 10_000

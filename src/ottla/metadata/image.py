@@ -1,8 +1,8 @@
 """Holds what the cluster agrees on as one immutable value: the metadata image.
 
-Knows the topics with their partitions, the dynamic configurations, the nodes and the controller, the levels of features
-and how far producer ids were given out, as the rows of the metadata store say them. Does not know what lies on a node's
-disk: which of these partitions a node has, and what is in them, is its own.
+Knows the topics with their partitions, the dynamic configurations, client quotas, the nodes and the controller, the
+levels of features and how far producer ids were given out, as the rows of the metadata store say them. Does not know
+what lies on a node's disk: which of these partitions a node has, and what is in them, is its own.
 
 An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
 removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
@@ -25,6 +25,7 @@ from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import ProducerIdsRecord
+from ottla.metadata.quotas import PREFIX as QUOTA_PREFIX
 from ottla.metadata.store import MetadataStore, Versioned, decoded
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicRecord, texts
@@ -35,6 +36,7 @@ _PREFIXES: Final = (
     TOPIC_PREFIX,
     BROKER_CONFIG_PREFIX,
     GROUP_CONFIG_PREFIX,
+    QUOTA_PREFIX,
     NODE_PREFIX,
     CONTROLLER_KEY,
     PRODUCER_IDS_KEY,
@@ -55,7 +57,7 @@ _KINDS: Final[tuple[tuple[str, type[KeptRecord]], ...]] = (
     (PRODUCER_IDS_KEY, ProducerIdsRecord),
     (FEATURES_KEY, FeaturesRecord),
 )
-"""What the rows under a key or a prefix are; all others are configs."""
+"""What the rows under a key or a prefix are; all others are configs, or limits by name."""
 
 
 class Row(NamedTuple):
@@ -110,6 +112,8 @@ class MetadataImage:
     broker_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
     """By the id of a broker as text; '' for all brokers."""
     group_configs: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
+    client_quotas: Mapping[str, Configs] = field(default_factory=dict[str, Configs])
+    """Limits by name, of each entity: see `metadata.quotas`."""
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
     """The nodes of the cluster that have said where they are, by id as text."""
     controller: ControllerRecord | None = None
@@ -168,6 +172,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         count,
         _configs(image.broker_configs, _of(delta, BROKER_CONFIG_PREFIX)),
         _configs(image.group_configs, _of(delta, GROUP_CONFIG_PREFIX)),
+        _configs(image.client_quotas, _of(delta, QUOTA_PREFIX)),
         _nodes(image.nodes, _of(delta, NODE_PREFIX)),
         _only(image.controller, delta, CONTROLLER_KEY, ControllerRecord),
         _only(image.producer_ids, delta, PRODUCER_IDS_KEY, ProducerIdsRecord),
@@ -236,7 +241,7 @@ def encoded(record: Record) -> bytes:
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
-    tables = (image.topics, image.broker_configs, image.group_configs, image.nodes)
+    tables = (image.topics, image.broker_configs, image.group_configs, image.client_quotas, image.nodes)
     only = [() if each is None else ("",) for each in (image.controller, image.producer_ids, image.features)]
     gone = [prefix + name for prefix, table in zip(_PREFIXES, (*tables, *only), strict=True) for name in table]
     while True:

@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             api_key = frame[1]
             ended = perf_counter_ns()
             if quotas is not None:
-                quotas.spent(session, (ended - began) // 1000)
+                quotas.spent(now, session, (ended - began) // 1000)
             if type(answer) is list and not channel.waits:
                 outgoing.extend(answer)
                 metrics.request_done(api_key, (ended - began) // 1000)
@@ -317,9 +317,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if isinstance(decoded, Exception):
                 raise decoded
-            answer = self._node.receive(self._server.now(), self.session, frame, decoded)
+            now = self._server.now()
+            answer = self._node.receive(now, self.session, frame, decoded)
             if quotas is not None:
-                quotas.spent(self.session, (perf_counter_ns() - began) // 1000)
+                quotas.spent(now, self.session, (perf_counter_ns() - began) // 1000)
         except Refused as refused:
             self.close(str(refused))
         except Exception:

@@ -93,6 +93,39 @@ def quotas(s: Stage) -> None:
     s.ask("a negative rate", alter, 1, entries=change([user], value=-1.0), validate_only=True)
     s.ask("of a thing", alter, 1, entries=change([{"entity_type": "thing", "entity_name": "x"}], remove=True))
     s.ask("of nobody", alter, 1, entries=change([], remove=True))
+
+    client = {"entity_type": "client-id", "entity_name": s.name("app")}
+    by_default = {"entity_type": "user", "entity_name": None}
+    address = {"entity_type": "ip", "entity_name": "127.0.0.1"}
+    s.ask("half a byte", alter, 1, entries=change([user], value=1.5))
+    s.ask("half a percent", alter, 1, entries=change([user], key="request_percentage", value=0.5), validate_only=True)
+    s.ask("of an empty name", alter, 1, entries=change([{"entity_type": "user", "entity_name": ""}], remove=False))
+    s.ask("of a user at an address", alter, 1, entries=change([user, address], value=1.0))
+    s.ask("of an address, by another's key", alter, 1, entries=change([address], value=1.0))
+    s.ask("set for a user", alter, 1, entries=change([user], remove=False))
+    s.ask("set for a client", alter, 1, entries=change([client], key="consumer_byte_rate", value=2048.0))
+    s.ask("set for both", alter, 1, entries=change([user, client], key="request_percentage", value=12.5))
+    s.ask("set for all other users with this client", alter, 1, entries=change([by_default, client], remove=False))
+    for strict in (False, True):
+        how = "alone" if strict else "with others"
+        s.ask(f"the user {how}", describe, "all", components=[asked("user", 0, s.name("ada"))], strict=strict)
+        s.ask(f"the default user {how}", describe, 1, components=[asked("user", 1)], strict=strict)
+        s.ask(f"any client {how}", describe, 1, components=[asked("client-id", 2)], strict=strict)
+        both = [asked("user", 0, s.name("ada")), asked("client-id", 2)]
+        s.ask(f"the user with any client {how}", describe, 1, components=both, strict=strict)
+        s.ask(f"any user {how}", describe, 1, components=[asked("user", 2)], strict=strict)
+        s.ask(f"somebody else {how}", describe, 1, components=[asked("user", 0, "nobody")], strict=strict)
+    s.ask("of everything, strictly", describe, 1, components=[], strict=True)
+    s.ask("set anew", alter, 1, entries=change([user], value=4096.0))
+    s.ask("the user's new one", describe, 1, components=[asked("user", 0, s.name("ada"))], strict=True)
+    for entity, key in [
+        ([user], "producer_byte_rate"),
+        ([client], "consumer_byte_rate"),
+        ([user, client], "request_percentage"),
+        ([by_default, client], "producer_byte_rate"),
+    ]:
+        s.ask("remove", alter, 1, entries=change(entity, key=key, remove=True))
+    s.ask("when all are gone", describe, 1, components=[])
     s.ask("nothing", alter, "all", entries=[])
 
 

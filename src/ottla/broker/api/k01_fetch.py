@@ -145,6 +145,8 @@ def receive(
         header, body = decoded
     fetch = Fetch(session, version, header, body, node.settings["fetch.max.bytes"])
     begin(node, now, fetch, body.rack_id)
+    if node.throttle.quotas is not None and fetch.isolation is not Isolation.LOG_END:
+        fetch.max_bytes = node.throttle.fetched_max(session, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
         request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)

@@ -1,6 +1,6 @@
 """DescribeClientQuotas, key 48, versions 0 to 1: the quotas of users, clients and addresses.
 
-What it does: checks the filter as Kafka does; there are no quotas yet, so the list is empty.
+What it does: checks the filter as Kafka does, and tells of the entities that fit.
 
 What changed per version: 1 flexible.
 
@@ -9,15 +9,20 @@ Source: ClientQuotasImage.describe; KIP-546, KIP-612.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
+from ottla.metadata.quotas import Entity, entity_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
 )
 
 if TYPE_CHECKING:
@@ -31,15 +36,40 @@ ENTITY_TYPES = ("user", "client-id", IP)
 Fault = tuple[ErrorCode, str | None]
 
 
-def handle(node: Node, request: Request) -> DescribeClientQuotasResponse:
+def handle(node: Node, request: Request) -> Any:
     body: DescribeClientQuotasRequest = request.body
     fault = _fault(body.components)
     if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
         fault = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None
     if fault is None:
-        return DescribeClientQuotasResponse(error_message="", entries=[])
+        return node.slices.begin(request, _answer(node, request), is_long=len(node.image.client_quotas) > SLICE_STEPS)
     error, sentence = fault
     return DescribeClientQuotasResponse(error_code=error, error_message=sentence, entries=None)
+
+
+def _answer(node: Node, request: Request) -> Work:
+    quotas = sorted(node.image.client_quotas.items())
+    asked: DescribeClientQuotasRequest = request.body
+    entries = (
+        EntryData(
+            [EntityData(kind, name) for kind, name in entity.items()],
+            [ValueData(key, float(value)) for key, value in limits.items()],
+        )
+        for entity, limits in ((entity_of(name), limits) for name, limits in quotas)
+        if _fits(entity, asked.components, asked.strict)
+    )
+    told = yield from encoded_in_slices(entries, request.version)
+    return DescribeClientQuotasResponse(error_message="", entries=told)
+
+
+def _fits(entity: Entity, components: list[ComponentData], strict: bool) -> bool:
+    """Whether the filter lets this entity through: each component does; a strict one wants nothing beside."""
+    if strict and len(entity) != len(components):
+        return False
+    return all(
+        each.entity_type in entity and (each.match_type == SPECIFIED or entity[each.entity_type] == each.match)
+        for each in components
+    )
 
 
 def _fault(components: list[ComponentData]) -> Fault | None:

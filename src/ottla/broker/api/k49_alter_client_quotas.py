@@ -1,23 +1,33 @@
 """AlterClientQuotas, key 49, versions 0 to 1: set and remove quotas.
 
-What it does: checks each entry as Kafka does. Quotas are not built yet: one that is to be set is refused in a sentence
-(INVALID_REQUEST) rather than taken and not kept to; there is none to remove, so removing always succeeds.
+What it does: checks each entry as Kafka does and writes all that are valid at once, of many some at a time; the
+controller does. Every node keeps to a quota as soon as it hears of it.
 
 What changed per version: 1 flexible.
 
-What is skipped: setting a quota.
+What is skipped: `controller_mutation_rate` and `connection_creation_rate`, which are refused when they are to be set
+(INVALID_REQUEST) rather than taken and not kept to.
 
 Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
+from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES, IP
+from ottla.broker.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.broker.slices import Work
+from ottla.machine import Millis
+from ottla.metadata.quotas import PREFIX, key_of
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -32,52 +42,108 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-KEYS = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-    "connection_creation_rate",
-)
-NOT_BUILT = "Quotas can't be set: this version of Ottla has none."
+WHOLE = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+"""Limits that are whole numbers."""
+NOT_KEPT_TO = ("controller_mutation_rate", "connection_creation_rate")
+KEYS = (*WHOLE, REQUEST_PERCENTAGE, NOT_KEPT_TO[0])
+KEYS_OF_ADDRESSES = (NOT_KEPT_TO[1],)
+ENTRIES_AT_ONCE = 200
+_EPSILON = 1e-6
+
+Outcome = tuple[ErrorCode, str | None]
 
 
 def handle(node: Node, request: Request) -> Any:
-    return node.slices.each(request, partial(_answer, node), "entries", "entries")
+    return node.slices.begin(request, _answer(node, request), is_long=len(request.body.entries) > ENTRIES_AT_ONCE)
 
 
-def _answer(node: Node, request: Request) -> AlterClientQuotasResponse:
+def refused(request: Request, error: ErrorCode, sentence: str) -> AlterClientQuotasResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return _told(request, [(error, sentence)] * len(request.body.entries))
+
+
+def _answer(node: Node, request: Request) -> Work:
     body: AlterClientQuotasRequest = request.body
-    allowed = node.access.on_cluster(request, Operation.ALTER_CONFIGS)
-    return AlterClientQuotasResponse(entries=[_of_entry(entry, allowed) for entry in body.entries])
+    if not node.access.on_cluster(request, Operation.ALTER_CONFIGS):
+        return _told(request, [(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)] * len(body.entries))
+    times = Counter(map(_key, body.entries))
+    outcomes: list[Outcome] = []
+    for first in range(0, len(body.entries), ENTRIES_AT_ONCE):
+        some = body.entries[first : first + ENTRIES_AT_ONCE]
+        faults = [_fault(entry, times[_key(entry)]) for entry in some]
+        valid = [entry for entry, fault in zip(some, faults, strict=True) if fault is None]
+        failed = (yield partial(_altering, node, valid)) if valid and not body.validate_only else None
+        done = failed or (ErrorCode.NONE, None)
+        outcomes += [done if fault is None else (ErrorCode.INVALID_REQUEST, fault) for fault in faults]
+    return _told(request, outcomes)
 
 
-def _of_entry(entry: RequestEntryData, allowed: bool) -> ResponseEntryData:
-    error, sentence = ErrorCode.NONE, None
-    if not allowed:
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    elif (fault := _fault(entry)) is not None:
-        error, sentence = ErrorCode.INVALID_REQUEST, fault
-    entity = [ResponseEntityData(each.entity_type, each.entity_name) for each in entry.entity]
-    return ResponseEntryData(error, sentence, entity)
+def _told(request: Request, outcomes: Sequence[Outcome]) -> AlterClientQuotasResponse:
+    entries = [
+        ResponseEntryData(
+            error, sentence, [ResponseEntityData(each.entity_type, each.entity_name) for each in entry.entity]
+        )
+        for entry, (error, sentence) in zip(request.body.entries, outcomes, strict=True)
+    ]
+    return AlterClientQuotasResponse(entries=entries)
 
 
-def _fault(entry: RequestEntryData) -> str | None:
-    """Why this entry is refused; None where it only removes."""
-    if not entry.entity:
+def _altering(node: Node, entries: list[RequestEntryData], now: Millis) -> Planned:
+    """The plan to make these changes; it returns why they could not be kept, None where they were."""
+    rows: list[RowChange] = []
+    for entry in entries:
+        key = _key(entry)
+        before = node.image.client_quotas.get(key.removeprefix(PREFIX), {})
+        after = {**before, **{op.key: repr(float(op.value)) for op in entry.ops}}
+        for op in entry.ops:
+            if op.remove:
+                del after[op.key]
+        if after != before:
+            rows.append(RowChange(key, after or None))
+    try:
+        if rows:
+            yield Batch(rows, (), node.members.guards())
+    except StoreFailed as failed:
+        node.notes(f"quotas could not be kept: {failed}")
+        return error_of(failed), str(failed)
+    return None
+
+
+def _key(entry: RequestEntryData) -> str:
+    return key_of({each.entity_type: each.entity_name for each in entry.entity})
+
+
+def _fault(entry: RequestEntryData, times: int) -> str | None:
+    """Why this entry is refused, in Kafka's words where it says it too; `times`: how often its entity is named."""
+    kinds = [each.entity_type for each in entry.entity]
+    if not kinds:
         return "Invalid empty client quota entity"
     for each in entry.entity:
         if each.entity_type not in ENTITY_TYPES:
             return f"Unhandled client quota entity type: {each.entity_type}"
-    faults = (_fault_of(op) for op in entry.ops)
+        if each.entity_name == "":
+            return f"Empty {each.entity_type} not supported"
+    if len(set(kinds)) < len(kinds):
+        return "Invalid empty client quota entity, duplicate entity entry"
+    if IP in kinds and len(kinds) > 1:
+        return "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+    if times > 1:
+        return "Ignoring duplicate entity"
+    if len({op.key for op in entry.ops}) < len(entry.ops):
+        return "Duplicate quota key"
+    faults = (_fault_of(op, KEYS_OF_ADDRESSES if IP in kinds else KEYS) for op in entry.ops)
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _fault_of(op: OpData) -> str | None:
-    if op.key not in KEYS:
+def _fault_of(op: OpData, keys: Sequence[str]) -> str | None:
+    if op.key not in keys:
         return f"Invalid configuration key {op.key}"
     if op.remove:
         return None
-    if op.value <= 0:
+    if not op.value > 0:
         return f"Quota {op.key} must be greater than 0"
-    return NOT_BUILT
+    if op.key in WHOLE and not abs(op.value - int(min(op.value, 2**63 - 1) + _EPSILON)) <= _EPSILON:
+        return f"{op.key} cannot be a fractional value."
+    if op.key in NOT_KEPT_TO:
+        return f"{op.key} can't be set: this version of Ottla does not keep to it."
+    return None
