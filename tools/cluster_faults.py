@@ -18,7 +18,8 @@ from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
 from ottla.testing.network import Network
-from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh
+from tests.zookeepers import ZooKeepers, fresh
+from tools.outage import Outage
 
 LEASE_S = 3.0
 """broker.session.timeout.ms of the nodes, and replica.lag.time.max.ms."""
@@ -30,7 +31,8 @@ BRIEF, LONG = (0.1 * LEASE_S, 0.6 * LEASE_S), (1.2 * LEASE_S, 2.5 * LEASE_S)
 DEATHS = ("kill", "kill", "kill all", "stop")
 PAUSES = ("pause", "pause")
 CUTS = ("cut off", "cut off", "cut its sending", "cut its hearing")
-OF_ZOOKEEPER = ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers", "cut from ZooKeeper", "isolate")
+SERVERS = ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers", "pause two ZooKeepers", "restart ZooKeepers")
+WAYS = ("cut from ZooKeeper", "isolate")
 
 
 class Fault(NamedTuple):
@@ -47,7 +49,7 @@ class Fault(NamedTuple):
 
 def planned(rng: random.Random, count: int, *, zookeeper: bool) -> list[Fault]:
     """So many faults, some of which overlap. ZooKeeper's leader is the "leader" of faults of its own."""
-    families = [DEATHS, PAUSES, CUTS, *([OF_ZOOKEEPER] if zookeeper else [])]
+    families = [DEATHS, PAUSES, CUTS, *((SERVERS, SERVERS, WAYS) if zookeeper else ())]
     faults: list[Fault] = []
     for _ in range(count):
         kind = rng.choice(rng.choice(families))
@@ -76,6 +78,7 @@ class Faults:
         self.cluster = EmbeddedCluster(settings=settings, directory=directory, racks=racks, metadata=metadata)
         self._afflicted: set[int] = set()
         self._cut = False
+        self._outages: list[Outage] = []
         self._under_way: list[tuple[float, Callable[[], None]]] = []
 
     def __enter__(self) -> Faults:
@@ -116,6 +119,12 @@ class Faults:
 
     def heal(self) -> None:
         """Return when every node is there for every other one. Who ended, as it found no store, is started again."""
+        while self._outages:
+            outage = self._outages.pop()
+            outage.join()
+            self.failures += outage.failures
+            for error, times in outage.told.items():
+                self.done[f"told {error}"] = self.done.get(f"told {error}", 0) + times
         for server in self.ensemble.servers if self.ensemble is not None else ():
             server.wait()
         until = time.monotonic() + HEAL_S
@@ -133,9 +142,9 @@ class Faults:
 
     def _begin(self, fault: Fault, topic: str) -> Callable[[], None] | None:
         """What ends it; None where it could not begin."""
-        if fault.kind in ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers"):
-            return self._at_zookeeper(fault)
-        network = fault.kind in (*CUTS, "cut from ZooKeeper", "isolate")
+        if fault.kind in SERVERS:
+            return self._at_zookeeper(fault, topic)
+        network = fault.kind in (*CUTS, *WAYS)
         chosen = self._chosen(fault, topic)
         if not chosen or (network and self._cut):
             return None
@@ -148,8 +157,11 @@ class Faults:
 
         return end
 
+    def _well(self) -> list[int]:
+        return [node for node in NODES if node not in self._afflicted and self.cluster.runs(node)]
+
     def _chosen(self, fault: Fault, topic: str) -> list[int]:
-        well = [node for node in NODES if node not in self._afflicted and self.cluster.runs(node)]
+        well = self._well()
         if fault.kind == "kill all" or not well:
             return well
         named = self._in_role(fault.role, topic, well)
@@ -191,7 +203,7 @@ class Faults:
 
     def _cut_network(self, kind: str, node: int) -> Callable[[], None]:
         others = [each for each in NODES if each != node]
-        if kind in ("cut from ZooKeeper", "isolate"):
+        if kind in WAYS:
             assert self._to_zookeeper is not None
             for server in NODES:
                 self._to_zookeeper.cut(node, -server)
@@ -214,22 +226,34 @@ class Faults:
 
     # ---- ZooKeeper -------------------------------------------------------------------------------------------------
 
-    def _at_zookeeper(self, fault: Fault) -> Callable[[], None] | None:
+    def _at_zookeeper(self, fault: Fault, topic: str) -> Callable[[], None] | None:
         assert self.ensemble is not None
-        well = [server for server in self.ensemble.servers if -server.port not in self._afflicted]
-        count = 2 if fault.kind == "kill two ZooKeepers" else 1
-        if len(well) < len(NODES):
+        servers = self.ensemble.servers
+        if any(-server.port in self._afflicted for server in servers):
             return None
-        leads = [server for server in well if server.mode() == "leader"] if fault.role == "leader" else []
-        struck: list[ZooKeeperServer] = [*leads, *(each for each in well if each not in leads)][:count]
+        first = [server for server in servers if fault.role == "leader" and server.mode() == "leader"]
+        ordered = [*first, *(each for each in servers if each not in first)]
+        if fault.kind == "restart ZooKeepers":
+            for server in ordered:
+                server.kill()
+                server.begin()
+                server.wait()
+            return lambda: None
+        struck, pauses = ordered[: 2 if "two" in fault.kind else 1], fault.kind.startswith("pause")
+        self._afflicted.update(-server.port for server in struck)
         for server in struck:
-            self._afflicted.add(-server.port)
-            server.send(signal.SIGSTOP) if fault.kind == "pause ZooKeeper" else server.kill()
+            server.send(signal.SIGSTOP) if pauses else server.kill()
+        outage = Outage(self.cluster.address_of, self._well, LEASE_S) if len(struck) > 1 else None
+        if outage is not None:
+            outage.start()
 
         def end() -> None:
+            if outage is not None:
+                outage.end(topic)
+                self._outages.append(outage)
             for server in struck:
-                server.send(signal.SIGCONT) if fault.kind == "pause ZooKeeper" else server.begin()
-                self._afflicted.discard(-server.port)
+                server.send(signal.SIGCONT) if pauses else server.begin()
+            self._afflicted.difference_update(-server.port for server in struck)
 
         return end
 

@@ -5,12 +5,14 @@
 
 Three node processes and real clients, round after round. In each, faults of a seeded plan (`cluster_faults`): kill -9
 of one node or of all, SIGSTOP for less and for more than the lease, SIGTERM, a node cut off from the others in both
-directions or in one; with ZooKeeper its servers are killed and paused too, and nodes are cut off from it. Under them
-work idempotent producers with acks=all, transactions that commit and abort, loops of consume, transform, produce,
-groups of both protocols that commit, a share group, readers of everything at leaders and at followers. Then the faults
-end, what was begun comes to its end, every log is read, and what the clients know is held against it (`history`). A
-round also fails when the cluster does not become whole, when a group, a loop or a transaction does not come to its end,
-when a node logs an error of its own, or when SIGTERM does not end it with 0. The next round makes the same topics anew.
+directions or in one; with ZooKeeper a third of the faults strikes its servers: one of them or the majority is killed or
+paused, or all are restarted in turn, and nodes are cut off from it. While the majority is away nodes are asked what
+they have to refuse by then, and to answer in time (`outage`). Under them work idempotent producers with acks=all,
+transactions that commit and abort, loops of consume, transform, produce, groups of both protocols that commit, a share
+group, readers of everything at leaders and at followers. Then the faults end, what was begun comes to its end, every
+log is read, and what the clients know is held against it (`history`). A round also fails when the cluster does not
+become whole, when a group, a loop or a transaction does not come to its end, when a node logs an error of its own, or
+when SIGTERM does not end it with 0. The next round makes the same topics anew.
 
 The first round that fails is the last one, and the directories of its nodes stay, with their logs beside them.
 """
@@ -40,6 +42,7 @@ from tools.cluster_faults import LEASE_S, NODES, Fault, Faults, planned
 from tools.crash_transactions import HANGS_S, PARTITIONS, SOURCE, TARGET, Loop, Worker, Writer, note_ledger, note_moved
 from tools.crash_transactions import TOPIC as LEDGER
 from tools.history import History, check
+from tools.outage import ASKED_PREFIX
 from tools.recorded_clients import Member, Recorded, Sender, Sharer, Tail, Watch, read_log
 
 LOG, JOBS = "log", "jobs"
@@ -206,7 +209,8 @@ def soon(what: str, holds: Callable[[], bool]) -> None:
 def new_topics(bootstrap: str) -> None:
     """The topics of a round, empty; those of the round before are gone when this returns."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    there = [name for name in TOPICS if name in admin.list_topics(timeout=30).topics]
+    known = admin.list_topics(timeout=30).topics
+    there = [name for name in known if name in TOPICS or name.startswith(ASKED_PREFIX)]
     if there:
         for deleted in admin.delete_topics(there).values():
             deleted.result(30)

@@ -131,7 +131,8 @@ class Sender(Recorded):
         self.acknowledged += 1
         now = time.monotonic()
         self.longest_wait_s, self._heard = max(self.longest_wait_s, now - self._heard), now
-        self.history.told[place][label] = message.offset() or 0
+        offset = message.offset()
+        self.history.told[place][label] = -1 if offset is None else offset
         self.history.sent[place][label] = Fate.KEPT
 
 

@@ -152,7 +152,7 @@ PLANTED: dict[Callable[[History], None], str] = {
     twice: "log-0: 1 there twice, the first is ('b', 3)",
     reordered: "log-1: 1 behind a later one of its writer, the first is ('a', 1)",
     invented: "log-0: 1 never sent, the first is ('c', 0)",
-    moved: "log-0: 1 elsewhere than was acknowledged, the first is Record(offset=7, label=('b', 3))",
+    moved: "log-0: 1 elsewhere than was acknowledged, the first is Record(offset=7, label=('b', 3)), not 9",
     dirty: "ledger-0: 1 of an aborted transaction, the first is ('t', 1)",
     dirty_for_a_while: "tail at ledger-0: 1 read, of an aborted transaction",
     torn: "ledger: 1 in one partition and not in the other, the first is ('t', 2)",
