@@ -334,6 +334,20 @@ def test_a_leader_stops_when_everybody_knows_who_leads_instead(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_fsync_fails_while_it_stops_is_followed_by_another(seed: int) -> None:
+    """It has nothing to say any more of the logs that take nothing: it leaves."""
+    cluster = running(seed, fsync=True)
+    first = led(cluster)
+    cluster.hosts[first].disk.sync_failures = 1.0
+    cluster.leave(first)
+    cluster.until(lambda: not cluster.hosts[first].up, 6_000)
+    cluster.until(lambda: cluster.leader() not in (first, None), 3_000)
+    cluster.hosts[first].disk.sync_failures = 0.0
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_that_does_not_reach_the_store_answers_no_reader(seed: int) -> None:
     """Clients reach it, and so do its followers until another leads: it counts its own lease (self-fencing)."""
     cluster = running(seed)
