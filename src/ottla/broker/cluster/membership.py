@@ -130,8 +130,8 @@ class Membership:
             self.controller.follow(now, delta.names(TOPIC_PREFIX))
 
     def look_at_logs(self, now: Millis) -> None:
-        """Logs have failed, or work again: the row says which, so that others lead in this node's place. One that leaves
-        says no more: they do so anyway."""
+        """Logs have failed, or work again: the row says which, so that others lead in this node's place. One that
+        leaves says no more: they do so anyway."""
         record = self.record
         if record is not None and not self._is_leaving and record.offline != self._offline():
             self._write(now)
