@@ -64,6 +64,31 @@ def plant_a_last_stable_offset_that_waits_for_nothing(patch: Patch) -> None:
     patch.setattr(LogState, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
+def plant_a_last_stable_offset_that_goes_back(patch: Patch) -> None:
+    """What opens a transaction takes a record away that readers were shown."""
+    original = LogState.last_stable_offset.fget
+    assert original is not None
+
+    def early(self: LogState) -> int:
+        stable = original(self)
+        return stable - 1 if self.log_start_offset < stable < self.high_watermark else stable
+
+    patch.setattr(LogState, "last_stable_offset", property(early))
+
+
+def plant_ends_that_free_nobody(patch: Patch) -> None:
+    """The last stable offset stays where the last transaction began."""
+    original = LogState._update_first_unstable
+
+    def late(self: LogState) -> None:
+        before = self._first_unstable
+        original(self)
+        if self._first_unstable is None:
+            self._first_unstable = before
+
+    patch.setattr(LogState, "_update_first_unstable", late)
+
+
 def plant_an_end_that_is_answered_before_it_is_durable(patch: Patch) -> None:
     original = ShardHost._carry_out
 
@@ -223,6 +248,8 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_no_verification, 237, "nobody will end"),
     (plant_epochs_of_zombies, 10, "was given to another"),
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
+    (plant_a_last_stable_offset_that_goes_back, 0, "the last stable offset goes back"),
+    (plant_ends_that_free_nobody, 0, "after everything healed"),
     (plant_an_end_that_is_answered_before_it_is_durable, 3, "was told that it committed"),
     (plant_offsets_that_show_before_the_commit, 0, "never committed"),
     (plant_an_index_that_is_lost_in_a_restart, 2, "nobody asked for that"),
