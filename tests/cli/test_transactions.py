@@ -48,6 +48,22 @@ def test_what_is_open_is_listed_and_described(ottla: Any, ottla_broker: Embedded
     assert (row["state"], row["open_ms"]) == ("CompleteCommit", None)
 
 
+NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are there."
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("describe nosuch", 1, "There is no transactional id nosuch. `ottla transactions list` shows"),
+        ("find-hanging --topic nosuch", 1, NO_TOPIC),
+        ("abort --topic nosuch --partition 0 --start-offset 0", 1, NO_TOPIC),
+        ("list --state open", 2, "'open' is no state of a transaction: choose of Empty, Ongoing, PrepareCommit"),
+    ],
+)
+def test_what_is_not_there_is_said(ottla: Any, words: str, code: int, said: str) -> None:
+    assert ottla("transactions", *words.split(), code=code).err.startswith(f"ottla: {said}")
+
+
 def test_one_that_hangs_is_found_and_aborted(ottla: Any, topic: str) -> None:
     """Written without asking any coordinator, as by a broker that does not verify."""
     with EmbeddedBroker(settings={"transaction.partition.verification.enable": "false"}) as careless:

@@ -7,7 +7,7 @@ wants to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,6 +66,13 @@ def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]
         which = f"is no topic {missing[0]}" if len(missing) == 1 else f"are no topics {', '.join(missing)}"
         raise Failure(f"There {which}. `ottla topics list` shows those that are there.")
     return found
+
+
+def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
+    """Raise Failure where one of these topics is not there."""
+    missing = sorted(set(topics) - set(there))
+    if missing:
+        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
 
 
 def partition_count(admin: AdminClient, topic: str) -> int:

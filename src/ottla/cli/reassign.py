@@ -8,7 +8,7 @@ plan is made (resizing.py), nor how it is carried out (moving.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,7 @@ from ottla.cli.connection import (
     own_clients,
     plain_failures,
 )
-from ottla.cli.existing import REPLICAS_MAX
+from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
@@ -145,13 +145,6 @@ def planned(
         return placed_anew(racks, chosen, nodes, factor)
     except Impossible as impossible:
         raise Failure(str(impossible)) from None
-
-
-def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
-    """Raise Failure where one of these topics is not there."""
-    missing = sorted(set(topics) - set(there))
-    if missing:
-        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
 
 
 def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:

@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, complete_topics, named
+from ottla.cli.existing import require_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 from ottla.cli.plans import DryRun, Execute, choose_one
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ Topics = Annotated[
 ]
 States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing.")]
 LongerThan = Annotated[int, typer.Option("--longer-than-ms", min=0, metavar="MS", help="Only what is open for longer.")]
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
 IDLE_MS_MIN = 900_000
 """What was written to later than this is not called hanging: no coordinator lets a transaction be open for longer."""
@@ -43,6 +45,9 @@ def list_(
     """List the transactional ids that coordinators know, and their states."""
     from ottla.client.transactions import list_transactions
 
+    for state in states or ():
+        if state not in STATES:
+            raise NotUnderstood(f"{state!r} is no state of a transaction: choose of {', '.join(STATES)}.")
     with client(cluster) as asked:
         found = list_transactions(asked, states or (), longer_than_ms=longer_than_ms or -1)
     rows = [(each.name, each.coordinator, each.producer_id, each.state) for each in found]
@@ -57,10 +62,18 @@ def describe(
     format: Output = Format.TABLE,
 ) -> None:
     """Show whose transaction it is, how long it is open and which partitions it writes to."""
+    from ottla.client import ErrorAnswer
     from ottla.client.transactions import UNDER_WAY, describe_transaction
 
     with client(cluster) as asked:
-        state = describe_transaction(asked, name)
+        try:
+            state = describe_transaction(asked, name)
+        except ErrorAnswer as answer:
+            if answer.name != "TRANSACTIONAL_ID_NOT_FOUND":
+                raise
+            raise Failure(
+                f"There is no transactional id {name}. `ottla transactions list` shows those that are there."
+            ) from None
     partitions = [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions]
     open_ms = None
     if state.transaction_state in UNDER_WAY:
@@ -92,9 +105,10 @@ def find_hanging(
     from ottla.client.transactions import hanging, open_transactions
 
     with client(cluster) as asked:
-        names = topics or [each.name for each in asked.topics()]
+        there = [each.name for each in asked.topics()]
+        require_topics(topics or [], there)
         now = int(time.time() * 1000)
-        opened = [each for each in open_transactions(asked, names) if now - each.last_ms >= idle_ms]
+        opened = [each for each in open_transactions(asked, topics or there) if now - each.last_ms >= idle_ms]
         found = hanging(asked, opened)
     rows = [
         (
@@ -127,6 +141,7 @@ def abort(
 
     choose_one(execute, dry_run)
     with client(cluster) as asked:
+        require_topics([topic], (each.name for each in asked.topics()))
         opened = [
             each
             for each in open_transactions(asked, [topic])
