@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
 from ottla.testing.network import Network
-from tests.zookeepers import ZooKeepers, fresh
+from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh
 from tools.outage import Outage
 
 LEASE_S = 3.0
@@ -79,6 +80,7 @@ class Faults:
         self._afflicted: set[int] = set()
         self._cut = False
         self._outages: list[Outage] = []
+        self._rolling = threading.Thread()
         self._under_way: list[tuple[float, Callable[[], None]]] = []
 
     def __enter__(self) -> Faults:
@@ -119,6 +121,8 @@ class Faults:
 
     def heal(self) -> None:
         """Return when every node is there for every other one. Who ended, as it found no store, is started again."""
+        if self._rolling.is_alive():
+            self._rolling.join()
         while self._outages:
             outage = self._outages.pop()
             outage.join()
@@ -229,15 +233,13 @@ class Faults:
     def _at_zookeeper(self, fault: Fault, topic: str) -> Callable[[], None] | None:
         assert self.ensemble is not None
         servers = self.ensemble.servers
-        if any(-server.port in self._afflicted for server in servers):
+        if self._rolling.is_alive() or any(-server.port in self._afflicted for server in servers):
             return None
         first = [server for server in servers if fault.role == "leader" and server.mode() == "leader"]
         ordered = [*first, *(each for each in servers if each not in first)]
         if fault.kind == "restart ZooKeepers":
-            for server in ordered:
-                server.kill()
-                server.begin()
-                server.wait()
+            self._rolling = threading.Thread(target=_restart, args=[ordered])
+            self._rolling.start()
             return lambda: None
         struck, pauses = ordered[: 2 if "two" in fault.kind else 1], fault.kind.startswith("pause")
         self._afflicted.update(-server.port for server in struck)
@@ -265,3 +267,11 @@ class Faults:
         assert self._to_zookeeper is not None
         entries = [self._to_zookeeper.entry(node, -server) for server in NODES]
         return ",".join(f"{host}:{port}" for host, port in entries)
+
+
+def _restart(servers: Sequence[ZooKeeperServer]) -> None:
+    """One after the other, as an upgrade does."""
+    for server in servers:
+        server.kill()
+        server.begin()
+        server.wait()
