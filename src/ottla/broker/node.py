@@ -280,7 +280,8 @@ class Node:
 
         Send back what failed: the place in the batch, and the system's sentence. `stop` does the same one by one.
         """
-        return completing(list(self.upkeep.partitions), self.files.pins_max // 2)
+        directory = self.files.directory(self.directory)
+        return completing(list(self.upkeep.partitions), directory, self.files.pins_max // 2)
 
     def stop(self, now: Millis) -> None:
         """Close cleanly: parked requests are not answered (their connections go with the process)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
@@ -58,13 +58,7 @@ class DiskThread:
         """Sync all `files`, then call done(token, failures) on the loop; see `ottla.broker.requests.Sync`."""
 
         def work() -> None:
-            failures: dict[int, str] = {}
-            for at, file in enumerate(files):
-                try:
-                    file.sync()
-                except OSError as error:  # the others may be of other logs, and go on
-                    failures[at] = error.strerror or str(error)
-            loop.call_soon_threadsafe(done, token, failures)
+            loop.call_soon_threadsafe(done, token, _sync(files, range(len(files))))
 
         self._pool.submit(work)
 
@@ -93,17 +87,26 @@ class DiskThread:
 
 
 def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> None:
-    """Sync the files of each batch beside each other, and send back which failed: their places and why."""
+    """Sync the files of each batch beside each other, and send back which failed: their places and why.
+
+    Each thread has its share of a batch at once: to hand files out one by one costs more CPU than to sync them.
+    """
     with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="ottla-stop") as pool, contextlib.suppress(StopIteration):
         files = next(batches)
         while True:
-            said = list(pool.map(_sync, files))
-            files = batches.send({at: why for at, why in enumerate(said) if why is not None})
+            shares = [range(first, len(files), SYNCS_AT_ONCE) for first in range(min(SYNCS_AT_ONCE, len(files)))]
+            failures: dict[int, str] = {}
+            for failed in pool.map(_sync, [files] * len(shares), shares):
+                failures |= failed
+            files = batches.send(failures)
 
 
-def _sync(file: Syncable) -> str | None:
-    try:
-        file.sync()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+def _sync(files: Sequence[Syncable], places: Iterable[int]) -> dict[int, str]:
+    """Sync the files at these places; those that failed, and why."""
+    failures: dict[int, str] = {}
+    for at in places:
+        try:
+            files[at].sync()
+        except OSError as error:  # the others may be of other logs, and go on
+            failures[at] = error.strerror or str(error)
+    return failures

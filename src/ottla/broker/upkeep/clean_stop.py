@@ -15,15 +15,21 @@ from ottla.log.syncing import Syncable
 
 if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
+    from ottla.log.log import Log
 
 FILES_AT_ONCE: Final = 500
 
 
-def completing(partitions: Sequence[Partition], pins_max: int) -> Generator[list[Syncable], Mapping[int, str], None]:
+def completing(
+    partitions: Sequence[Partition], directory: Syncable, pins_max: int
+) -> Generator[list[Syncable], Mapping[int, str], None]:
     """Batches of files, each to be synced whole; what failed is sent back: the place in the batch, and why.
 
-    A log that can't be completed here is left to its `close`, which will meet the same again and tell.
+    `directory`: the one that all logs are in, which is synced once for all that are new in it. A log that can't be
+    completed here is left to its `close`, which will meet the same again and tell.
     """
+    with suppress(OSError):
+        yield from _names_of_newborn([partition.log for partition in partitions], directory)
     files: list[Syncable] = []
     logs: list[tuple[Partition, int, range]] = []  # with the log's end, and where its files stand in `files`
     for partition in partitions:
@@ -38,6 +44,19 @@ def completing(partitions: Sequence[Partition], pins_max: int) -> Generator[list
             files, logs = [], []
     if files:
         _completed(logs, (yield files))
+
+
+def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[list[Syncable], Mapping[int, str], None]:
+    """The directory, where names of logs wait for the disk. Raises OSError."""
+    newborn = [log for log in logs if log.syncing.newborn]
+    if newborn:
+        directory.pin()
+        try:
+            failures = yield [directory]
+        finally:
+            directory.unpin()
+        for log in newborn:
+            log.syncing.newborn = bool(failures)
 
 
 def _completed(logs: list[tuple[Partition, int, range]], failures: Mapping[int, str]) -> None:
