@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 from share_stage import ACCEPT, RELEASE, Member, ShareStage
 
-from ottla.broker.delivery import requests
+from ottla.broker.delivery import host, requests
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.share_acknowledge import (
@@ -85,7 +85,7 @@ def test_many_acknowledgements_leave_the_others_their_turn(tmp_path: Path, monke
         served += 1
         stage.node.tick(stage.now)
         stage.settle()
-    assert served >= PARTITIONS - 1
+    assert served >= (PARTITIONS - 1) * RECORDS
     assert told(asked) == told(whole)
     assert (2, ErrorCode.INVALID_REQUEST) in told(asked)
     for what in ("in_flight", "complete_count", "available_count"):
@@ -138,3 +138,33 @@ def test_a_topic_that_goes_in_the_middle_is_told_so(tmp_path: Path, monkeypatch:
     stage.delete("jobs")
     stage.run()
     assert dict(told(asked)[1:]) == dict.fromkeys(range(1, PARTITIONS), ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def test_a_lock_that_ends_in_the_middle_refuses_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_slices(monkeypatch)
+    stage, member, topic_id = begun(tmp_path / "node")
+    asked = acknowledge(member, {(topic_id, 0): [(0, RECORDS - 1, [ACCEPT, RELEASE] * 2)]})
+    assert not asked.answered
+    stage.now += 60_000
+    stage.run()
+    assert told(asked) == [(0, ErrorCode.INVALID_RECORD_STATE)]
+    assert counts(stage, topic_id, "in_flight")[0] == 0
+    hosted = stage.node.share.known("g", (topic_id, 0))
+    assert hosted is not None
+    assert hosted.machine is not None
+    assert hosted.machine.start == 1, "what was taken before stands"
+
+
+def test_what_a_member_held_comes_back_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, member, topic_id = begun(tmp_path / "node")
+    monkeypatch.setattr(host, "RUNS_PER_STEP", 2)
+    stage.node.share.tick(stage.now)
+    before = sum(counts(stage, topic_id, "in_flight"))
+    stage.node.disconnected(stage.now, member.connection)
+    stages = [sum(counts(stage, topic_id, "in_flight"))]
+    while stages[-1]:
+        stage.node.tick(stage.now)
+        stages.append(sum(counts(stage, topic_id, "in_flight")))
+        assert len(stages) < 20
+    assert before > stages[0] > stages[1] > 0
+    assert sum(counts(stage, topic_id, "available_count")) == before

@@ -89,7 +89,7 @@ class DiskThread:
 def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> None:
     """Sync the files of each batch beside each other, and send back which failed: their places and why.
 
-    Each thread has its share of a batch at once: to hand files out one by one costs more CPU than to sync them.
+    Each thread has its share of a batch at once: to hand files out one by one costs more CPU than a quick sync.
     """
     with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="ottla-stop") as pool, contextlib.suppress(StopIteration):
         files = next(batches)

@@ -20,8 +20,10 @@ Sources: KIP-932, 1191, 1206, 1222, 1226; Kafka's SharePartition.java for what c
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 from ottla.machine import Millis
@@ -43,8 +45,8 @@ from ottla.share.standing import (
 )
 
 RUNS_MAX: Final = 200_000
-EXPIRED_PER_STEP: Final = 2_000
-"""Runs that one `expire` looks at: some 10 ms of work."""
+RUNS_PER_STEP: Final = 2_000
+"""Runs that one step looks at where locks end: some 10 ms of work."""
 
 _AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = map(int, State)
 _TERMINAL = (_ACKNOWLEDGED, _ARCHIVED)
@@ -58,6 +60,7 @@ class SharePartition:
     __slots__ = (
         "_deadlines",
         "_last_released",
+        "_leaving",
         "_next_write",
         "_ready",
         "_under_way",
@@ -94,6 +97,8 @@ class SharePartition:
         self._next_write = 1
         self._last_released = Standing(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
+        self._leaving: dict[str, tuple[Millis, int]] = {}
+        """Members that are gone and may hold something yet: since when, and from which offset on."""
         self._ready: list[int] = []
         self._under_way: dict[int, tuple[int, int]] = {}
         """Writes that may fail yet, by number: the start offset they lead to, and how many records are done by them."""
@@ -230,11 +235,15 @@ class SharePartition:
         All or nothing. With NONE and a Write the answer has to wait for `persisted` or `failed`. Batches ascend and do
         not overlap; what stands below `start` is passed over.
         """
+        error = self.refusal(member, batches)
+        if error is not ErrorCode.NONE:
+            return error, None
         said: list[tuple[int, Change]] = []
-        for first, last, types in batches:
-            error = self._acknowledge_batch(now, member, first, last, types, said)
-            if error is not ErrorCode.NONE:
-                return error, None
+        lock_deadline = rounded(now + self.settings.lock_duration_ms)
+        for kind, first, end, standing in self._named(batches):
+            renewed = kind == Acknowledge.RENEW
+            after = standing._replace(time=lock_deadline) if renewed else self._after(now, standing, kind)
+            said.append((kind, Change(first, end, standing, after)))
         self._keep_pace(now, said)
         changes: list[Change] = []
         for kind, change in said:
@@ -263,30 +272,43 @@ class SharePartition:
             pace_ms = (now - since) / count
             self.pace_ms = pace_ms if self.pace_ms is None else 0.8 * self.pace_ms + 0.2 * pace_ms
 
-    def _acknowledge_batch(
-        self, now: Millis, member: str, first: int, last: int, types: bytes, said: list[tuple[int, Change]]
-    ) -> ErrorCode:
-        """Add to `said` (type of acknowledgement, what it changes); changes nothing yet."""
+    def refusal(self, member: str, batches: Sequence[tuple[int, int, bytes]]) -> ErrorCode:
+        """Why nothing of this can be acknowledged, or NONE: a look, a tenth of the work of `acknowledge`."""
         runs = self.runs
-        if last < runs.start:
-            return ErrorCode.NONE
-        if runs.start == runs.end:
-            return ErrorCode.INVALID_RECORD_STATE
-        if last >= runs.end:
-            return ErrorCode.INVALID_REQUEST
-        begin = max(first, runs.start)
-        for low, high, kind in _spans(first, last, types):
-            if kind == Acknowledge.RENEW and not self.settings.renew_enabled:
+        for batch in batches:
+            _, last, types = batch
+            if last < runs.start:
+                continue
+            if runs.start == runs.end:
+                return ErrorCode.INVALID_RECORD_STATE
+            if last >= runs.end or (not self.settings.renew_enabled and Acknowledge.RENEW in types):
                 return ErrorCode.INVALID_REQUEST
-            for at, end, standing in runs.within(max(low, begin), high):
+            for _, _, _, standing in self._named((batch,)):
                 if standing.state != _ACQUIRED or standing.member != member or standing.write:
                     return ErrorCode.INVALID_RECORD_STATE
-                if kind == Acknowledge.RENEW:
-                    after = standing._replace(time=rounded(now + self.settings.lock_duration_ms))
-                else:
-                    after = self._after(now, standing, kind)
-                said.append((kind, Change(at, end, standing, after)))
         return ErrorCode.NONE
+
+    def portion(
+        self, batches: Sequence[tuple[int, int, bytes]], runs_max: int
+    ) -> tuple[Sequence[tuple[int, int, bytes]], Sequence[tuple[int, int, bytes]]]:
+        """These batches in two: the first so many runs that they change, and the rest. One of them may be cut."""
+        for _, _, end, _ in islice(self._named(batches), runs_max - 1, runs_max):
+            at = bisect_left(batches, end - 1, key=lambda batch: batch[1])
+            first, last, types = batches[at]
+            if end > last:
+                return batches[: at + 1], batches[at + 1 :]
+            alike = len(types) == 1
+            head = (first, end - 1, types if alike else types[: end - first])
+            tail = (end, last, types if alike else types[end - first :])
+            return [*batches[:at], head], [tail, *batches[at + 1 :]]
+        return batches, ()
+
+    def _named(self, batches: Sequence[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, int, Standing]]:
+        """(type, first, end, standing) of every run that these name, cut to what they name."""
+        for first, last, types in batches:
+            for low, high, kind in _spans(first, last, types):
+                for at, end, standing in self.runs.within(low, high):
+                    yield kind, at, end, standing
 
     def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
         """How a held record stands after this acknowledgement."""
@@ -428,52 +450,76 @@ class SharePartition:
     # ---- time and departures ---------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
-        return self._deadlines.next()
+        leaving = next(iter(self._leaving.values()), None)
+        return self._deadlines.next() if leaving is None else leaving[0]
 
-    def expire(self, now: Millis) -> bool:
-        """Let locks and delays end that have come due. True when records became available."""
+    def expire(self, now: Millis, runs_max: int = RUNS_PER_STEP) -> int:
+        """Let locks and delays end that have come due, and those of members that left. How many runs were looked at:
+        no more than `runs_max`; while there are more the deadline stays."""
         changes: list[Change] = []
-        left, woken = EXPIRED_PER_STEP, False
-        while left > 0 and (due := self._deadlines.next_range(now)) is not None:
+        looked = self._release_more(now, runs_max, changes)
+        released = sum(change.end - change.first for change in changes)
+        while looked < runs_max and (due := self._deadlines.next_range(now)) is not None:
             ended: list[Change] = []
             first, end = due
             for low, high, standing in self.runs.within(first, end):
-                if left <= 0:
+                if looked >= runs_max:
                     self._deadlines.put_back(low, end)
                     break
-                left -= 1
+                looked += 1
                 if standing.time > now or standing.write:
                     continue
                 if standing.state == _ACQUIRED:
                     ended.append(Change(low, high, standing, self._after(now, standing, Acknowledge.RELEASE)))
                 elif standing.state == _AVAILABLE:
                     self._push_ready(low)
-                    woken = True
             self._settle(ended)  # at once: a range may be noted twice
             changes += ended
-        if changes:
-            self.lock_timeouts += sum(change.end - change.first for change in changes)
-            changes.sort()
-            self._write(changes, stands=True)
-        return woken or bool(changes)
+        self.lock_timeouts += sum(change.end - change.first for change in changes) - released
+        self._write_ended(changes)
+        return looked
 
-    def release_member(self, now: Millis, member: str) -> bool:
-        """The member is gone: what it holds comes back, or has come back too often. True when it held something."""
-        left = self.held.get(member, 0)
+    def release_member(self, now: Millis, member: str, runs_max: int = RUNS_PER_STEP) -> int:
+        """The member is gone: what it holds comes back, or has come back too often. Looks at so many runs at most and
+        says at how many; `expire` goes on."""
+        if member not in self.held:
+            return 0
+        self._leaving[member] = (now, self.start)
         changes: list[Change] = []
-        if left:
-            for first, end, standing in self.runs.within(self.start, self.end):
+        looked = self._release_more(now, runs_max, changes)
+        self._write_ended(changes)
+        return looked
+
+    def _release_more(self, now: Millis, runs_max: int, changes: list[Change]) -> int:
+        """Take a step through the runs of members that left; how many were looked at."""
+        looked = 0
+        while self._leaving and looked < runs_max:
+            member, (since, begin) = next(iter(self._leaving.items()))
+            left = self.held.get(member, 0)
+            ended: list[Change] = []
+            for first, end, standing in self.runs.within(begin, self.end):
+                if not left:
+                    break
+                if looked >= runs_max:
+                    self._leaving[member] = (since, first)
+                    break
+                looked += 1
                 if standing.state == _ACQUIRED and standing.member == member:
                     left -= end - first
-                    if not standing.write:
-                        after = self._after(now, standing, Acknowledge.RELEASE)
-                        changes.append(Change(first, end, standing, after))
-                    if not left:
-                        break
+                    if not standing.write and standing.since <= since:  # it may be back, and hold others
+                        ended.append(Change(first, end, standing, self._after(now, standing, Acknowledge.RELEASE)))
+            else:
+                left = 0
+            if not left:
+                del self._leaving[member]
+            self._settle(ended)
+            changes += ended
+        return looked
+
+    def _write_ended(self, changes: list[Change]) -> None:
         if changes:
-            self._settle(changes)
+            changes.sort()
             self._write(changes, stands=True)
-        return bool(changes)
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Records below are gone from the log, held or not: the window begins there at the earliest."""

@@ -62,7 +62,7 @@ from ottla.protocol.messages import initialize_share_group_state as initialize
 from ottla.protocol.messages import read_share_group_state as read
 from ottla.protocol.messages import read_share_group_state_summary as summary
 from ottla.protocol.messages import write_share_group_state as write
-from ottla.share.partition import SharePartition
+from ottla.share.partition import RUNS_PER_STEP, SharePartition
 from ottla.share.records import Key
 from ottla.share.standing import Acknowledge, Held, StateBatch, Write
 from ottla.share.state import UNINITIALIZED, ShareStateShard, TopicGone, coordinator_key
@@ -156,6 +156,8 @@ class ShareHost(Subscriber):
         self._loading: dict[Key, HostedShare] = {}
         self._begun = 0
         """How many loads have begun since the last tick."""
+        self._looked = 0
+        """How many runs of share partitions were looked at for locks that end, since then."""
         self._without_topic: list[HostedShare] = []
         """Those that are loaded as soon as the coordinators' topic is made."""
         self._prune_at: Millis | None = None
@@ -190,14 +192,12 @@ class ShareHost(Subscriber):
                 self.parking.give_up(asked.ticket, "a long acknowledgement", error)
 
     def tick(self, now: Millis) -> None:
-        due: list[Key] = []
-        while (key := self._timers.pop(now)) is not None:
-            due.append(key)
-        for key in due:  # one step each: a million locks that end together take many ticks
+        self._looked = 0
+        while self._looked < RUNS_PER_STEP and (key := self._timers.pop(now)) is not None:
             hosted = self._hosted.get(key)
             if hosted is not None and hosted.machine is not None:
                 try:
-                    hosted.machine.expire(now)
+                    self._looked += 1 + hosted.machine.expire(now, RUNS_PER_STEP - self._looked)
                     self.settle(now, hosted)
                 except Exception as error:
                     self._drop(now, key)
@@ -250,11 +250,13 @@ class ShareHost(Subscriber):
                 self.settle(now, hosted)
 
     def close_session(self, now: Millis, session: ShareSession) -> None:
-        """What the member holds is available again."""
+        """What the member holds is available again: of much, the rest with later ticks."""
         self.sessions.close(session)
         for hosted in list(self._of_group.get(session.group_id, {}).values()):
             machine = hosted.machine
-            if machine is not None and machine.release_member(now, session.member_id):
+            if machine is not None and session.member_id in machine.held:
+                runs_max = max(RUNS_PER_STEP - self._looked, 0)
+                self._looked += machine.release_member(now, session.member_id, runs_max)
                 self.settle(now, hosted)
 
     # ---- share partitions ------------------------------------------------------------------------------------------

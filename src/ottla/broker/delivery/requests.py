@@ -15,6 +15,7 @@ Sources: KIP-932; Kafka's KafkaApis.handleShareFetchRequest, SharePartitionManag
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ottla.broker.cluster.members import Member
@@ -33,7 +34,7 @@ from ottla.share.standing import Acknowledge
 
 MEMBER_ID_LENGTH_MAX: Final = 36
 ACKNOWLEDGED_AT_ONCE: Final = 2_000
-"""Words for records that are taken in one slice: each may change how a record stands, which takes some 10 µs."""
+"""Runs of records that are changed in one slice: each takes some 10 µs."""
 BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 """share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
@@ -75,8 +76,8 @@ class ShareExchange(ShareWaiter):
         self._at: dict[Place, int] = {}
         """Where in `answers` the answer to an acknowledgement stands."""
         self.ticket: Ticket | None = None
-        self._said: deque[tuple[ShareAnswer, list[tuple[int, int, bytes]]]] = deque()
-        """Acknowledgements that were not handed over yet."""
+        self._said: deque[tuple[ShareAnswer, Sequence[tuple[int, int, bytes]], bool]] = deque()
+        """Acknowledgements that were not handed over yet, and whether they are the rest of a partition's."""
         self.is_begun = False
         """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
         self._persisting = 0
@@ -123,18 +124,18 @@ class ShareExchange(ShareWaiter):
                     batches = _valid_batches(part.acknowledgement_batches, renews)
                     answer.acknowledge_error = ErrorCode.INVALID_REQUEST if batches is None else ErrorCode.NONE
                     if batches is not None:
-                        self._said.append((answer, batches))
+                        self._said.append((answer, batches, False))
         self.acknowledge_more(now)
 
     def acknowledge_more(self, now: Millis) -> None:
-        """The next slice of that: at least one partition."""
+        """The next slice of that."""
         left = ACKNOWLEDGED_AT_ONCE
         while self._said and left > 0:
-            answer, batches = self._said.popleft()
-            left -= sum(len(types) for _, _, types in batches)
-            answer.acknowledge_error = self.may_read(answer.place)
-            if answer.acknowledge_error is ErrorCode.NONE:
-                self._acknowledge(now, answer, batches)
+            answer, batches, is_rest = self._said.popleft()
+            if not answer.acknowledge_error:  # no earlier part was refused
+                answer.acknowledge_error = self.may_read(answer.place)
+            if not answer.acknowledge_error:
+                left -= 1 + self._acknowledge(now, answer, batches, is_rest, left)
         if self._said:
             self.share.acknowledge_later(self)
             return
@@ -142,23 +143,41 @@ class ShareExchange(ShareWaiter):
         if self.ticket is not None and not self.is_persisting:
             self.persisted(now)
 
-    def _acknowledge(self, now: Millis, answer: ShareAnswer, batches: list[tuple[int, int, bytes]]) -> None:
+    def _acknowledge(
+        self,
+        now: Millis,
+        answer: ShareAnswer,
+        batches: Sequence[tuple[int, int, bytes]],
+        is_rest: bool,
+        runs_max: int,
+    ) -> int:
+        """Hand over so many changes of one partition, whose rest comes next; how many they are, about."""
         hosted = self.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
             # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
             answer.acknowledge_error = error
-            return
-        error, write = hosted.machine.acknowledge(now, self.member_id, batches)
+            return 0
+        machine, write = hosted.machine, None
+        part, rest = machine.portion(batches, runs_max)
+        # All of it or nothing, unless something happens between two slices.
+        error = machine.refusal(self.member_id, batches) if rest and not is_rest else ErrorCode.NONE
+        if error is ErrorCode.NONE:
+            error, write = machine.acknowledge(now, self.member_id, part)
         answer.acknowledge_error = error
         answer.acknowledge_message = _WHY_NOT.get(error)
         if write is not None:
             self._persisting += 1
             hosted.awaited[write.number] = (self, self._at[answer.place])
         self.share.settle(now, hosted)
+        if rest:
+            self._said.appendleft((answer, rest, True))
+            return runs_max
+        return sum(len(types) for _, _, types in part)
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
-        self.answers[at].acknowledge_error = error
+        answer = self.answers[at]
+        answer.acknowledge_error = answer.acknowledge_error or error
         self._persisting -= 1
         if self.ticket is not None and not self.is_persisting:
             self.persisted(now)
