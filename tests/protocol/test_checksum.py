@@ -24,4 +24,4 @@ def test_a_node_starts_without_what_it_does_not_use() -> None:
         check=True,
         text=True,
     )
-    assert not {"importlib.metadata", "email", "zipfile", "tempfile", "pathlib"} & set(loaded.stdout.split())
+    assert not {"importlib.metadata", "email", "zipfile", "tempfile", "pathlib", "hashlib"} & set(loaded.stdout.split())

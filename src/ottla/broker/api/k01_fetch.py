@@ -177,6 +177,8 @@ def receive(
 def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
     """Whether more was appended than this follower was told: its fetch has committed something for a coordinator, which
     went on at once, before the fetch was among those that wait."""
+    if not answers:
+        return False  # nothing was read, so nothing was committed by it
     standing = (asked for asked in fetch.partitions if asked.caught_up_with is not None)
     return any(not asked.has_nothing_new() for asked in standing) or any(
         answer.partition is not None
