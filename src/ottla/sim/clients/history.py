@@ -132,6 +132,9 @@ class History:
         taken = any(state.owners.get((generation, where), member) != member for where in mine)
         if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
             self.groups[group] = state = GroupHistory(-1, {}, {})  # it was removed, and begins anew
+        elif taken and generation == 1 and group in self.groups_of_both:
+            state.owners.clear()  # it had nobody, and a member of the other kind began it anew; its offsets stay
+            state.generation = generation
         for where in mine:
             owner = state.owners.setdefault((generation, where), member)
             if owner != member:
