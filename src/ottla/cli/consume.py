@@ -308,7 +308,11 @@ class Printed:
         self.pending: list[Message] = []
 
     def write(self, message: Message, text: str) -> None:
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+        except BaseException:
+            self.pending.clear()  # nobody knows which of these left; the next flush may find nothing left to do
+            raise
         self.pending.append(message)
         if len(self.pending) >= self.FLUSHED_AT:
             self.flush()

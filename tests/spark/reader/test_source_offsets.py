@@ -193,16 +193,15 @@ def test_admission_control(broker: EmbeddedBroker, topic: str) -> None:
 
 def test_too_little_is_waited_for(broker: EmbeddedBroker, topic: str) -> None:
     filled(broker, topic, 4)
-    given = {"minOffsetsPerTrigger": "3", "maxTriggerDelay": "400ms"}
-    reader = stream(broker, topic, startingOffsets="earliest", **given)
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMinRows(3)
-    end = step(reader, reader.initialOffset(), limit)
-    assert end == {topic: {"0": 4}}
+    given = {"minOffsetsPerTrigger": "3", "maxTriggerDelay": "1h"}
+    patient, limit = stream(broker, topic, startingOffsets="earliest", **given), ReadMinRows(3)
+    hasty = stream(broker, topic, startingOffsets="earliest", **given | {"maxTriggerDelay": "100ms"})
+    assert patient.getDefaultReadLimit() == hasty.getDefaultReadLimit() == limit
+    end = step(patient, patient.initialOffset(), limit)
+    assert end == step(hasty, hasty.initialOffset(), limit) == {topic: {"0": 4}}
     add(broker, topic, 2)
-    assert step(reader, end, limit) == end
-    time.sleep(0.4)
-    assert step(reader, end, limit) == {topic: {"0": 6}}
+    time.sleep(0.1)
+    assert (step(patient, end, limit), step(hasty, end, limit)) == (end, {topic: {"0": 6}})
     both = stream(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="5", **given)
     assert step(both, both.initialOffset(), both.getDefaultReadLimit()) == {topic: {"0": 5}}
 

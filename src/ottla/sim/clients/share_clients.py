@@ -133,6 +133,8 @@ class ShareMember(KafkaClient):
             return
         if self.follows and not self._epoch:
             self._at = self.leader((self.topic, self.rng.randrange(len(self.known[self.topic].partitions))))
+            if self._at is None:
+                self.look_again()
         if self.naughty and self.rng.random() < self.naughty / 4:
             self._misbehave()
         elif self.follows and self._epoch and self.rng.random() < (GOES_ELSEWHERE if self.held else GOES_WHERE_MORE_IS):
