@@ -218,15 +218,21 @@ def test_a_broker_that_goes_is_told_of(ottla: Run, monkeypatch: pytest.MonkeyPat
     with EmbeddedBroker() as broker:
         topic = broker.create_topic()
         ottla("produce", topic, "-b", broker.bootstrap_servers, stdin="x\n")
-        make = consume.Printed.flush
+        make, wait = consume.Printed.flush, consume.Waiting.idle
 
         def flush(self: consume.Printed) -> None:
             if self.pending:
                 broker.stop()
             make(self)
 
+        def idle(self: consume.Waiting, idle_s: float) -> None:
+            wait(self, idle_s)
+            if self._is_told:
+                raise KeyboardInterrupt
+
         monkeypatch.setattr(consume.Printed, "flush", flush)
-        told = ottla("consume", topic, "-b", broker.bootstrap_servers, "-f", "--timeout", "1").err
+        monkeypatch.setattr(consume.Waiting, "idle", idle)
+        told = ottla("consume", topic, "-b", broker.bootstrap_servers, "-f", code=130).err
     assert f"ottla: No broker can be reached at {broker.bootstrap_servers}: " in told
     assert "Trying on since " in told
 
