@@ -12,16 +12,26 @@ readers of committed records,
 - the effect of an input record is not there exactly once;
 - records stay hidden when all is quiet: the last stable offset is stuck below the log's end;
 
-or when the node logs an error of its own. Whether a commit that was never answered took place nobody knows, but it did
-so in all partitions or in none.
+or when the node logs an error of its own, a call does not return, or a producer is refused as fatal for another reason
+than these two:
 
-The clients are told `metadata.recovery.strategy=none`, as an application with transactions has to where all its brokers
-may be away at once. By default librdkafka bootstraps anew then, drops the brokers it knew, and with them a request to a
-coordinator that waits: `send_offsets_to_transaction` does not return, whatever its time-out. Seen in librdkafka 2.16.0
-against Ottla and against Apache Kafka 4.3.1 alike, by a proxy that cuts every connection when it sees AddOffsetsToTxn
-and takes none for 1.5 s: with a time-out of 5 s no return in 45 s, where with `none` the transaction is through 0.1 s
-after the proxy is back. With three nodes that were all killed such a call was seen with `none` too, once in some fifty
-kills: `crash_cluster` lets it hang.
+- it aborted a transaction that its coordinator had never heard of (INVALID_TXN_STATE). librdkafka asks for the end of
+  what it began to register, whether or not that came through (its issue 4849), and Ottla answers as Kafka does: "abort
+  nothing" in `tests/differential/golden/transactions.json`;
+- its transaction took longer than its time-out, and the coordinator aborted it.
+
+Whether a commit that was never answered took place nobody knows, but it did so in all partitions or in none.
+
+The clients are told two things, as an application with transactions has to where its brokers may be away:
+
+- `metadata.recovery.strategy=none`. By default librdkafka bootstraps anew where all brokers are away, drops those it
+  knew, and with them a request to a coordinator that waits: `send_offsets_to_transaction` does not return, whatever its
+  time-out. Seen in librdkafka 2.16.0 against Ottla and against Apache Kafka 4.3.1 alike, by a proxy that cuts every
+  connection when it sees AddOffsetsToTxn and takes none for 1.5 s: with a time-out of 5 s no return in 45 s, where with
+  `none` the transaction is through 0.1 s after the proxy is back.
+- `connections.max.idle.ms`. Where a group's coordinator has moved, librdkafka asks three times in 0.3 s who it is now.
+  If nobody knew yet, it asks again only when one of its connections opens or closes, and does not look at the time-out
+  of its caller (its issue 5456): where all nodes are up it may wait for ever. An idle connection that closes wakes it.
 """
 
 from __future__ import annotations
@@ -32,7 +42,7 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.history import Fate, History, check
@@ -46,8 +56,10 @@ LOOPS = 2
 WAIT_S = 60.0
 SOON_S = 5.0
 """How long offsets may take: a node that was killed is back by then, or the loop begins anew."""
-HANGS_S = 30
-"""A loop that did not come back from librdkafka in this time leaves its partitions to others."""
+TIMEOUT_S = 20.0
+"""transaction.timeout.ms."""
+IDLE_MS = 2_000
+"""connections.max.idle.ms: see above."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
@@ -58,15 +70,17 @@ SETTINGS = {
 
 def new_producer(bootstrap: str, name: str) -> Producer:
     """A transactional producer that has its id, however long the node is away."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": name, "transaction.timeout.ms": 20_000, **QUICK}
-    )
+    settings = {"transaction.timeout.ms": int(TIMEOUT_S * 1000), "connections.max.idle.ms": IDLE_MS, **QUICK}
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **settings})
     producer.init_transactions(WAIT_S)
     return producer
 
 
 class Worker(threading.Thread):
-    """Runs `step` until it is told to end. A producer that can't go on is followed by a new one of the same id."""
+    """Runs `step` until it is told to end. A producer that can't go on is followed by a new one of the same id.
+
+    `registered`: whether something was written in the newest transaction, so that its coordinator knows of it for
+    certain. `unheard`: how many were aborted of which it did not."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         super().__init__(daemon=True)
@@ -75,6 +89,9 @@ class Worker(threading.Thread):
         self.failure: str | None = None
         self.done = threading.Event()
         self.producer: Producer | None = None
+        self.began = 0.0
+        self.registered = False
+        self.unheard = 0
 
     def run(self) -> None:
         try:
@@ -96,16 +113,37 @@ class Worker(threading.Thread):
     def close(self) -> None:
         """The last step is done."""
 
+    def begin(self, producer: Producer) -> None:
+        self.began, self.registered = time.monotonic(), False
+        producer.begin_transaction()
+
+    def write(self, producer: Producer, topic: str, value: bytes, partition: int) -> None:
+        producer.produce(topic, value, partition=partition, on_delivery=self._written)
+
+    def _written(self, error: KafkaError | None, _: Message) -> None:
+        self.registered |= error is None
+
     def recover(self, producer: Producer, error: KafkaError) -> None:
         """Abort what is open; where that is not possible, begin a new life."""
         if not error.fatal():
             try:
                 producer.abort_transaction(WAIT_S)
-            except KafkaException:
-                pass
+            except KafkaException as refused:
+                error = refused.args[0]
             else:
                 return
+        if error.fatal():
+            self.unheard += self.may_end_so(error)
         self.producer = None
+
+    def may_end_so(self, error: KafkaError) -> bool:
+        """Whether the coordinator never heard of the transaction; else it took too long. AssertionError: neither."""
+        if error.code() == KafkaError.INVALID_TXN_STATE and not self.registered:
+            return True
+        took_s = time.monotonic() - self.began
+        timed_out = error.code() == KafkaError._FENCED and took_s > TIMEOUT_S
+        assert timed_out, f"fatal after {took_s:.1f} s, {'' if self.registered else 'not '}registered: {error}"
+        return False
 
 
 class Writer(Worker):
@@ -120,9 +158,9 @@ class Writer(Worker):
     def step(self, producer: Producer) -> None:
         transaction = len(self.outcome)
         self.outcome[transaction] = False
-        producer.begin_transaction()
+        self.begin(producer)
         for partition in range(PARTITIONS):
-            producer.produce(TOPIC, b"%d %d" % (self.number, transaction), partition=partition)
+            self.write(producer, TOPIC, b"%d %d" % (self.number, transaction), partition)
         if self.rng.random() < 0.3:
             producer.flush(WAIT_S)
             producer.abort_transaction(WAIT_S)
@@ -150,7 +188,6 @@ class Loop(Worker):
                     "enable.auto.commit": False,
                     "session.timeout.ms": 10_000,
                     "heartbeat.interval.ms": 500,
-                    "max.poll.interval.ms": HANGS_S * 1000,
                     **QUICK,
                 }
             )
@@ -161,11 +198,12 @@ class Loop(Worker):
         ends: dict[int, int] = {}
         for message in messages:
             ends[message.partition() or 0] = (message.offset() or 0) + 1
-        producer.begin_transaction()
+        self.begin(producer)
         for message in messages:
-            producer.produce(TARGET, message.value(), partition=message.partition() or 0)
+            self.write(producer, TARGET, message.value() or b"", message.partition() or 0)
         places = [TopicPartition(SOURCE, partition, end) for partition, end in ends.items()]
         producer.send_offsets_to_transaction(places, self.consumer.consumer_group_metadata(), SOON_S)
+        self.registered = True
         producer.commit_transaction(WAIT_S)
 
     def recover(self, producer: Producer, error: KafkaError) -> None:

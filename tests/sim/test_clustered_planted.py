@@ -63,6 +63,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-groups", 8, "and somebody was in 3 before"),
     (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
+    (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
     (groups.plant_everything_is_free, "cluster-groups", 2, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),

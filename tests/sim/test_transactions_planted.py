@@ -149,6 +149,17 @@ def plant_epochs_without_an_end(patch: Patch) -> None:
     patch.setattr(ottla.txn.shard, "completed", again)
 
 
+def plant_a_beginning_that_is_answered_and_forgotten(patch: Patch) -> None:
+    """Every other transaction of the first version is not written down when its first partitions are added."""
+    original = ottla.txn.transaction.with_partitions
+
+    def forgetful(known: Transaction, partitions: Any, client_version: int, wall_ms: Any) -> Transaction | None:
+        is_lost = client_version < 2 and known.state is State.COMPLETE_COMMIT and known.last_update_ms % 2
+        return None if is_lost else original(known, partitions, client_version, wall_ms)
+
+    patch.setattr(ottla.txn.shard, "with_partitions", forgetful)
+
+
 def plant_answers_to_markers_of_another_transaction(patch: Patch) -> None:
     """What is said of some partitions is taken for all (KAFKA-16352)."""
     original = Markers.answered
@@ -250,11 +261,12 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
     (plant_a_last_stable_offset_that_goes_back, 0, "the last stable offset goes back"),
     (plant_ends_that_free_nobody, 0, "after everything healed"),
-    (plant_an_end_that_is_answered_before_it_is_durable, 3, "was told that it committed"),
+    (plant_an_end_that_is_answered_before_it_is_durable, 8, "was told that it committed"),
     (plant_offsets_that_show_before_the_commit, 0, "never committed"),
-    (plant_an_index_that_is_lost_in_a_restart, 2, "nobody asked for that"),
+    (plant_an_index_that_is_lost_in_a_restart, 1, "nobody asked for that"),
     (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
     (plant_epochs_without_an_end, 36, "was given to another"),
+    (plant_a_beginning_that_is_answered_and_forgotten, 2, "answers 48"),
     (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),
     (plant_offsets_that_an_abort_commits, 0, "never committed"),

@@ -142,6 +142,8 @@ class TransactionalProducer(LaneClient):
         self._to_make = 0
         self._end_at_us: Micros = 0
         self._begun_something = False
+        self._registered = False
+        """Something of the open transaction was taken, so that its coordinator knows of it."""
         self._in_doubt = False
         """An end was asked for and nobody knows whether it was heard."""
         self._needs_epoch = False
@@ -184,7 +186,7 @@ class TransactionalProducer(LaneClient):
         transaction.sources += sources
         self._added.clear()
         self._offsets, self._done, self._commits = offsets, done, True
-        self._to_make, self._begun_something, self._in_doubt = 0, False, False
+        self._to_make, self._begun_something, self._registered, self._in_doubt = 0, False, False, False
         slow = self.rng.random() < 0.1 and not self.hurries
         self._end_at_us = self.world.clock.now_us + (self.rng.randrange(2 * self.timeout_ms) * MS if slow else 0)
         return transaction
@@ -484,6 +486,7 @@ class TransactionalProducer(LaneClient):
             answer = answers[lane.index]
             parcel.in_flight = False
             if answer.error_code == ErrorCode.NONE:
+                self._registered |= of is self.transaction
                 what = f"a batch for {lane.topic}-{lane.index}"
                 self.told.taken(self.name, what, self.transactional_id, identity, sent_us)
                 self.history.acknowledge(self.name, (lane.topic, lane.index), answer.base_offset, parcel.notes)
@@ -529,6 +532,7 @@ class TransactionalProducer(LaneClient):
                     self._add_refused("AddPartitionsToTxn", each.partition_error_code)
                     return
                 self._added.add((topic.name, each.partition_index))
+                self._registered = True
         self.told.taken(self.name, "AddPartitionsToTxn", self.transactional_id, identity, sent_us)
         self._pump()
 
@@ -578,7 +582,7 @@ class TransactionalProducer(LaneClient):
         if message.error_code:
             self._add_refused("AddOffsetsToTxn", message.error_code)
         else:
-            offsets.added = True
+            offsets.added = self._registered = True
             self._pump()
 
     def _offsets_committed(self, message: Any, offsets: GroupOffsets, identity: Identity, sent_us: Micros) -> None:
@@ -589,7 +593,7 @@ class TransactionalProducer(LaneClient):
                     self._add_refused("TxnOffsetCommit", each.error_code)
                     return
         self.told.taken(self.name, "TxnOffsetCommit", self.transactional_id, identity, sent_us)
-        offsets.done = True
+        offsets.done = self._registered = True
         self._pump()
 
     # ---- the end ---------------------------------------------------------------------------------------------------
@@ -634,14 +638,18 @@ class TransactionalProducer(LaneClient):
         if code in LATER:
             self._in_doubt = in_doubt or code not in NOT_DONE
             self._pump_later(code)
-        elif code == ErrorCode.INVALID_TXN_STATE and not commits:
-            self._ended(committed=False)  # in the first version, where nothing was open
-        elif code == ErrorCode.INVALID_TXN_STATE or code in SHUT_OUT:
+        elif code in SHUT_OUT or self._may_be_unknown(code):
             if not in_doubt or code == ErrorCode.INVALID_TXN_STATE:
                 self._conclude(committed=False)
             self._shut_out(code)
         else:
-            raise Broken(f"{self.name}: EndTxn answers {code}")
+            raise Broken(f"{self.name}: EndTxn of {self.transaction} answers {code}")
+
+    def _may_be_unknown(self, code: int) -> bool:
+        """Whether the coordinator may say that there is nothing to end: in the first version to who gives up what it
+        has not heard of, which is fatal to librdkafka; in the second to who commits what it aborted by itself."""
+        allowed = self._commits if self.second_version else not (self._commits or self._registered)
+        return code == ErrorCode.INVALID_TXN_STATE and allowed
 
     def _conclude(self, *, committed: bool) -> None:
         assert self.transaction is not None
