@@ -14,6 +14,7 @@ NOUNS: Final = (
     "pipeline",
     "records",
     "configs",
+    "quotas",
     "log",
 )
 """In the order in which they are shown."""

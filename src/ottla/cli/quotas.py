@@ -1,0 +1,120 @@
+"""`ottla quotas`: lists and sets what users and clients may use of each node.
+
+Knows whose a quota can be (KIP-546). Does not know which limits there are; the cluster says, and refuses what it does
+not know. Works against any Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import Format, NotUnderstood, print_done, print_rows
+
+app = typer.Typer(help="Look at and change what users and clients may use.", no_args_is_help=True)
+
+USER, CLIENT_ID = "user", "client-id"
+DEFAULT = "<default>"
+COLUMNS = ("USER", "CLIENT-ID", "LIMIT", "VALUE")
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose quota it is: a user's, a client id's, or that of both together."""
+
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", callback=named, help="A user; ANONYMOUS without SASL or TLS."),
+    ] = None
+    default_user: Annotated[bool, typer.Option("--default-user", help="Every user without a quota of their own.")] = (
+        False
+    )
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", metavar="NAME", callback=named, help="A client.id.")
+    ] = None
+    default_client_id: Annotated[
+        bool, typer.Option("--default-client-id", help="Every client.id without a quota of its own.")
+    ] = False
+
+    def entity(self) -> dict[str, str | None]:
+        """Names by kind, None for the default of a kind."""
+        found: dict[str, str | None] = {}
+        for kind, name, by_default in (
+            (USER, self.user, self.default_user),
+            (CLIENT_ID, self.client_id, self.default_client_id),
+        ):
+            if name is not None and by_default:
+                raise NotUnderstood(f"Choose one of --{kind} and --default-{kind}.")
+            if name is not None or by_default:
+                found[kind] = name
+        return found
+
+
+ANYBODY = Whose()
+
+
+@app.command("list", epilog="Example: ottla quotas list --user ada")
+@with_shared_options
+def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
+    """List quotas: all, or those that name this user or client id."""
+    from ottla.client.errors import check
+    from ottla.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+
+    asked = [ComponentData(kind, 0 if name is not None else 1, name) for kind, name in whose.entity().items()]
+    with client(cluster) as connected:
+        answer = connected.send(DescribeClientQuotasRequest(asked))
+        check(answer.error_code, "quotas", answer.error_message)
+    rows: list[tuple[str, str, str, float]] = []
+    for entry in answer.entries:
+        names = {each.entity_type: DEFAULT if each.entity_name is None else each.entity_name for each in entry.entity}
+        rows += [(names.get(USER, ""), names.get(CLIENT_ID, ""), each.key, each.value) for each in entry.values]
+    print_rows(COLUMNS, sorted(rows), format)
+
+
+@app.command(epilog="Example: ottla quotas alter --user ada --set producer_byte_rate=1048576")
+@with_shared_options
+def alter(
+    whose: Whose = ANYBODY,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="LIMIT=NUMBER", help="Set a limit; may be given again.")
+    ] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="LIMIT", help="Remove a limit; may be given again.")
+    ] = None,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Set and remove limits: producer_byte_rate, consumer_byte_rate, request_percentage."""
+    from ottla.client.errors import check
+    from ottla.protocol.messages.alter_client_quotas import (
+        AlterClientQuotasRequest,
+        OpData,
+        RequestEntityData,
+        RequestEntryData,
+    )
+
+    entity = whose.entity()
+    if not entity:
+        raise NotUnderstood("Say whose quota: --user, --client-id, or both, or their defaults.")
+    changes = [OpData(key, number(value)) for key, value in pairs(set, "A limit").items()]
+    changes += [OpData(key, remove=True) for key in delete or ()]
+    if not changes:
+        raise NotUnderstood("Nothing to alter: name at least one limit with --set or --delete.")
+    entry = RequestEntryData([RequestEntityData(kind, name) for kind, name in entity.items()], changes)
+    told = " and ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in entity.items())
+    with client(cluster) as connected:
+        (altered,) = connected.send(AlterClientQuotasRequest([entry])).entries
+        check(altered.error_code, told, altered.error_message)
+    print_done(f"Altered the quota of {told}.", format, altered=entity)
+
+
+def number(text: str) -> float:
+    """A limit as it was typed; raises Failure where it is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise NotUnderstood(f"{text!r} is no limit: expected a number.") from None

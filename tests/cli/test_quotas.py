@@ -1,0 +1,34 @@
+"""`ottla quotas` against a real node."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.testing import EmbeddedBroker
+
+
+def test_limits_are_set_listed_kept_to_and_removed(ottla: Callable[..., Any]) -> None:
+    with EmbeddedBroker() as own:
+        where = ("--bootstrap", own.bootstrap_servers)
+
+        def listed(*words: str) -> list[tuple[str, ...]]:
+            rows = ottla("quotas", "list", "--format", "json", *words, *where).json()
+            return [(row["user"], row["client_id"], row["limit"], row["value"]) for row in rows]
+
+        assert listed() == []
+        ada = ("--user", "ada")
+        out = ottla("quotas", "alter", *ada, "--set", "producer_byte_rate=1000", *where).out
+        assert "Altered the quota of user ada." in out
+        both = ("--default-user", "--client-id", "app")
+        ottla("quotas", "alter", *both, "--set", "request_percentage=12.5", *where)
+        of_ada = ("ada", "", "producer_byte_rate", 1000.0)
+        assert listed() == [("<default>", "app", "request_percentage", 12.5), of_ada]
+        assert listed(*ada) == [of_ada]
+        assert listed("--user", "bob") == []
+        own.restart()
+        assert listed(*ada) == [of_ada]
+        refused = ottla("quotas", "alter", *ada, "--set", "nonsense=1", *where, code=1)
+        assert "Invalid configuration key nonsense" in refused.err
+        for words in ([], [*ada], [*ada, "--set", "producer_byte_rate=much"], [*ada, "--default-user", "--set", "x=1"]):
+            ottla("quotas", "alter", *words, *where, code=2)
+        ottla("quotas", "alter", *ada, "--delete", "producer_byte_rate", *where)
+        assert listed(*ada) == []
