@@ -88,6 +88,18 @@ def test_modules_say_what_they_know() -> None:
     assert not silent, "without a docstring"
 
 
+def test_modules_say_first_what_they_do() -> None:
+    """In a sentence that begins with a verb; rooms, handlers and commands begin with their names."""
+    named = re.compile(r"__init__|__main__|k\d\d_\w+")
+    other = [
+        f"{path.relative_to(TOP)}: {said.split(maxsplit=1)[0]}"
+        for path in sources("src")
+        if not named.fullmatch(path.stem)
+        and not re.match(r"[A-Z][a-z]+s,? |`", said := ast.get_docstring(tree_of(path)) or "")
+    ]
+    assert not other, "begin otherwise"
+
+
 def test_names_say_what_they_mean() -> None:
     named: list[str] = []
     for path in sources("src"):

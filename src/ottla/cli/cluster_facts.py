@@ -1,4 +1,4 @@
-"""What `ottla cluster describe` tells: the nodes, the partitions that lack something, what hinders a stop of each node.
+"""Finds what `ottla cluster describe` tells: nodes, partitions that lack something, what hinders a stop of each node.
 
 Knows how to ask for it with our own client, and what follows from the answers. Does not know how it is printed.
 """

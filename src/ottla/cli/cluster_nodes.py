@@ -1,4 +1,4 @@
-"""The nodes of a cluster of one machine as processes: where their files are, how one is started, watched and stopped.
+"""Runs the nodes of a cluster of one machine as processes: where their files are, how one is started, watched, stopped.
 
 Knows the directory of a cluster: `cluster.json` with what it was started as, `metadata.sqlite`, and for each node N its
 data in N/, its process id in N/ottla.pid and its log in N.log. Does not know what a node does.

@@ -1,4 +1,4 @@
-"""The command line: one noun a file, and `serve` on a path of its own.
+"""Runs the command line: one noun a file, and `serve` on a path of its own.
 
 Knows: which nouns there are, and how a failure is told: one plain sentence on stderr and an exit code that is not 0.
 `serve` must have a node up in a fraction of a second, so it is parsed before anything heavy is imported.

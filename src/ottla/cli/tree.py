@@ -1,4 +1,4 @@
-"""The tree of commands, put together from one file per noun."""
+"""Puts the tree of commands together, from one file per noun."""
 
 from __future__ import annotations
 

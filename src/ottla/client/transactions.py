@@ -1,4 +1,4 @@
-"""What operators ask about transactions (KIP-664): which there are, where they stand, which hang, and to end those.
+"""Asks what operators ask about transactions (KIP-664): which there are, where they stand, which hang; and ends those.
 
 A transaction hangs where a partition has one open that no coordinator knows of: it holds back every reader of
 committed records there, and nobody will end it. Since KIP-890 none comes to be; logs from before, or a lost

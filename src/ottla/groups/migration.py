@@ -1,4 +1,4 @@
-"""Groups with members that change their kind: a classic group becomes a consumer group, and back.
+"""Converts groups with members to the other kind: a classic group becomes a consumer group, and back.
 
 Knows both kinds of groups, and what of one is what of the other. Does not serve members.
 

@@ -1,4 +1,4 @@
-"""Members that speak the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Serves members that speak the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
 Knows what these requests are in a consumer group: a member's generation is its epoch, joining is saying what it reads
 and owns, and nobody leads: what it gets from SyncGroup is its part of the target. A heartbeat tells it to join again

@@ -1,4 +1,4 @@
-"""The worker's client for asyncio: the same calls; the ones that wait do so in a thread of their own.
+"""Gives asyncio the worker's client: the same calls; the ones that wait do so in a thread of their own.
 
 Knows: which calls wait. Everything else is client.py's.
 """

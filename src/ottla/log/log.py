@@ -1,4 +1,4 @@
-"""One partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
+"""Keeps one partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
 
 Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
 `now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintaining` has something to do.

@@ -1,4 +1,4 @@
-"""Where a follower's log is cut when it and the leader's part ways.
+"""Finds where a follower's log is cut when it and the leader's part ways.
 
 Knows epochs and where they end, as both logs tell. Never the high watermark: what a restarted follower has above it may
 be committed (KIP-101).

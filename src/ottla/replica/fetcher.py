@@ -1,4 +1,4 @@
-"""A follower's fetch loop: everything that this node follows of one leader, in one incremental session.
+"""Runs a follower's fetch loop: everything that this node follows of one leader, in one incremental session.
 
 Knows which partitions are fetched, from which offset and in which leader epoch, which of them rest after a failure, and
 what of the session the leader was told (KIP-227). Makes requests, and makes of each answer what has to be done to the

@@ -1,4 +1,4 @@
-"""The leader's view of the other replicas of one partition: how far each has come, and who is in sync.
+"""Keeps the leader's view of the other replicas of one partition: how far each has come, and who is in sync.
 
 Knows one leader epoch of one partition: the end offsets that followers fetched from, when each was caught up, the
 in-sync replicas (ISR) that the cluster agreed on, and the one change to them that is under way. Says how far the high

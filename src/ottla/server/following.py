@@ -1,4 +1,4 @@
-"""How a node of a cluster hears of the others: it looks who is there and what was committed.
+"""Lets a node of a cluster hear of the others: it looks who is there and what was committed.
 
 Knows when to look and whom to tell. One look at a time; the store is looked at by its thread. A node that was killed is
 missed with the next look at who is there. Where the presence tells when there is something to see, looks are rare but

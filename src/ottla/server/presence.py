@@ -1,4 +1,4 @@
-"""Which lives of which nodes are there, on one machine: a file for each node that its process has locked.
+"""Finds out which lives of which nodes are there, on one machine: a file for each node that its process has locked.
 
     DIR/N    <incarnation> <boot id> <milliseconds since boot at the last renewal>
 

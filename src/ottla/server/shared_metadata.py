@@ -1,4 +1,4 @@
-"""The metadata store that the nodes of a cluster share, and how this one is there for the others.
+"""Opens the metadata store that the nodes of a cluster share, and shows the others that this one is there.
 
 Knows what the text of `--metadata` means. PATH, or sqlite:PATH: a SQLite file for nodes of one machine; beside it
 stands the directory `members` with a file for each node (presence.py). zookeeper://HOST:PORT,.../PATH: a ZooKeeper, for

@@ -1,4 +1,4 @@
-"""Which lives of which nodes are there, over machines: an ephemeral znode for each node, which goes with its session.
+"""Finds out which lives of which nodes are there, over machines: each has an ephemeral znode, gone with its session.
 
     ROOT/ids/N    {"incarnation": ..., "host": ..., "port": ...}
 

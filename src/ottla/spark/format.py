@@ -1,6 +1,6 @@
-"""`format("ottla")`: the data source that Spark makes readers and writers of. `pyspark_ottla` lets Spark find it.
+"""Defines `format("ottla")`, the data source that Spark makes readers and writers of.
 
-Knows nothing but who makes them: `reader/source.py` and `writer/sink.py`.
+Knows nothing but who makes them: `reader/source.py` and `writer/sink.py`. `pyspark_ottla` lets Spark find it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three nodes that are processes, for tests of what a service does when nodes die, stand still and come back.
+"""Runs three nodes as processes, for tests of what a service does when nodes die, stand still and come back.
 
 Knows: how nodes of one machine are started on one metadata store, signals, and that they reach each other through a
 `Network` which can be cut. Does not know: anything of the broker's inside.

@@ -1,4 +1,4 @@
-"""A node inside the process that uses it: its server on an event loop in a thread of its own.
+"""Runs a node inside the process that uses it: its server on an event loop in a thread of its own.
 
 Knows: how to start and stop a server from any thread, sync or async. Does not know: anything of the broker's inside;
 topics are made over the wire, as any client would.

@@ -1,4 +1,4 @@
-"""The network between the nodes of a test's cluster: a proxy for each pair, whose ways can be cut.
+"""Stands for the network between the nodes of a test's cluster: a proxy for each pair, whose ways can be cut.
 
 Knows bytes and who sends them. Does not know what they mean. What is sent on a way that is cut waits at its beginning,
 the end of a connection too, and arrives when the way is open again, as TCP sends again what was lost: nobody hears that

@@ -1,4 +1,4 @@
-"""The pytest plugin that comes with Ottla: fixtures for a test suite that wants a real broker.
+"""Defines the pytest plugin that comes with Ottla: fixtures for a test suite that wants a real broker.
 
 Registered by entry point, so installing Ottla is enough. Loaded in every pytest run of the environment, therefore it
 imports nothing of Ottla's until a fixture is asked for.

@@ -1,4 +1,4 @@
-"""Which partitions still lack the marker that ends a prepared transaction, and what their leaders said.
+"""Tells which partitions still lack the marker that ends a prepared transaction, and what their leaders said.
 
 Knows which requests are under way, and what an answer to one means for the transaction it was of. What an answer to an
 older one says is passed over: its transaction may be complete, and another under way (KAFKA-16352). Does not know the

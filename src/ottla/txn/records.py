@@ -1,7 +1,7 @@
-"""The records of `__transaction_state`, byte for byte Kafka's: what an id is doing. A tombstone forgets it.
+"""Encodes and decodes the records of `__transaction_state`, byte for byte Kafka's: what an id is doing.
 
-Knows how a `Transaction` becomes a record and back. Version 1 of the value has tagged fields, for what only the second
-version of the protocol has to say, and for the producer id before this one.
+Knows how a `Transaction` becomes a record and back; a tombstone forgets it. Version 1 of the value has tagged fields,
+for what only the second version of the protocol has to say, and for the producer id before this one.
 Source: TransactionLogKey.json, TransactionLogValue.json; TransactionLog.java.
 """
 

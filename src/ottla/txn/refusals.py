@@ -1,4 +1,4 @@
-"""The answer of every request about transactions that never reached its shard.
+"""Answers every request about transactions that never reached its shard.
 
 Knows which fields carry an error in which API, and how FENCED is said to clients that don't know the word. Does not
 decide anything. Source: the getErrorResponse methods of Kafka's request classes.

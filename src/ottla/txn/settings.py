@@ -1,4 +1,4 @@
-"""The configuration that a transaction coordinator reads, as plain values; and what it sees of its node."""
+"""Defines the configuration that a transaction coordinator reads, as plain values; and what it sees of its node."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""The coordinator of the transactional ids whose records stand in one partition of `__transaction_state`.
+"""Coordinates the transactional ids whose records stand in one partition of `__transaction_state`.
 
 Knows which request goes where, when a transaction has taken too long, which ids nobody uses any more, and that every
 prepared transaction gets its markers. Does not know the log, the other partitions, or how an answer reaches its client.

@@ -1,4 +1,4 @@
-"""One transactional id: whose it is, what it is doing, and which request may lead it from one state to the next.
+"""Keeps one transactional id: whose it is, what it is doing, and which request may lead it from one state to the next.
 
     Empty --AddPartitions--> Ongoing --EndTxn--> PrepareCommit --all markers--> CompleteCommit
       ^                         |                PrepareAbort  --all markers--> CompleteAbort

@@ -1,4 +1,4 @@
-"""Answers for the four APIs of delegation tokens, which this broker does without.
+"""Answers the four APIs of delegation tokens, as a broker that does without.
 
 Kafka takes such requests only on connections that say who they are, and answers those that there are no tokens where it
 has no secret key for them.

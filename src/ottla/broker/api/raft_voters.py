@@ -1,4 +1,4 @@
-"""Answers for the APIs that change who votes on Kafka's metadata: there is no Raft here, so nobody can.
+"""Answers the APIs that change who votes on Kafka's metadata: there is no Raft here, so nobody can.
 
 The answer is that of a Kafka whose voters stand in its configuration (kraft.version 0): a request for another cluster
 or without a whole voter is refused as such, any other one with UNSUPPORTED_VERSION.

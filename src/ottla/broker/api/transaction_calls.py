@@ -1,4 +1,4 @@
-"""What the handlers of transactions share: a request, or a part of it, as the shard of its id sees it."""
+"""Brings the requests of the transaction APIs, or parts of them, to the coordinator, as an id's shard sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller: the one node that writes where partitions are and who leads them.
+"""Does the work of the controller, the one node that writes where partitions are and who leads them.
 
 Every node of a cluster has one of these; it is active while the claim in the metadata image is that of this life of the
 node. Knows when to look for work: when nodes come and go, and when the image says something new of them. What the work

@@ -1,4 +1,4 @@
-"""What the controller has to do, as plain values: who takes over as controller, who is fenced, who leads.
+"""Says what the controller has to do, as plain values: who takes over as controller, who is fenced, who leads.
 
 Knows the metadata image and which lives of which nodes are there. Does not know the store: it says which rows are to be
 written. Nothing is left to do exactly when these functions name no row, so a controller that died in the middle of its

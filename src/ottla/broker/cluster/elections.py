@@ -1,4 +1,4 @@
-"""Who leads a partition, who counts as in sync, who may lead next: the controller's rules, for one partition each.
+"""Decides who leads a partition, who counts as in sync, who may lead next: the controller's rules for a partition.
 
 Knows a partition's record and which nodes there are; returns the record as it is to be, the same object where nothing
 changes. Does not know why it is asked, nor the store.

@@ -1,4 +1,4 @@
-"""Whether the controller takes a leader's word for who is in sync: AlterPartition's checks, for one partition each.
+"""Decides whether the controller takes a leader's word for who is in sync: AlterPartition's checks for a partition.
 
 Knows the partition's record, the nodes and what a proposal says. The order is Kafka's, but that a proposal which stands
 already is answered with what stands before anybody looks at its epochs: its first answer was lost (KAFKA-14144).

@@ -1,4 +1,4 @@
-"""This node's place in its cluster: how it registers, whether others still count on it, and how it leaves.
+"""Keeps this node's place in its cluster: how it registers, whether others still count on it, and how it leaves.
 
 Knows the node's own row, which lives of other nodes are there, and until when the others take this one to be alive, by
 its own monotonic clock. Does not know how that is found out: its shell does, and says so (`seen`, `confirmed`).

@@ -1,4 +1,4 @@
-"""The registrations of nodes, as leaders ask for them before a replica joins the in-sync ones.
+"""Tells leaders how nodes are registered, before a replica joins the in-sync ones.
 
 Knows the rows of the nodes in the metadata image. Sources: KIP-841, KIP-903.
 """

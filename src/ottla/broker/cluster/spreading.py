@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions are placed: evenly over racks, then over nodes.
+"""Places the replicas of new partitions: evenly over racks, then over nodes.
 
 Nodes are lined up so that neighbours are in different racks; leaders go along the line from a random start, followers
 behind their leader with a gap that grows with each lap, so that what one node led is led by many others after it. A

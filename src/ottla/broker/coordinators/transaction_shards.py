@@ -1,4 +1,4 @@
-"""What the transaction coordinator's shards see of their node: who leads a partition, and fresh producer ids."""
+"""Shows the transaction coordinator's shards their node: who leads a partition, and fresh producer ids."""
 
 from __future__ import annotations
 

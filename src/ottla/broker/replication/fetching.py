@@ -1,4 +1,4 @@
-"""What this node fetches of the leaders of partitions that it follows, and what it does to its logs then.
+"""Fetches from the leaders of the partitions that this node follows, and does to its logs what comes of it.
 
 Knows one fetch loop for each leader (`replica.fetcher.Fetcher`) and carries out what comes of each answer: records are
 appended as they are, a log that diverged is cut, the high watermark and the log start follow the leader's. Does not

@@ -1,5 +1,4 @@
-"""What a follower asks when its leader does not have the offset that it would fetch: where the leader's log ends, and
-where it begins.
+"""Asks where a leader's log ends and begins, when it does not have the offset that a follower would fetch.
 
 Knows the two ListOffsets requests, one after the other. A log that is longer than the leader's is cut to the leader's
 end; one that ends before the leader's start begins anew there; any other goes on as it is.

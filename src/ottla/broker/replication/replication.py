@@ -1,4 +1,4 @@
-"""Replication of one node: it follows the leaders that the metadata image names, and is followed where it leads.
+"""Replicates a node's partitions: it follows the leaders that the metadata image names, and is followed where it leads.
 
 Knows the partitions here that have replicas elsewhere. Of those that it follows it fetches (fetching.py); of those that
 it leads it notes how far followers are, moves the high watermark, and proposes changes of the in-sync replicas

@@ -1,4 +1,4 @@
-"""What every pipeline takes on the command line, and what becomes of it.
+"""Defines what every pipeline takes on the command line, and what becomes of it.
 
 Knows: the options that all pipelines share. Does not know: any pipeline, nor Spark until one runs.
 """

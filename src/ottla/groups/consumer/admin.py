@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see them: describe, list, delete.
+"""Shows consumer groups as administrators see them: describe, list, delete.
 
 Knows answers and records.
 

@@ -1,4 +1,4 @@
-"""When a consumer group's target assignment is made anew, and the records of it.
+"""Makes a consumer group's target assignment anew when it is due, and the records of it.
 
 Knows groups, topics and assignors. Does not know requests.
 

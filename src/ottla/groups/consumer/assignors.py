@@ -1,4 +1,4 @@
-"""The server-side assignors of consumer groups: `uniform`, the default, and `range`.
+"""Assigns partitions to the members of consumer groups: `uniform`, the default, and `range`.
 
 Know members, what they subscribe to, the topics' partitions, and what members were to own before. Do not know epochs or
 records. Every partition that anybody subscribes to is assigned to exactly one of its subscribers.

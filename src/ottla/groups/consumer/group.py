@@ -1,4 +1,4 @@
-"""One consumer group: its members, what each is to own, what each owns, and who owns which partition.
+"""Keeps one consumer group: its members, what each is to own, what each owns, and who owns which partition.
 
 Knows the group's durable state, and how each kind of record changes it. Does not know time or requests.
 

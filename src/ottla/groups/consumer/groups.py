@@ -1,4 +1,4 @@
-"""All consumer groups of a shard: which request goes where, and what each record changes.
+"""Keeps all consumer groups of a shard: which request goes where, and what each record changes.
 
 Knows the groups and hands on; the rules stand in `membership`, `offsets` and `admin`. The ids of groups of other kinds
 are taken, but for an empty classic group: it gives way to a consumer group of its name, and the other way round.

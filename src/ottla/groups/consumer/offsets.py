@@ -1,4 +1,4 @@
-"""Whether a consumer group takes a commit of offsets, a fetch or a deletion of them.
+"""Decides whether a consumer group takes a commit of offsets, a fetch or a deletion of them.
 
 Knows members and epochs, and from which epoch on a member has a partition. Does not know offsets.
 

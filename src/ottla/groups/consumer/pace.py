@@ -1,4 +1,4 @@
-"""How soon a member is to send its next heartbeat, which the answer to each one says.
+"""Decides how soon a member is to send its next heartbeat, which the answer to each one says.
 
 A member hears of a change at its next heartbeat and not before. So one that is on its way to its target, or whose group
 has just changed, is asked to come back soon; one at rest as soon as the node can bear: all members at rest together

@@ -1,4 +1,4 @@
-"""The way of a member from what it owns to its target: let go first, then take what is free.
+"""Leads a member from what it owns to its target: let go first, then take what is free.
 
 Knows one member, its target and who else owns what. Does not know why the target is what it is, or time.
 

@@ -1,4 +1,4 @@
-"""The records of consumer groups in `__consumer_offsets`: values of this room to bytes and back.
+"""Encodes and decodes the records of consumer groups in `__consumer_offsets`.
 
 Knows Kafka's types 3 (the group's epoch), 5 (a member), 6 (the epoch of its assignment), 7 (a member's target), 8 (what
 a member has), and 16 (what a regular expression stands for); of 4, the topics' partitions, which Kafka wrote before

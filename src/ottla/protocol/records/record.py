@@ -1,4 +1,4 @@
-"""Records: what is inside a batch. Reads and writes them; needed where the broker looks inside (compaction, its own
+"""Reads and writes records, which are what is inside a batch; needed where the broker looks inside (compaction, its own
 topics, tools) and by clients, never on the produce path.
 
 Knows varints, headers and the timestamps' base. Source: DefaultRecord.java, MemoryRecordsBuilder.java.

@@ -1,4 +1,4 @@
-"""A client of a simulated cluster that commits offsets for a group without members, and looks what is committed.
+"""Simulates a client of a cluster that commits offsets for a group without members, and looks what is committed.
 
 Whoever leads the group's partition of `__consumer_offsets` coordinates it. What was acknowledged may never be older
 again, whoever that is by then: a fetch shows the newest commit that was acknowledged before it was sent, or a newer

@@ -1,4 +1,4 @@
-"""Simulated clients that change the same metadata at the same time, and what they were told of it.
+"""Simulates clients that change the same metadata at the same time, and what they were told of it.
 
 They make and delete the same topic, now and then another one, and each raises a number in the configs of a group of its
 own. `Races` knows how often each of them was told that it had done so, and how often nobody told it anything; the

@@ -1,4 +1,4 @@
-"""An admin of a simulated cluster who has the replicas of partitions moved to other nodes, and changes his mind.
+"""Simulates an admin of a cluster who has the replicas of partitions moved to other nodes, and changes his mind.
 
 He asks any node, waits for no answer, and never wants fewer replicas than may be lost one by one without losing what
 was acknowledged. What becomes of a move the checkers of metadata and of replicas see.

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: producers and readers of one partition each, committers of one group each.
+"""Simulates clients of a cluster: producers and readers of one partition each, committers of one group each.
 
 They believe what some node knows of leaders, as real ones ask Metadata, until a node says otherwise or nothing. One
 request at a time. What they were told goes to the `Promises` of the topic, which are checked against the logs.

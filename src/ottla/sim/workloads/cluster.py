@@ -1,4 +1,4 @@
-"""A simulated cluster: nodes that replicate topics among them, their clients, and what is checked at every step.
+"""Simulates a cluster: nodes that replicate topics among them, their clients, and what is checked at every step.
 
     cluster.start()                  all nodes are up and take part, the topic is there
     cluster.run(2_000)               milliseconds

@@ -1,4 +1,4 @@
-"""One run of the cluster workload: a seed, some nodes, a time of trouble, and the rest after it.
+"""Runs the cluster workload once: a seed, some nodes, a time of trouble, and the rest after it.
 
 Trouble is of nodes (killed, also in mid-step, stopped, machine off, standing still, often beyond the lease), of their
 disks (slow, full, with syncs that fail), of their clocks, of paths between them (cut one way, parted, slow), of the way

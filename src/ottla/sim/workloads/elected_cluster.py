@@ -1,4 +1,4 @@
-"""A simulated cluster as it is: nodes that share a metadata store, register in it, and elect a controller among them.
+"""Simulates a cluster as it is: nodes that share a metadata store, register in it, and elect a controller among them.
 
 Each node has its own way to the store, with its own trouble, and a clock of its own. Topics are made by asking a node
 for them. Every commit is checked by the `WatchedStore`.

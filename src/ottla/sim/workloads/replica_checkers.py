@@ -1,4 +1,4 @@
-"""What must hold of the replicas of a simulated cluster at every step of every node.
+"""Checks what must hold of the replicas of a simulated cluster at every step of every node.
 
 Sees the logs of all nodes, the metadata that all share, and what clients were told. The numbers are those of the
 invariants of a replicated log:

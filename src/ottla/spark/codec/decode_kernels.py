@@ -1,4 +1,4 @@
-"""The two loops of the decoder, in the part of Python that numba compiles: over batch headers and over records.
+"""Holds the two loops of the decoder, in the part of Python that numba compiles: over batch headers and over records.
 
 Knows format 2 of record batches (DefaultRecordBatch.java, DefaultRecord.java) and Arrow's layout: ends of binary
 values, validity bits from the lowest. Makes no object, allocates nothing, keeps no state: it reads bytes at an address

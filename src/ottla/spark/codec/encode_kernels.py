@@ -1,5 +1,5 @@
-"""The loops of the encoder, in the part of Python that numba compiles: where each row goes, where batches end, and the
-bytes of records.
+"""Holds the loops of the encoder, in the part of Python that numba compiles: where each row goes, where batches end,
+and the bytes of records.
 
 Knows murmur2 as Kafka's partitioner uses it, varints and the layout of a record (DefaultRecord.java, Utils.java
 `murmur2`, BuiltInPartitioner.java). Knows nothing of topics' names, headers of batches, CRCs or compression:

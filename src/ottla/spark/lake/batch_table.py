@@ -1,4 +1,4 @@
-"""A Delta table that takes each batch of a query once.
+"""Keeps a Delta table that takes each batch of a query once.
 
 Knows: Parquet files that somebody has written on the same file system, Delta's log. Does not know: what the rows mean.
 A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is

@@ -1,4 +1,4 @@
-"""A Delta table that takes each record of a topic once.
+"""Keeps a Delta table that takes each record of a topic once.
 
 Knows: Parquet files that executors have written, their footers, Delta's log. Does not know: what the rows mean.
 A commit says in Delta's own terms (application transactions `ottla/offset/TOPIC/PARTITION`) up to where each partition

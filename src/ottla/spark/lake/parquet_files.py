@@ -1,4 +1,4 @@
-"""Parquet files below a folder, on their way into a table: written, described by their footers, moved, removed.
+"""Keeps Parquet files below a folder, on their way into a table: written, described by their footers, moved, removed.
 
 Knows: the folder's file system. Does not know: Delta, what the rows mean.
 """

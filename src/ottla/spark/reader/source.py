@@ -1,4 +1,4 @@
-"""The readers of `spark.read.format("ottla")` and `spark.readStream.format("ottla")`, as Spark calls them.
+"""Defines the readers of `spark.read.format("ottla")` and `spark.readStream.format("ottla")`, as Spark calls them.
 
 Spark makes these objects in Python processes of its own: one that plans a batch, one that lives as long as a streaming
 query, and workers that read. Readers carry options alone, so that they can be sent from one to the other.

@@ -1,4 +1,4 @@
-"""The writers of `df.write.format("ottla")` and `df.writeStream.format("ottla")`, as Spark calls them.
+"""Defines the writers of `df.write.format("ottla")` and `df.writeStream.format("ottla")`, as Spark calls them.
 
 Spark makes a writer in a Python process on the driver, sends it to the workers, which call `write`, and makes another
 in the driver's process for each `commit`. So writers hold options alone. Columns are those of Spark's own Kafka sink,
