@@ -29,7 +29,9 @@ def test_every_promise_holds_where_batches_are_cut(seed: int, monkeypatch: pytes
 
 
 def test_every_promise_holds_where_acknowledgements_come_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what members held that left, and locks that end."""
     monkeypatch.setattr("ottla.broker.delivery.requests.ACKNOWLEDGED_AT_ONCE", 1)
+    monkeypatch.setattr("ottla.broker.delivery.host.RUNS_PER_STEP", 1)
     assert ShareRun(4).outcome().failure is None
 
 
