@@ -162,7 +162,8 @@ def throttled(cluster: EmbeddedCluster, rate: int | None, topic: str = "slow") -
 
 def test_a_throttled_move_takes_its_time(cluster: EmbeddedCluster, client: Client) -> None:
     create(client, "slow", [1])
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    in_pairs = {"bootstrap.servers": cluster.bootstrap_servers, "batch.num.messages": 2}  # a batch is fetched whole
+    producer = Producer(in_pairs)
     for _ in range(20):
         producer.produce("slow", bytes(50_000))
     assert producer.flush(30) == 0
