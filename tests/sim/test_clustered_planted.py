@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.coordinators.shards import Hosted
+from ottla.log.compaction import cleanable, compaction
+from ottla.log.compaction.cleanable import Dirty
+from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.state import LogState
 from ottla.sim.__main__ import WORKLOADS
 from ottla.txn.shard import TransactionShard
@@ -58,15 +61,43 @@ def plant_acknowledgements_that_are_not_remembered(patch: Patch) -> None:
     patch.setattr("ottla.share.partition._batches", lambda changes, start: [])
 
 
+def plant_compaction_of_what_is_not_stable(patch: Patch) -> None:
+    """What a replica holds and may have to give up, or what a transaction that is open wrote, counts as the newest."""
+    dirty_part = cleanable.dirty_part
+
+    def reckless(log: LogState, now: int) -> Dirty:
+        dirty = dirty_part(log, now)
+        return Dirty(dirty.first, log.segments[-1].base_offset) if log.segments else dirty
+
+    patch.setattr(cleanable, "dirty_part", reckless)
+
+
+def plant_compaction_that_drops_the_newest(patch: Patch) -> None:
+    key_offsets = compaction.key_offsets
+
+    def reckless(*args: Any) -> list[tuple[bytes, int]]:
+        return [(key, offset + 1) for key, offset in key_offsets(*args)]
+
+    patch.setattr(compaction, "key_offsets", reckless)
+
+
+def plant_markers_that_go_before_their_data(patch: Patch) -> None:
+    patch.setattr(compaction.Transactions, "_marker_is_settled", lambda *_: True)
+    patch.setattr(BatchFilter, "_with_horizon", lambda self, header, batch, kept: self._emptied(header))
+
+
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
-    (plant_coordinators_that_begin_empty, "cluster-transactions", 0, "nobody will end"),
-    (plant_coordinators_that_begin_empty, "cluster-groups", 8, "and somebody was in 3 before"),
-    (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
+    (plant_coordinators_that_begin_empty, "cluster-transactions", 4, "nobody will end"),
+    (plant_coordinators_that_begin_empty, "cluster-groups", 10, "and somebody was in 3 before"),
+    (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 9, "14: "),
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
     (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
     (groups.plant_everything_is_free, "cluster-groups", 2, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),
+    (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
+    (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
+    (plant_markers_that_go_before_their_data, "cluster-transactions", 0, "without the marker"),
 ]
 
 

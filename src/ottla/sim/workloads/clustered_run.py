@@ -26,6 +26,7 @@ from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.checkers import LOOK_EVERY, Deadlines, audit, durable_image, look_at_fetch_sessions
 from ottla.sim.workloads.cluster_run import Trouble, drawn
+from ottla.sim.workloads.compacted_replicas import CompactedReplicaChecker
 from ottla.sim.workloads.elected_cluster import REPLICAS_MAX, ElectedCluster
 from ottla.sim.workloads.faults import ClientFaults
 from ottla.sim.workloads.following import TRUST_MS
@@ -35,17 +36,20 @@ from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan, Workload, draw
 
 INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 REST_MS = 60_000
-NEVER_MS = "9223372036854775807"
-"""Nothing is compacted: the checkers of replicas want the same bytes everywhere."""
+COMPACTED_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
 class WorkloadCluster(ElectedCluster):
-    """A cluster with these topics, which clients make. `stepped` is told of every step of a node."""
+    """A cluster with these topics, which clients make, some of them `compacted`. `stepped` is told of every step of a
+    node."""
 
-    def __init__(self, seed: int, topics: Sequence[str], **given: Any) -> None:
+    def __init__(self, seed: int, topics: Sequence[str], compacted: Sequence[str], **given: Any) -> None:
         super().__init__(seed, **given)
         self.topics = topics
-        self.checkers = [ReplicaChecker(topic) for topic in (*topics, *INTERNAL_TOPICS)]
+        self.checkers = [
+            CompactedReplicaChecker(topic) if topic in (*compacted, *COMPACTED_INTERNAL) else ReplicaChecker(topic)
+            for topic in (*topics, *INTERNAL_TOPICS)
+        ]
         self.rest_ms = REST_MS
         self.resting: Callable[[], str | None] = lambda: None
         """What has not come to rest beside nodes and replicas."""
@@ -174,12 +178,24 @@ class ClientTrouble(Trouble):
         self.clients.heal()
 
 
+def compaction_settings(rng: random.Random) -> dict[str, str]:
+    """How eagerly nodes compact, and how small segments are: many in some runs, a batch or two each in a few."""
+    return {
+        "log.cleaner.enable": "true",
+        "log.cleaner.min.cleanable.ratio": rng.choice(("0.01", "0.5")),
+        "log.index.interval.bytes": rng.choice(("0", "4096")),
+        "log.index.size.max.bytes": rng.choice(("60", "400", "10485760")),
+    }
+
+
 class ClusteredRun:
     """One seed. Subclasses say which clients there are, what goes wrong with them, and what is looked at.
 
     `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
 
     topics: tuple[str, ...]
+    compacted: tuple[str, ...] = ()
+    """Those of them that are compacted, on every replica by itself."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
         how = {**drawn(seed), **given}
@@ -193,11 +209,13 @@ class ClusteredRun:
             "transaction.state.log.min.isr": "2",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": "2",
-            "log.cleaner.min.compaction.lag.ms": NEVER_MS,
+            **compaction_settings(random.Random(f"{seed}/compaction")),
         }
         settings = {**plan.settings, **self.settings(rng), **own}
         self.plan = replace(plan, durability=own["ottla.durability"], settings=settings)
-        self.cluster = WorkloadCluster(seed, self.topics, keep_all=keep_all, settings=self.plan.settings, **how)
+        self.cluster = WorkloadCluster(
+            seed, self.topics, self.compacted, keep_all=keep_all, settings=self.plan.settings, **how
+        )
         self.workload = self.make_workload(self.plan)
         self.trouble = self.make_trouble()
         self.watch = self.make_watch()

@@ -25,6 +25,7 @@ from ottla.sim.workloads.clustered_run import (
 from ottla.sim.workloads.run import Outcome
 from ottla.sim.workloads.transaction_checkers import (
     audit_transactions,
+    compact_replicas,
     known_transactions,
     look_at_ends,
     look_at_open,
@@ -113,6 +114,7 @@ class ClusteredTransactionsRun(ClusteredRun):
     """One seed. See the module."""
 
     topics = (LEDGER, ACCOUNTS, RESULTS)
+    compacted = (ACCOUNTS,)
     workload: TransactionWorkload
     trouble: TransactionTrouble
 
@@ -143,6 +145,10 @@ class ClusteredTransactionsRun(ClusteredRun):
         super().audit()
         look_at_ends(self.workload, transactions_known(self.cluster))
         audit_transactions(self.workload, self.cluster.led)
+
+    def go(self) -> None:
+        super().go()
+        compact_replicas(self.workload, [self.cluster.node(node_id) for node_id in self.cluster.hosts])
 
     def outcome(self) -> Outcome:
         return replace(super().outcome(), transactions=self.workload.told.committed_count)

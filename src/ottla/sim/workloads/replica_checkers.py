@@ -52,6 +52,7 @@ class Copy:
     partition: Partition | None = None
     batches: list[Batch] = field(default_factory=list[Batch])
     end: int = 0
+    log_start: int = 0
     cuts: int = -1
     high_watermark: int = 0
     leadership: tuple[int, bool] = (-1, False)
@@ -171,7 +172,7 @@ class ReplicaChecker:
             seen = _seen(partition)
             if seen == copy.seen and copy.partition is partition:
                 continue
-            copy.seen = seen
+            copy.seen, copy.log_start = seen, partition.log.log_start_offset
             self._read(node.node_id, index, partition, copy)
             self._look_at_offsets(node.node_id, index, partition, copy)
             if partition.leads:
@@ -283,14 +284,24 @@ class ReplicaChecker:
                 )
             if leader is None or leader.end < mark or mark <= max(copy.start, leader.start):
                 continue
-            if copy.at(mark - 1) != leader.at(mark - 1):
+            if self._differ(copy.at(mark - 1), leader.at(mark - 1)):
                 raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
+
+    def _differ(self, one: Batch | None, other: Batch | None) -> bool:
+        """Whether these are not the same batch on two replicas."""
+        return one != other
+
+    def _is_there(self, index: int, copy: Copy, offset: int, value: bytes) -> bool:
+        """Whether a replica has this record, which is committed, or need not have it."""
+        return copy.value_at(offset) == value
 
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         start = partition.log.log_start_offset
         for told, what in ((self.acks, "acknowledged"), (self.reads, "given to a consumer")):
             for offset, (value, epoch) in told.get(index, {}).items():
-                if offset >= start and epoch < partition.leader_epoch and copy.value_at(offset) != value:
+                if offset < start or epoch >= partition.leader_epoch:
+                    continue
+                if not self._is_there(index, copy, offset, value):
                     raise Broken(
                         f"3: node {node_id} leads {partition.name} in epoch {partition.leader_epoch} without "
                         f"{value!r} at {offset}, which was {what} in epoch {epoch}"
@@ -302,7 +313,7 @@ class ReplicaChecker:
         """The controller has committed something. Raises Broken."""
         topic = image.topics.get(self.topic)
         if topic is not None and topic.id != self._topic_id:
-            ReplicaChecker.__init__(self, self.topic, topic.id)
+            type(self).__init__(self, self.topic, topic.id)
         for index, placed in enumerate(() if topic is None else topic.partitions):
             if not set(placed.isr) <= set(placed.replicas) or set(placed.isr) & set(placed.elr):
                 raise Broken(f"7: {self.topic}-{index}: {placed}")

@@ -142,12 +142,34 @@ def compact_all(workload: TransactionWorkload, replicas: Replicas) -> None:
     """Compact every log that is compacted to its end, and look at what is left: see `audit_compaction`."""
     for rule, partition in audited(workload, replicas):
         if rule.compacted:
-            audit_compaction(
-                partition,
-                workload.world.clock.now_us // MS,
-                partial(_read_committed, workload),
-                lambda partition: [batch for batch, _ in batches_of(partition, Isolation.HIGH_WATERMARK)],
-            )
+            _compact(workload, partition)
+
+
+def _compact(workload: TransactionWorkload, partition: Partition) -> None:
+    audit_compaction(
+        partition,
+        workload.world.clock.now_us // MS,
+        partial(_read_committed, workload),
+        lambda partition: [batch for batch, _ in batches_of(partition, Isolation.HIGH_WATERMARK)],
+    )
+
+
+def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> None:
+    """The same on every node of a cluster: each replica is compacted by itself, and all show the same in the end."""
+    committed: dict[TopicPartition, tuple[int, dict[int, Note]]] = {}
+    for node in nodes:
+        mine = {
+            (rule.name, index): partition
+            for rule in workload.rules.values()
+            for index in range(rule.partitions)
+            if rule.compacted and (partition := node.replicas.get(rule.name, index)) is not None
+        }
+        for where, partition in mine.items():
+            _compact(workload, partition)
+            shown = _read_committed(workload, partition)
+            other, there = committed.setdefault(where, (node.node_id, shown))
+            if shown != there:
+                raise Broken(f"{partition.name}: node {node.node_id} shows {shown} once compacted, {other} {there}")
 
 
 def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:
