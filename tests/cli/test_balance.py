@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.balance import BYTES_SPREAD, Impossible, Move, Replicas, balanced, emptied, led_by_others
+from ottla.cli.replicas.balance import BYTES_SPREAD, Impossible, Move, Replicas, balanced, emptied, led_by_others
 
 Racks = dict[int, str | None]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ottla.cli.cluster import checked, planned
-from ottla.cli.cluster_nodes import Plan
+from ottla.cli.cluster.processes import Plan
 from ottla.cli.output import Failure, NotUnderstood
 from tools.node_process import held_ports
 

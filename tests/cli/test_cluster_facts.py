@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.cluster_facts import Disk, Placed, node_facts
+from ottla.cli.cluster.facts import Disk, Placed, node_facts
 from ottla.protocol.messages.describe_cluster import DescribeClusterBroker
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ottla.cli import moving
-from ottla.cli.balance import Move
 from ottla.cli.output import Failure
-from ottla.cli.throttles import BROKER, TOPIC
+from ottla.cli.replicas import moving
+from ottla.cli.replicas.balance import Move
+from ottla.cli.replicas.throttles import BROKER, TOPIC
 from ottla.client import ClientFailure
 
 MOVE = Move(("t", 0), (1, 2), (2, 3), 100)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli import balance, moving
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_done
+from ottla.cli.replicas import balance, moving
 
 if TYPE_CHECKING:
     from ottla.client import Client

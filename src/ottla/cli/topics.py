@@ -25,12 +25,12 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
-from ottla.cli.electing import elect_leaders
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents, known_eligible
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
-from ottla.cli.reassign import reassign
+from ottla.cli.replicas.electing import elect_leaders
+from ottla.cli.replicas.reassign import reassign
 from ottla.cli.resets import Partition
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli import moving
-from ottla.cli.balance import Impossible, Move, Place, Replicas
-from ottla.cli.cluster_facts import placed_of
+from ottla.cli.cluster.facts import placed_of
 from ottla.cli.connection import (
     HERE,
     Cluster,
@@ -31,7 +29,9 @@ from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
-from ottla.cli.resizing import placed_anew
+from ottla.cli.replicas import moving
+from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas
+from ottla.cli.replicas.resizing import placed_anew
 
 if TYPE_CHECKING:
     from ottla.client import Client

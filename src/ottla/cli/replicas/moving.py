@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ottla.cli import throttles
-from ottla.cli.balance import Move, Place, Replicas
-from ottla.cli.cluster_facts import Placed, placed_of
+from ottla.cli.cluster.facts import Placed, placed_of
 from ottla.cli.output import Failure, say
+from ottla.cli.replicas import throttles
+from ottla.cli.replicas.balance import Move, Place, Replicas
 
 if TYPE_CHECKING:
     from ottla.client import Client

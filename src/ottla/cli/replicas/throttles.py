@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ottla.cli.balance import Move
 from ottla.cli.output import Failure
+from ottla.cli.replicas.balance import Move
 
 if TYPE_CHECKING:
     from ottla.client import Client

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.balance import Place
-from ottla.cli.cluster_facts import placed_of
+from ottla.cli.cluster.facts import placed_of
 from ottla.cli.connection import (
     HERE,
     Cluster,
@@ -25,6 +24,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done
+from ottla.cli.replicas.balance import Place
 
 if TYPE_CHECKING:
     from ottla.client import Client

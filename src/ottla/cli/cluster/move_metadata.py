@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.cluster_nodes import METADATA
+from ottla.cli.cluster.processes import METADATA
 from ottla.cli.output import Failure, NotUnderstood, say
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import balance, moving
-from ottla.cli.balance import Move, Replicas
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Format, print_json, print_rows, say
+from ottla.cli.replicas import balance, moving
+from ottla.cli.replicas.balance import Move, Replicas
 
 Throttle = Annotated[
     int | None,

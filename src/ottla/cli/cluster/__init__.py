@@ -1,7 +1,7 @@
 """`ottla cluster`: start, start-node, stop, describe a cluster of nodes on this machine; move-metadata.
 
 Knows what a person wants of several nodes at once. Does not know how a node works, nor where its files are
-(cluster_nodes.py).
+(processes.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.cluster_facts import facts
-from ottla.cli.cluster_nodes import (
+from ottla.cli.cluster.facts import facts
+from ottla.cli.cluster.move_metadata import move_metadata
+from ottla.cli.cluster.processes import (
     SUPERVISOR,
     NodeProcess,
     Plan,
@@ -30,11 +31,10 @@ from ottla.cli.cluster_nodes import (
     running,
     supervisor,
 )
-from ottla.cli.cluster_rebalance import rebalance
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
-from ottla.cli.move_metadata import move_metadata
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
+from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from ottla.cli.balance import Impossible, Move, Place, Replicas, balanced
+from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas, balanced
 
 
 def placed_anew(
